@@ -1,0 +1,69 @@
+"""bayesfed: Bayesian models learned over many devices, honest about uncertainty and small on the wire.
+
+>>> import bayesfed as bf
+>>> train, test = bf.digits()
+>>> clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
+
+Rooms, lowest first: `errors`, `keys`, `trees`; `compress`, `data`; `models`; `inference`; `federated`; `algorithms`,
+`inspect`; `run`; `testing`. A lower room never imports a higher one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
+    from bayesfed.algorithms import fed_avg as fed_avg
+    from bayesfed.algorithms import fed_prox as fed_prox
+    from bayesfed.compress import Cast as Cast
+    from bayesfed.data import Dataset as Dataset
+    from bayesfed.data import digits as digits
+    from bayesfed.data import dirichlet as dirichlet
+    from bayesfed.data import fashion_mnist as fashion_mnist
+    from bayesfed.data import federate as federate
+    from bayesfed.data import iid as iid
+    from bayesfed.federated import Adam as Adam
+    from bayesfed.federated import InProcess as InProcess
+    from bayesfed.federated import Sgd as Sgd
+    from bayesfed.keys import Key as Key
+    from bayesfed.models import BernoulliGamma as BernoulliGamma
+    from bayesfed.models import Categorical as Categorical
+    from bayesfed.models import Independent as Independent
+    from bayesfed.models import MarkovGrid as MarkovGrid
+    from bayesfed.models import Normal as Normal
+    from bayesfed.models import Prior as Prior
+    from bayesfed.models import cnn as cnn
+    from bayesfed.models import declare as declare
+    from bayesfed.models import mlp as mlp
+    from bayesfed.run import Result as Result
+    from bayesfed.run import run as run
+
+__version__ = "0.1.0"
+
+# Imported at first use, so that `import bayesfed` costs nothing that is not needed.
+_HOME = {
+    "bayesfed.algorithms": ["d_turbo_vbi", "fed_avg", "fed_prox"],
+    "bayesfed.compress": ["Cast"],
+    "bayesfed.data": ["Dataset", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
+    "bayesfed.federated": ["Adam", "InProcess", "Sgd"],
+    "bayesfed.keys": ["Key"],
+    "bayesfed.models": ["BernoulliGamma", "Categorical", "Independent", "MarkovGrid", "Normal", "Prior", "cnn", "declare", "mlp"],
+    "bayesfed.run": ["Result", "run"],
+}
+_WHERE = {name: home for home, names in _HOME.items() for name in names}
+__all__ = sorted(_WHERE)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'bayesfed' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}")
+    # The module `bayesfed.run` and the function of that name share an attribute: the function wins.
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

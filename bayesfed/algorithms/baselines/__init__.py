@@ -1,0 +1,1 @@
+"""The methods that papers compare with, one file each."""

@@ -1,0 +1,77 @@
+"""FedAvg (McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017).
+
+Notation: K clients, n_k rows of client k, E local epochs -> `steps` local steps, B -> `batch_size`, eta -> the optimiser.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.links import Digital
+from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant
+from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile
+from bayesfed.federated.servers import Average
+from bayesfed.federated.views import Whole
+from bayesfed.inference.objectives import MaximumLikelihood, Objective
+from bayesfed.keys import Key
+from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, parameters, shapes
+
+
+def fed_avg(
+    net: nn.Module,
+    *,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 64,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    codec: Codec | None = None,
+) -> Algorithm:
+    """Train `net` by local SGD and weighted averages, starting from its own parameters.
+
+    Parameters
+    ----------
+    likelihood
+        Default `Categorical()`.
+    steps, batch_size, optimiser
+        Local work of a round; default SGD at 0.05.
+    schedule
+        ``round -> factor`` on the learning rate.
+    codec
+        Of both directions; default 32-bit floats.
+    """
+    return average_of("fed_avg", net, MaximumLikelihood(net, likelihood or Categorical()), steps, batch_size, optimiser, schedule, codec)
+
+
+def average_of(
+    name: str,
+    net: nn.Module,
+    objective: Objective,
+    steps: int,
+    batch_size: int,
+    optimiser: Optimiser | None,
+    schedule: Schedule,
+    codec: Codec | None,
+) -> Algorithm:
+    """Average whole models trained on any objective: what FedAvg and FedProx share."""
+    running = [buffer for buffer, value in net.named_buffers() if value.is_floating_point()]
+    if running:
+        raise ArgumentError(
+            complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
+        )
+    initial, codec = parameters(net), codec or Cast(32)
+    view = Whole(shapes(initial))
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        return Assignment(view, profile.samples, codec, codec, {"learning_rate": schedule(round)})
+
+    local = Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
+    return Algorithm(name, initial, (Phase("train", assign, local, Average(), Digital()),), lambda state: Model(net, state))
+
+
+def draws_globally(net: nn.Module) -> bool:
+    """Say whether a forward pass draws from torch's global generator (dropout)."""
+    return any(type(module).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")) for module in net.modules())

@@ -1,0 +1,21 @@
+"""Real data sets, readers of their files, and partitions of them over clients."""
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.idx import fashion_mnist, read_idx
+from bayesfed.data.partition import by_domain, dirichlet, federate, iid, shards
+from bayesfed.data.synthetic import SparseRegression, blobs, digits, sparse_regression
+
+__all__ = [
+    "Dataset",
+    "SparseRegression",
+    "blobs",
+    "by_domain",
+    "digits",
+    "dirichlet",
+    "fashion_mnist",
+    "federate",
+    "iid",
+    "read_idx",
+    "shards",
+    "sparse_regression",
+]

@@ -1,0 +1,62 @@
+"""A data set: inputs and targets of equal length, checked once when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import DataError, complain
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Hold inputs ``(N, ...)`` and targets ``(N,)`` or ``(N, ...)``; N = 0 is legal (a client without data).
+
+    Raises
+    ------
+    DataError
+        If the lengths differ, a value is NaN or infinite, or a class label is negative.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
+            raise DataError(
+                complain(
+                    "Dataset",
+                    expected="inputs and targets of one length",
+                    actual=f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}",
+                    hint="indexing both alike",
+                )
+            )
+        for name, values in (("inputs", self.inputs), ("targets", self.targets)):
+            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                rows = (~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).nonzero().reshape(-1)
+                raise DataError(
+                    complain(
+                        f"Dataset {name}",
+                        expected="finite values",
+                        actual=f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}",
+                        hint="dropping or imputing those rows",
+                    )
+                )
+        if not self.targets.is_floating_point() and self.targets.numel() and int(self.targets.min()) < 0:
+            raise DataError(complain("Dataset targets", expected="class labels from 0", actual=int(self.targets.min()), hint="relabelling"))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, rows: Tensor | slice) -> Dataset:
+        # Rows of a checked set need no second check: it would cost more than the batch.
+        part = object.__new__(Dataset)
+        object.__setattr__(part, "inputs", self.inputs[rows])
+        object.__setattr__(part, "targets", self.targets[rows])
+        return part
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """Return the data set with its tensors on `device`."""
+        return Dataset(self.inputs.to(device), self.targets.to(device))

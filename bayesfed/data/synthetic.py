@@ -1,0 +1,77 @@
+"""Small sets for examples and tests: real digits, and drawn data whose truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.keys import Key
+
+
+def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset]:
+    """Load scikit-learn's handwritten digits as (train, test): 1,797 real images ``(N, 8, 8)`` in [0, 1].
+
+    Parameters
+    ----------
+    key
+        Names the shuffle before the split; the default is ``Key(0, "digits")``.
+    test
+        Images held out, of 1,797.
+
+    Raises
+    ------
+    MissingExtraError
+        If scikit-learn is not installed.
+    ArgumentError
+        If `test` leaves nothing on one side.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as problem:
+        raise MissingExtraError("scikit-learn", "examples") from problem
+    raw = load_digits()
+    inputs, targets = torch.as_tensor(raw.images).float() / 16, torch.as_tensor(raw.target).long()
+    if not 0 < test < len(inputs):
+        raise ArgumentError(complain("digits", expected=f"test in 1..{len(inputs) - 1}", actual=test, hint="test=360"))
+    order = torch.randperm(len(inputs), generator=(key or Key(0, "digits")).generator())
+    whole = Dataset(inputs[order], targets[order])
+    return whole[slice(test, None)], whole[slice(0, test)]
+
+
+def blobs(key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, spread: float = 0.5) -> Dataset:
+    """Draw Gaussian blobs: class c around a standard normal centre, sd `spread`."""
+    generator = key.generator()
+    centres = torch.randn(classes, features, generator=generator)
+    targets = torch.arange(samples) % classes
+    inputs = centres[targets] + spread * torch.randn(samples, features, generator=generator)
+    return Dataset(inputs, targets)
+
+
+@dataclass(frozen=True)
+class SparseRegression:
+    """A regression set with the truth that made it: weights ``(outputs, features)`` and their support."""
+
+    data: Dataset
+    weights: Tensor
+    support: Tensor
+    noise_sd: float
+
+
+def sparse_regression(
+    key: Key, *, samples: int = 400, outputs: int = 6, features: int = 20, block: int = 4, noise_sd: float = 0.1
+) -> SparseRegression:
+    """Draw ``y = W x + noise`` where W is zero but for one rectangle of `block` rows and columns: a clustered support."""
+    if not 0 < block <= min(outputs, features):
+        raise ArgumentError(complain("sparse_regression", expected=f"block in 1..{min(outputs, features)}", actual=block, hint="a smaller block"))
+    generator = key.generator()
+    top, left = (int(torch.randint(0, n - block + 1, (), generator=generator)) for n in (outputs, features))
+    support = torch.zeros(outputs, features, dtype=torch.bool)
+    support[top : top + block, left : left + block] = True
+    weights = torch.randn(outputs, features, generator=generator) * support
+    inputs = torch.randn(samples, features, generator=generator)
+    targets = inputs @ weights.T + noise_sd * torch.randn(samples, outputs, generator=generator)
+    return SparseRegression(Dataset(inputs, targets), weights, support, noise_sd)

@@ -1,0 +1,67 @@
+"""Every error the package raises on purpose.
+
+Each class is ours *and* the builtin a caller would catch without knowing us, so
+`except ValueError` keeps working. A message says where, what was expected, what
+was found, and what to try; `complain` lays those four parts out the same way everywhere.
+"""
+
+from __future__ import annotations
+
+
+class BayesfedError(Exception):
+    """Any error raised by bayesfed on purpose."""
+
+
+class ArgumentError(BayesfedError, ValueError):
+    """An argument outside its documented domain."""
+
+
+class DataError(BayesfedError, ValueError):
+    """A data set that cannot be used as it is."""
+
+
+class PriorError(BayesfedError, ValueError):
+    """A prior declaration that does not fit the network it is applied to."""
+
+
+class WireError(BayesfedError, ValueError):
+    """A message that is damaged, oversized or not ours."""
+
+
+class UpdateError(BayesfedError, ValueError):
+    """Updates that may not be added, or that the server does not take."""
+
+
+class ClientError(BayesfedError, RuntimeError):
+    """A client that failed; carries its name, the round and the stage."""
+
+    def __init__(self, client: str, round: int, stage: str, reason: str) -> None:
+        super().__init__(client, round, stage, reason)
+        self.client, self.round, self.stage, self.reason = client, round, stage, reason
+
+    def __str__(self) -> str:
+        return f"client {self.client!r}, round {self.round}, stage {self.stage!r}: {self.reason}"
+
+
+class CheckpointError(BayesfedError, ValueError):
+    """A checkpoint that is damaged or belongs to another run."""
+
+
+class MissingExtraError(BayesfedError, ImportError):
+    """An optional package that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; try: pip install 'bayesfed[{extra}]'")
+
+
+class OrderingWarning(UserWarning):
+    """A support coupling strong enough that whole layers switch on or off together."""
+
+
+class ConvergenceWarning(UserWarning):
+    """Message passing stopped before its messages settled."""
+
+
+def complain(where: str, *, expected: object, actual: object, hint: str) -> str:
+    """Lay out an error text: where, what was expected, what was found, what to try."""
+    return f"{where}: expected {expected}, found {actual}; try {hint}"

@@ -1,0 +1,86 @@
+"""The round: seams, views, locals, servers, links, pools, the ledger and the one loop."""
+
+from bayesfed.federated.callbacks import Callback, accuracy, early_stop, elbo, evaluate, keep, progress, score
+from bayesfed.federated.checkpoint import checkpoint, load, save
+from bayesfed.federated.client import Reply, Task, answer
+from bayesfed.federated.engine import Record, RoundReport, Snapshot, rounds
+from bayesfed.federated.ledger import Row, bits
+from bayesfed.federated.links import Digital
+from bayesfed.federated.locals import Adam, Descent, Optimiser, Sgd, constant, geometric, inverse
+from bayesfed.federated.pools import ClientPool, InProcess
+from bayesfed.federated.protocols import (
+    Algorithm,
+    Arrival,
+    Assignment,
+    Fit,
+    Link,
+    Local,
+    Model,
+    Phase,
+    Posterior,
+    Profile,
+    Server,
+    View,
+)
+from bayesfed.federated.samplers import Sampler, everyone, fraction
+from bayesfed.federated.servers import Average, TurboStep, ramp
+from bayesfed.federated.update import Keep, Kind, Reducer, Sum, Update
+from bayesfed.federated.views import Active, Whole
+
+__all__ = [
+    "Active",
+    "Adam",
+    "Algorithm",
+    "Arrival",
+    "Assignment",
+    "Average",
+    "Callback",
+    "ClientPool",
+    "Descent",
+    "Digital",
+    "Fit",
+    "InProcess",
+    "Keep",
+    "Kind",
+    "Link",
+    "Local",
+    "Model",
+    "Optimiser",
+    "Phase",
+    "Posterior",
+    "Profile",
+    "Record",
+    "Reducer",
+    "Reply",
+    "RoundReport",
+    "Row",
+    "Sampler",
+    "Server",
+    "Sgd",
+    "Snapshot",
+    "Sum",
+    "Task",
+    "TurboStep",
+    "Update",
+    "View",
+    "Whole",
+    "accuracy",
+    "answer",
+    "bits",
+    "checkpoint",
+    "constant",
+    "early_stop",
+    "elbo",
+    "evaluate",
+    "everyone",
+    "fraction",
+    "geometric",
+    "inverse",
+    "keep",
+    "load",
+    "progress",
+    "ramp",
+    "rounds",
+    "save",
+    "score",
+]

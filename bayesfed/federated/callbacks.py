@@ -1,0 +1,103 @@
+"""Callbacks: functions of a `RoundReport`. One that returns True stops the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.engine import RoundReport
+from bayesfed.federated.protocols import Model
+
+Callback = Callable[[RoundReport], bool | None]
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return per row whether the largest logit is the label's, ``(B,)``."""
+    return (outputs.argmax(dim=1) == targets).float()
+
+
+def score(model: Model, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
+    """Return the mean of a per-row metric over a data set."""
+    if not len(data):
+        raise ArgumentError(complain("score", expected="data to score on", actual="an empty set", hint="a test set"))
+    total = 0.0
+    for start in range(0, len(data), batch_size):
+        part = data[slice(start, start + batch_size)]
+        total += float(metric(model(part.inputs), part.targets).sum())
+    return total / len(data)
+
+
+def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1) -> Callback:
+    """Score the model that is transmitted and enter it in the report's metrics."""
+    if every < 1:
+        raise ArgumentError(complain("evaluate", expected="every >= 1", actual=every, hint="5"))
+
+    def callback(report: RoundReport) -> None:
+        if report.snapshot.round % every == 0:
+            report.metrics[name] = score(report.model, data, metric)
+
+    return callback
+
+
+def elbo(report: RoundReport) -> None:
+    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training, less the server's KL.
+
+    An estimate: each client's likelihood term is its mean over the round's batches. At temperature 1.
+    """
+    if "kl" in report.server:
+        data = sum(info["nll"] * info["samples"] for info in report.clients.values())
+        report.metrics["elbo"] = -(data + report.server["kl"])
+
+
+def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
+    """Stop when a metric has not improved for `patience` scored rounds; put the callback that enters it before this one."""
+    if patience < 1:
+        raise ArgumentError(complain("early_stop", expected="patience >= 1", actual=patience, hint="5"))
+    best, since = -math.inf, 0
+
+    def callback(report: RoundReport) -> bool:
+        nonlocal best, since
+        if name in report.metrics:
+            value = report.metrics[name] if larger_is_better else -report.metrics[name]
+            best, since = (value, 0) if value > best else (best, since + 1)
+        return since >= patience
+
+    return callback
+
+
+def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
+    """Copy one leaf of the state into `frames` by round: the first, every `every`-th and so on.
+
+    ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+    """
+
+    def callback(report: RoundReport) -> None:
+        if leaf not in report.state:
+            raise ArgumentError(complain("keep", expected=f"one of {sorted(report.state)}", actual=repr(leaf), hint="a leaf of the state"))
+        if report.round == 0 or report.snapshot.round % every == 0:
+            frames[report.round] = report.state[leaf].clone()
+
+    return callback
+
+
+def progress(total: int, *, label: str = "rounds") -> Callback:
+    """Draw a progress bar with the latest metrics and density."""
+    from tqdm import tqdm
+
+    bar = tqdm(total=total, desc=label, unit="round")
+
+    def callback(report: RoundReport) -> None:
+        figures = {name: f"{value:.4g}" for name, value in report.metrics.items()}
+        if "density" in report.server:
+            figures["density"] = f"{report.server['density']:.3f}"
+        bar.set_postfix(figures, refresh=False)
+        bar.update(report.snapshot.round - bar.n)
+        if bar.n >= total:
+            bar.close()
+
+    return callback

@@ -1,0 +1,55 @@
+"""Links: `Digital`, where every payload is a message of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, BayesfedError, UpdateError, complain
+from bayesfed.federated.protocols import Arrival, Scalar
+from bayesfed.federated.update import Reducer
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Digital:
+    """Send bytes; decode, check, lift and add them one client at a time.
+
+    Parameters
+    ----------
+    max_norm
+        Largest Euclidean norm of a leaf that is taken; a client above it is refused.
+    """
+
+    max_norm: float = 1e6
+
+    def __post_init__(self) -> None:
+        if not self.max_norm > 0:
+            raise ArgumentError(complain("Digital", expected="max_norm > 0", actual=self.max_norm, hint="1e6"))
+
+    def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
+        """Encode a payload."""
+        return codec.encode(payload, meta, key)
+
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer) -> None:
+        """Add every arrival that is sound; refuse the rest by client and reason."""
+        for arrival in arrivals:
+            try:
+                weight = arrival.assignment.weight
+                if not (math.isfinite(weight) and weight >= 0):
+                    raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"))
+                payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
+                if (sender := meta.get("client")) != arrival.client:
+                    raise UpdateError(complain("message", expected=f"one from {arrival.client!r}", actual=sender, hint="the message of this round"))
+                update = arrival.assignment.view.lift(payload, weight, arrival.kind)
+                for name, leaf in payload.items():
+                    if leaf.is_floating_point() and (norm := float(leaf.norm())) > self.max_norm:
+                        raise UpdateError(
+                            complain(f"leaf {name!r}", expected=f"norm <= {self.max_norm:g}", actual=f"{norm:g}", hint="a smaller step")
+                        )
+                reducer.add(arrival.client, update)
+            except BayesfedError as problem:
+                arrival.refusal = str(problem)

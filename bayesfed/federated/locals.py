@@ -1,0 +1,160 @@
+"""Locals: `Descent`, gradient steps on any objective; the only training loop on a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.federated.protocols import Fit, Scalar
+from bayesfed.federated.update import Kind
+from bayesfed.inference.objectives import Objective
+from bayesfed.keys import Key, forked
+from bayesfed.trees import Tree
+
+Schedule = Callable[[int], float]
+
+
+class Optimiser(Protocol):
+    """A torch optimiser as a value."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size before any schedule."""
+        ...
+
+    def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+        """Return the optimiser over these leaves."""
+        ...
+
+
+def _rate(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ArgumentError(complain(f"{name}.learning_rate", expected="a positive number", actual=value, hint="1e-3"))
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent with optional momentum and weight decay."""
+
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _rate("Sgd", self.learning_rate)
+
+    def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+        """Return `torch.optim.SGD`."""
+        return torch.optim.SGD(leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015), its moments fresh every round."""
+
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _rate("Adam", self.learning_rate)
+
+    def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+        """Return torch's fused `Adam`."""
+        return torch.optim.Adam(leaves, learning_rate, fused=True)
+
+
+def constant(round: int) -> float:
+    """Keep the learning rate."""
+    return 1.0
+
+
+def geometric(ratio: float, rounds: int) -> Schedule:
+    """Shrink the learning rate geometrically to `ratio` of itself at the last of `rounds`."""
+    if not (ratio > 0 and rounds >= 1):
+        raise ArgumentError(complain("geometric", expected="ratio > 0 and rounds >= 1", actual=(ratio, rounds), hint="geometric(0.25, 40)"))
+    return lambda round: ratio ** (min(round, rounds - 1) / max(1, rounds - 1))
+
+
+def inverse(scale: float) -> Schedule:
+    """Shrink it as ``1 / (1 + round / scale)``: sums diverge, squares converge (D-Turbo-VBI (25))."""
+    if not scale > 0:
+        raise ArgumentError(complain("inverse", expected="scale > 0", actual=scale, hint="inverse(20)"))
+    return lambda round: 1 / (1 + round / scale)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Take `steps` gradient steps on minibatches.
+
+    Options read from the message: ``learning_rate`` (a factor, default 1) and ``scale`` (the likelihood scale: how
+    many rows each row stands for, N / N_t or 1; default 1).
+
+    Parameters
+    ----------
+    steps, batch_size
+        Batches are cut from reshuffled passes over the data; a client with fewer rows uses them all each step.
+    kind
+        What the payload's numbers are.
+
+    Raises
+    ------
+    ArgumentError
+        If steps or batch size are below 1.
+    """
+
+    objective: Objective
+    optimiser: Optimiser
+    steps: int
+    batch_size: int
+    kind: Kind = "value"
+    uses_global_randomness: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1:
+            raise ArgumentError(complain("Descent", expected="steps and batch_size >= 1", actual=(self.steps, self.batch_size), hint="50, 64"))
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Train from the message; remember nothing.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be scored, or training diverged.
+        """
+        trained, fixed = self.objective.start(message)
+        if not len(data):
+            return Fit(self.objective.finish(trained, fixed), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
+        self.objective.check(message, data)
+        leaves = [leaf.requires_grad_() for leaf in trained.values()]
+        optimiser = self.optimiser.build(leaves, self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)))
+        observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
+        losses = torch.zeros(2, device=data.inputs.device)
+        # Dropout and its like draw from torch's global generator.
+        with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+            for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
+                optimiser.zero_grad()
+                loss, nll = self.objective.loss(trained, fixed, batch, observations, noise)
+                loss.backward()
+                optimiser.step()
+                losses += torch.stack([loss.detach(), nll.detach()])
+        total, nll_total = (losses / self.steps).tolist()
+        if not total - total == 0:
+            raise DataError(complain("local training", expected="a finite loss", actual=total, hint="a smaller learning rate"))
+        payload = self.objective.finish({name: leaf.detach() for name, leaf in trained.items()}, fixed)
+        return Fit(payload, {}, {"samples": float(len(data)), "loss": total, "nll": nll_total})
+
+
+def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Iterator[Dataset]:
+    """Yield `steps` batches of `size` rows from reshuffled passes; a pass's incomplete last batch is dropped."""
+    size, start, order = min(size, len(data)), len(data), torch.empty(0)
+    for _ in range(steps):
+        if start + size > len(data):
+            order, start = torch.randperm(len(data), generator=generator).to(data.inputs.device), 0
+        yield data[order[start : start + size]]
+        start += size

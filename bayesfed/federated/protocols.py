@@ -1,0 +1,228 @@
+"""The seams of a federated algorithm: what a published system is made of.
+
+    state -publish-> view.restrict -[codec]-> local.fit -> payload -link-> lift, + -> server.step -> state
+            server     per client     down     client               up       server
+
+A system is a function that returns an `Algorithm`. It never contains a loop over rounds or clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+Scalar = str | int | float | bool
+Info = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network at given parameters: call it on inputs ``(B, ...)``."""
+
+    net: nn.Module
+    parameters: Tree
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the outputs, without gradients."""
+        with torch.no_grad():
+            output: Tensor = functional_call(self.net, self.parameters, (inputs,))
+        return output
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the server knows of a client: its name, how many rows it holds, and any device figures."""
+
+    name: str
+    samples: int
+    device: Mapping[str, float] = field(default_factory=dict)
+
+
+class View(Protocol):
+    """Which part of the model a client gets, and how what it returns fits back."""
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return the part of a published tree that this client receives."""
+        ...
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Check a client's payload and return it as a weighted update of full shape.
+
+        Raises
+        ------
+        UpdateError
+            If names, shapes or values are not what this view expects.
+        """
+        ...
+
+
+class Fit(NamedTuple):
+    """What a local step returns: what travels, what stays with the client, what a human reads."""
+
+    payload: Tree
+    memory: Tree
+    info: Info
+
+
+class Local(Protocol):
+    """What a client computes. Deterministic given the key; touches no global state."""
+
+    @property
+    def kind(self) -> Kind:
+        """What the payload's numbers mean."""
+        ...
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """True if it draws from torch's global generator, which threads would share."""
+        ...
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Return payload, memory and info. Memory is empty in the first round, and for most methods always."""
+        ...
+
+
+class Link(Protocol):
+    """How payloads reach the server: as bytes one by one, or added on the air."""
+
+    def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
+        """Turn a payload into what is sent; runs at the client. `codec` is the client's own."""
+        ...
+
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer) -> None:
+        """Receive, lift and add every arrival, in order; one that is refused says why and the rest go on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one client is told to do this round.
+
+    Parameters
+    ----------
+    view
+        The part of the model it gets.
+    weight
+        Its weight in the sum; zero is legal.
+    down, up
+        Codecs of the message to it and of its payload back.
+    options
+        Scalars that travel with the message: learning rate, likelihood scale, ...
+    """
+
+    view: View
+    weight: float
+    down: Codec = Cast(32)
+    up: Codec = Cast(32)
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass
+class Arrival:
+    """One client's packed payload on its way into the sum; a refusal leaves the client out of the round."""
+
+    client: str
+    packed: bytes
+    assignment: Assignment
+    kind: Kind
+    key: Key
+    refusal: str = ""
+
+
+class Assign(Protocol):
+    """Plan one client's round, from the state and its profile."""
+
+    def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        """Return the assignment."""
+        ...
+
+
+class Server(Protocol):
+    """What the sum does to the state."""
+
+    def publish(self, state: Tree, version: int | None) -> Tree:
+        """Return what a client may see that last heard from the server in round `version` (None: never)."""
+        ...
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the next state and figures for the report."""
+        ...
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One exchange with the clients; most methods have one a round."""
+
+    name: str
+    assign: Assign
+    local: Local
+    server: Server
+    link: Link
+    reducer: Callable[[], Reducer] = Sum
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A federated method as data.
+
+    Parameters
+    ----------
+    name
+        For tables and checkpoints.
+    initial
+        The state before round 0.
+    phases
+        The exchanges of a round, in order.
+    predictor
+        ``(state) -> Model``: the model that counts, the transmitted one.
+    posterior
+        ``(state) -> Posterior`` for `to_arviz`; None for methods that have none.
+    """
+
+    name: str
+    initial: Tree
+    phases: tuple[Phase, ...]
+    predictor: Callable[[Tree], Model]
+    posterior: Callable[[Tree], Posterior] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
+            raise ArgumentError(
+                complain("Algorithm", expected="phases of distinct names", actual=[p.name for p in self.phases], hint="Phase('train', ...)")
+            )
+
+
+class Posterior(Protocol):
+    """What can be drawn from and looked at after a run."""
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw: ``LAYER.w``, ``LAYER.rho``, ``LAYER.s`` of each site as matrices."""
+        ...
+
+    def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
+        """Return the network's outputs at one draw."""
+        ...
+
+    def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each row's log likelihood, ``(B,)``."""
+        ...
+
+    def respond(self, outputs: Tensor, key: Key) -> Tensor:
+        """Draw targets for given outputs, ``(B, ...)``."""
+        ...
+
+    def inclusion(self) -> Tree:
+        """Return each site's inclusion probabilities ``(M, N)``."""
+        ...

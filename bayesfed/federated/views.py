@@ -1,0 +1,78 @@
+"""Views: `Whole` models and `Active` supports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesfed.compress.support import gather_active, pack_mask, scatter_active
+from bayesfed.errors import UpdateError, complain
+from bayesfed.federated.update import Kind, Update, Weight
+from bayesfed.trees import Shapes, Tree, check
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Every client gets every leaf.
+
+    Parameters
+    ----------
+    expected
+        Names and shapes of what it sends back.
+    """
+
+    expected: Shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return the tree."""
+        return tree
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Weight the payload."""
+        check(payload, self.expected, where="payload")
+        return Update(_scaled(payload, weight), weight, kind)
+
+
+@dataclass(frozen=True)
+class Active:
+    """Clients get the active entries of masked leaves and nothing of the others.
+
+    Parameters
+    ----------
+    masks
+        By site: ``(M, N)`` booleans. A leaf ``SITE.*`` of a mask's shape travels as its active entries.
+    expected
+        Names and full shapes of what a client sends back.
+    """
+
+    masks: Mapping[str, Tensor]
+    expected: Shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Gather active entries and add ``SITE.support``, the masks as packed bits."""
+        return gather_active(tree, self.masks) | self._packed
+
+    @cached_property
+    def _packed(self) -> Tree:
+        return {f"{site}.support": pack_mask(mask) for site, mask in self.masks.items()}
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Scatter active entries back into zeros, then weight."""
+        sent = {name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape) for name, shape in self.expected.items()}
+        check(payload, sent, where="payload")
+        dense = {name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask) for name, leaf in payload.items()}
+        return Update(_scaled(dense, weight), weight, kind)
+
+    def _mask(self, name: str) -> Tensor | None:
+        mask = self.masks.get(name.rpartition(".")[0])
+        return mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
+
+
+def _scaled(tree: Tree, weight: Weight) -> Tree:
+    if isinstance(weight, dict):
+        raise UpdateError(complain("lift", expected="a number as weight", actual="a tree", hint="a view with coverage"))
+    return {name: weight * leaf if leaf.is_floating_point() else weight * leaf.to(torch.get_default_dtype()) for name, leaf in tree.items()}

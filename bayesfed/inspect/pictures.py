@@ -1,0 +1,131 @@
+"""Pictures of a run. Each function draws on matplotlib axes and returns them; nothing is shown or saved here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.federated.engine import Record
+from bayesfed.federated.ledger import bits
+from bayesfed.models.belief import SiteBelief
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _axes(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "examples") from problem
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "") -> list[Axes]:
+    """Draw prior inclusion probabilities of a layer over rounds: the message v_{h -> s}, as D-Turbo-VBI's Fig. 4.
+
+    Parameters
+    ----------
+    frames
+        Log-odds ``(M, N)`` by round, as the callback `keep` collects them.
+    """
+    if not frames:
+        raise ArgumentError(complain("plot_support_maps", expected="at least one frame", actual="none", hint="the callback keep"))
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "examples") from problem
+    shape = next(iter(frames.values())).shape
+    aspect = min(2.0, max(0.5, shape[0] / shape[1]))
+    figure = Figure(figsize=(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
+    for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
+        image = panel.imshow(torch.sigmoid(log_odds).numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
+        panel.set(title=f"round {number + 1}", xlabel="input")
+    panels[0].set_ylabel("unit")
+    figure.colorbar(image, ax=panels, label="probability that the weight is active,\nas its neighbours see it")
+    if title:
+        figure.suptitle(title)
+    return panels
+
+
+def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None) -> Axes:
+    """Draw one line a run of a figure over rounds: ELBO, density, accuracy.
+
+    Raises
+    ------
+    ArgumentError
+        If no run has a value.
+    """
+    if not any(series.values()):
+        raise ArgumentError(complain("plot_series", expected="a value", actual=f"none in {sorted(series)}", hint="a callback that enters it"))
+    axes = _axes(axes)
+    for name, points in series.items():
+        axes.plot([number + 1 for number, _ in points], [value for _, value in points], marker=".", label=name)
+    axes.set(xlabel="round", ylabel=label)
+    axes.grid(alpha=0.3)
+    if len(series) > 1:
+        axes.legend()
+    return axes
+
+
+def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None) -> Axes:
+    """Draw a metric against the bits sent so far, down and up, one line a method, D-Turbo-VBI's Fig. 3."""
+    axes = _axes(axes)
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for name, history in histories.items():
+        spent = accumulate(bits(record.rows) for record in history)
+        points = [(total / 8e6, record.metrics[metric]) for total, record in zip(spent, history, strict=True) if metric in record.metrics]
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", label=name)
+    axes.set(xlabel="megabytes sent, down and up", ylabel=metric, xscale="log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3, which="both")
+    axes.legend()
+    return axes
+
+
+def plot_forest(
+    site: SiteBelief, *, chosen: Sequence[tuple[int, int]] | None = None, count: int = 20, mass: float = 0.9, axes: Axes | None = None
+) -> Axes:
+    """Draw means and central intervals of chosen weights, coloured by inclusion probability.
+
+    Parameters
+    ----------
+    chosen
+        (unit, input) pairs, drawn from the top; default the `count` weights of largest inclusion
+        probability, ties broken by |mean|.
+    mass
+        Posterior mass of the interval, in (0, 1).
+    """
+    if count < 1 or not 0 < mass < 1:
+        raise ArgumentError(complain("plot_forest", expected="count >= 1 and mass in (0, 1)", actual=(count, mass), hint="20, 0.9"))
+    units, columns = site.mean.shape
+    if chosen is None:
+        ranked = np.lexsort((-site.mean.abs().flatten().numpy(), -site.inclusion.flatten().numpy()))[:count]
+        chosen = [divmod(int(i), columns) for i in ranked]
+    if not chosen or any(not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen):
+        raise ArgumentError(complain("plot_forest", expected=f"weights inside {units} x {columns}", actual=list(chosen), hint="chosen=None"))
+    axes = _axes(axes, height=1 + 0.22 * len(chosen))
+    order = [unit * columns + column for unit, column in reversed(chosen)]
+    mean, sd, inclusion = (value.expand_as(site.mean).flatten()[order].numpy() for value in (site.mean, site.sd, site.inclusion))
+    half = float(torch.special.ndtri(torch.tensor(0.5 + mass / 2, dtype=torch.float64)))
+    height = np.arange(len(order))
+    axes.hlines(height, mean - half * sd, mean + half * sd, color="0.4", linewidth=1.5)
+    dots = axes.scatter(mean, height, s=14, c=inclusion, vmin=0, vmax=1, cmap="viridis", zorder=3)
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set_yticks(height, [f"unit {i // columns}, input {i % columns}" for i in order], fontsize=7)
+    axes.set_xlabel(f"weight: mean and {mass:.0%} interval")
+    if (figure := axes.get_figure()) is not None:
+        figure.colorbar(dots, ax=axes, label="inclusion probability")
+    return axes

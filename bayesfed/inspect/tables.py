@@ -1,0 +1,37 @@
+"""Tables that line up: headings left, text left, numbers right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayesfed.federated.engine import Record
+from bayesfed.federated.ledger import bits
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:
+    """Return an aligned plain-text table; floats are shown with four significant digits."""
+    cells = [[value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]
+    text = [all(isinstance(row[i], str) for row in rows) for i in range(len(headings))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(cell.ljust(width) if left else cell.rjust(width) for cell, width, left in zip(row, widths, text, strict=True)).rstrip()
+
+    return "\n".join([line(headings), line(["-" * width for width in widths]), *map(line, cells)])
+
+
+def round_table(history: Sequence[Record], *, every: int = 1) -> str:
+    """Return a table of a run's rounds: metrics, density, kilobytes down and up, refused clients, seconds."""
+    metrics = list(dict.fromkeys(name for record in history for name in record.metrics))
+    sparse = any("density" in record.server for record in history)
+    headings = ["round", *metrics, *(["density", "returned"] if sparse else []), "kB down", "kB up", "refused", "seconds"]
+    rows: list[list[str | float | int]] = []
+    for record in history:
+        if record.round and (record.round + 1) % every and record is not history[-1]:
+            continue
+        figures: list[str | float | int] = [record.metrics.get(name, float("nan")) for name in metrics]
+        if sparse:
+            figures += [record.server.get("density", 1.0), int(record.server.get("reactivated", 0))]
+        figures += [f"{bits(record.rows, way) / 8e3:,.1f}" for way in ("down", "up")]
+        rows.append([record.round, *figures, len(record.refused), f"{record.seconds:.2f}"])
+    return table(headings, rows)

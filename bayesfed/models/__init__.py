@@ -1,0 +1,35 @@
+"""What is believed: supports, precisions, priors, likelihoods, the declared Pyro model and its guide."""
+
+from bayesfed.models.belief import Belief, SiteBelief, guide
+from bayesfed.models.declared import Declared, Site, declare, weight_matrices
+from bayesfed.models.ising import Ising, IsingSupport
+from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models.nets import cnn, mlp
+from bayesfed.models.precisions import BernoulliGamma, Gammas
+from bayesfed.models.prior import GaussianWeight, Prior
+from bayesfed.models.supports import Independent, MarkovGrid, Support, Transition
+
+__all__ = [
+    "Belief",
+    "BernoulliGamma",
+    "Categorical",
+    "Declared",
+    "Gammas",
+    "GaussianWeight",
+    "Independent",
+    "Ising",
+    "IsingSupport",
+    "Likelihood",
+    "MarkovGrid",
+    "Normal",
+    "Prior",
+    "Site",
+    "SiteBelief",
+    "Support",
+    "Transition",
+    "cnn",
+    "declare",
+    "guide",
+    "mlp",
+    "weight_matrices",
+]

@@ -1,0 +1,71 @@
+"""Precision priors p(rho | s): how far a weight may move when it is on, and when it is off.
+
+Source: D-Turbo-VBI (2): Gamma(a, b) when the support is 1, Gamma(a-bar, b-bar) when it is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+
+
+@dataclass(frozen=True)
+class Gammas:
+    """Shapes and rates of the two Gammas, indexed by the support: entry 0 is the spike, 1 the slab."""
+
+    shapes: tuple[float, float]
+    rates: tuple[float, float]
+
+    def of(self, support: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (shape, rate) for each entry of a 0/1 support."""
+        on = support.bool()
+        shape, rate = (torch.tensor(pair, dtype=torch.get_default_dtype(), device=on.device) for pair in (self.shapes, self.rates))
+        return torch.where(on, shape[1], shape[0]), torch.where(on, rate[1], rate[0])
+
+
+@dataclass(frozen=True)
+class BernoulliGamma:
+    """Declare slab and spike by the standard deviations they allow.
+
+    Parameters
+    ----------
+    slab_sd, spike_sd
+        Prior sd of an active and of an inactive weight, ``sqrt(b / a)`` and ``sqrt(b-bar / a-bar)``.
+        Relative to the layer's initial scale ``sqrt(2 / fan_in)`` unless `relative` is false.
+    slab_shape, spike_shape
+        Gamma shapes a and a-bar: larger ones hold the precision closer to its mean.
+    relative
+        False takes the sds as they are, in units of the weights.
+
+    Raises
+    ------
+    ArgumentError
+        If a value is not positive, or the spike is as wide as the slab.
+    """
+
+    slab_sd: float = 4.0
+    spike_sd: float = 0.2
+    slab_shape: float = 1.0
+    spike_shape: float = 1.0
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("slab_sd", "spike_sd", "slab_shape", "spike_shape"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
+                raise ArgumentError(complain(f"BernoulliGamma.{name}", expected="a positive number", actual=value, hint="1.0"))
+        if self.spike_sd >= self.slab_sd:
+            raise ArgumentError(
+                complain("BernoulliGamma", expected="spike_sd < slab_sd", actual=f"{self.spike_sd} >= {self.slab_sd}", hint="spike_sd=0.2")
+            )
+
+    def lower(self, fan_in: int) -> Gammas:
+        """Return the two Gammas for a matrix with `fan_in` columns."""
+        scale = math.sqrt(2 / fan_in) if self.relative else 1.0
+        rates = (self.spike_shape * (self.spike_sd * scale) ** 2, self.slab_shape * (self.slab_sd * scale) ** 2)
+        return Gammas((self.spike_shape, self.slab_shape), rates)

@@ -1,0 +1,35 @@
+"""A prior as a declaration: support, precision and weight, composed and inert.
+
+``Prior(support=MarkovGrid(0.6, 0.6), precision=BernoulliGamma())`` reads as D-Turbo-VBI (1),
+``p(w, rho, s) = p(s) p(rho | s) p(w | rho)``. It holds no tensor and knows no network until
+`declare` applies it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+from torch import Tensor
+
+from bayesfed.models.precisions import BernoulliGamma
+from bayesfed.models.supports import MarkovGrid, Support
+
+
+@dataclass(frozen=True)
+class GaussianWeight:
+    """``p(w | rho) = N(0, 1 / rho)``, D-Turbo-VBI (3)."""
+
+    def given(self, precision: Tensor) -> Any:
+        """Return the distribution of weights with these precisions, all entries one event."""
+        return dist.Normal(0.0, precision.rsqrt()).to_event(precision.ndim)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Compose a support, a precision and a weight prior."""
+
+    support: Support = MarkovGrid()
+    precision: BernoulliGamma = BernoulliGamma()
+    weight: GaussianWeight = GaussianWeight()

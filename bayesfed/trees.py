@@ -1,0 +1,75 @@
+"""Trees: flat dictionaries from dotted names to tensors, the shape of every model and message.
+
+Flat and ordered by name, so two trees line up by their keys and a sum over clients is
+one loop. Nothing here knows what the leaves mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import UpdateError, complain
+
+Tree = dict[str, Tensor]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def parameters(module: nn.Module) -> Tree:
+    """Return a detached copy of every parameter of `module`, by name."""
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def shapes(tree: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every leaf."""
+    return {name: tuple(leaf.shape) for name, leaf in tree.items()}
+
+
+def size(tree: Mapping[str, Tensor]) -> int:
+    """Count the entries of all leaves."""
+    return sum(leaf.numel() for leaf in tree.values())
+
+
+def zip_map(function: Callable[[Tensor, Tensor], Tensor], left: Tree, right: Tree) -> Tree:
+    """Apply `function` leaf by leaf to two trees of equal names and shapes.
+
+    Raises
+    ------
+    UpdateError
+        If names or shapes differ; nothing is broadcast.
+    """
+    check(right, shapes(left), where="tree")
+    return {name: function(leaf, right[name]) for name, leaf in left.items()}
+
+
+def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
+    """Raise unless `tree` has exactly the expected names and shapes and only finite real numbers.
+
+    Raises
+    ------
+    UpdateError
+        Naming the first leaf that is missing, unexpected, of another shape, complex or not finite.
+    """
+    for name in sorted(expected.keys() ^ tree.keys()):
+        state = "no such leaf" if name in expected else "an extra leaf"
+        raise UpdateError(complain(f"{where}, leaf {name!r}", expected=f"leaves {sorted(expected)}", actual=state, hint="the names published"))
+    for name, shape in expected.items():
+        leaf = tree[name]
+        if tuple(leaf.shape) != tuple(shape):
+            raise UpdateError(
+                complain(f"{where}, leaf {name!r}", expected=f"shape {tuple(shape)}", actual=tuple(leaf.shape), hint="the shapes published")
+            )
+        if leaf.is_complex():
+            raise UpdateError(complain(f"{where}, leaf {name!r}", expected="real numbers", actual=leaf.dtype, hint="its real part"))
+        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+            count = int((~torch.isfinite(leaf)).sum())
+            raise UpdateError(
+                complain(f"{where}, leaf {name!r}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate")
+            )
+
+
+def to(tree: Mapping[str, Tensor], device: torch.device | str) -> Tree:
+    """Return the tree with every leaf on `device`."""
+    return {name: leaf.to(device) for name, leaf in tree.items()}
