@@ -14,7 +14,7 @@ from bayesfed.federated import engine
 from bayesfed.federated.engine import OnClientError, Record, Snapshot
 from bayesfed.federated.ledger import Direction, Row, bits
 from bayesfed.federated.pools import ClientPool, InProcess
-from bayesfed.federated.protocols import Algorithm, Model
+from bayesfed.federated.protocols import Algorithm, Model, Posterior
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.inspect.tables import round_table
 
@@ -42,6 +42,19 @@ class Result:
     def model(self) -> Model:
         """The transmitted model: call it on inputs."""
         return self.algorithm.predictor(self.snapshot.state)
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior after the last round: draw from it, predict with it, look at its `belief` of each site.
+
+        Raises
+        ------
+        ArgumentError
+            If the method has none.
+        """
+        if self.algorithm.posterior is None:
+            raise ArgumentError(complain("Result.posterior", expected="a Bayesian method", actual=self.algorithm.name, hint="d_turbo_vbi"))
+        return self.algorithm.posterior(self.snapshot.state)
 
     @property
     def ledger(self) -> tuple[Row, ...]:

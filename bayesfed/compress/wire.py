@@ -102,6 +102,8 @@ def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, A
 
 def _tensor(raw: memoryview, dtype: torch.dtype) -> Tensor:
     # A copy, so that the tensor is writable and aligned whatever the offset was.
+    if not len(raw):
+        return torch.empty(0, dtype=dtype)
     flat = torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
     return flat.ne(0) if dtype is torch.bool else flat.view(dtype)
 

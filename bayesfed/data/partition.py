@@ -49,7 +49,8 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
         logs = np.log(random.gamma(alpha + 1, size=clients)) + np.log1p(-random.random(clients)) / alpha
         shares = np.exp(logs - logs.max())
         cuts = np.round(np.cumsum(shares / shares.sum())[:-1] * len(rows)).astype(np.int64)
-        for client, part in enumerate(np.split(rows, np.clip(cuts, 0, len(rows)))):
+        # A fresh order of clients for each class: else rounding would leave the same ones empty every time.
+        for client, part in zip(random.permutation(clients), np.split(rows, np.clip(cuts, 0, len(rows))), strict=True):
             held[client].append(part)
     parts = [np.concatenate(chunks) if chunks else np.empty(0, np.int64) for chunks in held]
     return _tensors(parts, key, minimum)

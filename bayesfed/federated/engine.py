@@ -196,7 +196,7 @@ class _Exchange:
         for task, outcome in pool.map(locals, tasks):
             if isinstance(outcome, Reply):
                 assignment = self._assignments[task.client]
-                arrival = Arrival(task.client, outcome.packed, assignment, self.phase.local.kind, task.key.child("up"))
+                arrival = Arrival(task.client, self.round, outcome.packed, assignment, self.phase.local.kind, task.key.child("up"))
                 yield arrival
                 # The link has added or refused it by the time it asks for the next one.
                 error = ClientError(task.client, self.round, "collect", arrival.refusal) if arrival.refusal else None

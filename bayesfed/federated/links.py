@@ -42,8 +42,10 @@ class Digital:
                 if not (math.isfinite(weight) and weight >= 0):
                     raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"))
                 payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
-                if (sender := meta.get("client")) != arrival.client:
-                    raise UpdateError(complain("message", expected=f"one from {arrival.client!r}", actual=sender, hint="the message of this round"))
+                for field, expected in (("client", arrival.client), ("round", arrival.round)):
+                    if (found := meta.get(field)) != expected:
+                        said = f"one of {field} {expected!r}"
+                        raise UpdateError(complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this round's message"))
                 update = arrival.assignment.view.lift(payload, weight, arrival.kind)
                 for name, leaf in payload.items():
                     if leaf.is_floating_point() and (norm := float(leaf.norm())) > self.max_norm:

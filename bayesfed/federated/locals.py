@@ -130,13 +130,13 @@ class Descent:
         trained, fixed = self.objective.start(message)
         if not len(data):
             return Fit(self.objective.finish(trained, fixed), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
-        self.objective.check(message, data)
         leaves = [leaf.requires_grad_() for leaf in trained.values()]
         optimiser = self.optimiser.build(leaves, self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)))
         observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
         losses = torch.zeros(2, device=data.inputs.device)
         # Dropout and its like draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+            self.objective.check(trained, fixed, data)
             for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
                 optimiser.zero_grad()
                 loss, nll = self.objective.loss(trained, fixed, batch, observations, noise)

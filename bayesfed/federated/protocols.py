@@ -21,6 +21,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.keys import Key
+from bayesfed.models.belief import Belief
 from bayesfed.trees import Tree
 
 Scalar = str | int | float | bool
@@ -134,6 +135,7 @@ class Arrival:
     """One client's packed payload on its way into the sum; a refusal leaves the client out of the round."""
 
     client: str
+    round: int
     packed: bytes
     assignment: Assignment
     kind: Kind
@@ -207,6 +209,11 @@ class Algorithm:
 class Posterior(Protocol):
     """What can be drawn from and looked at after a run."""
 
+    @property
+    def belief(self) -> Belief:
+        """What is believed of each site."""
+        ...
+
     def draw(self, key: Key) -> Tree:
         """Return one draw: ``LAYER.w``, ``LAYER.rho``, ``LAYER.s`` of each site as matrices."""
         ...
@@ -221,8 +228,4 @@ class Posterior(Protocol):
 
     def respond(self, outputs: Tensor, key: Key) -> Tensor:
         """Draw targets for given outputs, ``(B, ...)``."""
-        ...
-
-    def inclusion(self) -> Tree:
-        """Return each site's inclusion probabilities ``(M, N)``."""
         ...

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -87,11 +88,10 @@ class MeanFieldElbo:
             if self.spread == "weight":
                 sd = torch.where(mask, scatter_active(sd, mask), 1.0)
             trained[leaf] = sd.log()
-            inclusion = scatter_active(decode_inclusion(message[f"{name}.inclusion"]), mask)
-            belief = SiteBelief(mean, sd, torch.logit(inclusion), *2 * [mean.new_ones(2, 1, 1)])
+            log_odds = scatter_active(torch.logit(decode_inclusion(message[f"{name}.inclusion"])), mask)
+            belief = SiteBelief(mean, sd, log_odds, *2 * [mean.new_ones(2, 1, 1)])
             fixed[f"{name}.precision"] = torch.where(mask, self.blocks.start(belief, site.precision).expected_precision, 0.0)
-        points = [name for name in self.declared.initial if name not in self.declared.sites]
-        return trained | {name: message[name].clone() for name in points}, fixed
+        return trained | {name: message[name].clone() for name in message if name in self._points}, fixed
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
         """Return the tempered negative ELBO per observation, up to the constants of q(rho) and q(s)."""
@@ -108,17 +108,17 @@ class MeanFieldElbo:
 
     def divergence(self, trained: Tree, fixed: Tree) -> Tensor:
         """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: (19)'s first term up to a constant."""
-        total = torch.zeros(())
+        parts = []
         for name in self.declared.sites:
             mean, log_sd = trained[f"{name}.mean"], trained[spread_leaf(name, self.spread)]
             mask, precision = fixed.get(f"{name}.mask"), fixed[f"{name}.precision"]
-            squares, logs = precision.flatten() @ mean.square().flatten(), log_sd
+            squares, variance = precision.flatten() @ mean.square().flatten(), (2 * log_sd).exp()
             if log_sd.ndim:
-                second, logs = (precision * (2 * log_sd).exp()).sum(), (log_sd if mask is None else log_sd * mask).sum()
+                second, logs = (precision * variance).sum(), (log_sd if mask is None else log_sd * mask).sum()
             else:
-                second, logs = precision.sum() * (2 * log_sd).exp(), log_sd * (mean.numel() if mask is None else mask.sum())
-            total = total.to(mean.device) + (squares + second) / 2 - logs
-        return total
+                second, logs = precision.sum() * variance, log_sd * (mean.numel() if mask is None else mask.sum())
+            parts.append((squares + second) / 2 - logs)
+        return torch.stack(parts).sum()
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Send active means, sds and points."""
@@ -129,9 +129,8 @@ class MeanFieldElbo:
             masks.setdefault(name, torch.ones(site.matrix, dtype=torch.bool, device=tree[f"{name}.mean"].device))
         return gather_active(tree, masks)
 
-    def check(self, message: Tree, data: Dataset) -> None:
-        """Check the data against the network at its received mean."""
-        trained, fixed = self.start(message)
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
+        """Check the data against the network at its mean."""
         check_data(self.declared.net, self.declared.likelihood, self._weights(trained, fixed)[0], data)
 
     def _weights(self, trained: Tree, fixed: Tree) -> tuple[Tree, Mapping[str, Noise]]:
@@ -143,7 +142,7 @@ class MeanFieldElbo:
             spreads[name] = Noise(site, trained[spread_leaf(name, self.spread)], mask)
         return weights, spreads
 
-    @property
+    @cached_property
     def _points(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.declared.net.named_parameters()) - self.declared.sites.keys()
 

@@ -50,7 +50,7 @@ class Objective(Protocol):
         """Return the leaves that travel back."""
         ...
 
-    def check(self, message: Tree, data: Dataset) -> None:
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Raise `DataError` if the data cannot be scored by the network."""
         ...
 
@@ -75,9 +75,9 @@ class MaximumLikelihood:
         """Send every parameter."""
         return trained
 
-    def check(self, message: Tree, data: Dataset) -> None:
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Run one row through the network and check all targets against its output."""
-        check_data(self.net, self.likelihood, message, data)
+        check_data(self.net, self.likelihood, trained, data)
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class Proximal:
         """Send every parameter."""
         return trained
 
-    def check(self, message: Tree, data: Dataset) -> None:
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check as the likelihood does."""
-        self.likelihood_part.check(message, data)
+        self.likelihood_part.check(trained, {}, data)
 
 
 def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: Dataset) -> None:

@@ -50,7 +50,3 @@ class DeclaredPosterior:
         """Draw targets given outputs."""
         with forked(key):
             return self.declared.likelihood.observe(outputs, None, 1.0)
-
-    def inclusion(self) -> Tree:
-        """Return each site's inclusion probabilities ``(M, N)``."""
-        return {name: site.inclusion for name, site in self.belief.items()}

@@ -68,7 +68,7 @@ def to_arviz(
     dims: dict[str, list[str]] = {}
     if algorithm.posterior is not None:
         posterior = algorithm.posterior(state)
-        inclusion = posterior.inclusion()
+        inclusion = {name: site.inclusion for name, site in posterior.belief.items()}
         _check_size(inclusion, draws, thin)
         for site, values in inclusion.items():
             axes = [f"{site}.unit", f"{site}.input"]

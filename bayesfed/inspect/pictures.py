@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,3 +130,13 @@ def plot_forest(
     if (figure := axes.get_figure()) is not None:
         figure.colorbar(dots, ax=axes, label="inclusion probability")
     return axes
+
+
+def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
+    """Write the picture that these axes belong to, making its folder."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        raise ArgumentError(complain("save", expected="axes of a figure", actual="axes removed from theirs", hint="drawing again"))
+    figure.savefig(path, dpi=dpi)

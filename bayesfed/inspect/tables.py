@@ -1,4 +1,4 @@
-"""Tables that line up: headings left, text left, numbers right."""
+"""Tables that line up: text to the left, numbers to the right."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) 
     """Return an aligned plain-text table; floats are shown with four significant digits."""
     cells = [[value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]
-    text = [all(isinstance(row[i], str) for row in rows) for i in range(len(headings))]
+    text = [not all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
 
     def line(row: Sequence[str]) -> str:
         return "  ".join(cell.ljust(width) if left else cell.rjust(width) for cell, width, left in zip(row, widths, text, strict=True)).rstrip()
 
     return "\n".join([line(headings), line(["-" * width for width in widths]), *map(line, cells)])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", ""))
+    except ValueError:
+        return False
+    return True
 
 
 def round_table(history: Sequence[Record], *, every: int = 1) -> str:

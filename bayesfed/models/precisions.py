@@ -48,8 +48,8 @@ class BernoulliGamma:
         If a value is not positive, or the spike is as wide as the slab.
     """
 
-    slab_sd: float = 4.0
-    spike_sd: float = 0.2
+    slab_sd: float = 2.8
+    spike_sd: float = 0.28
     slab_shape: float = 1.0
     spike_shape: float = 1.0
     relative: bool = True
@@ -61,7 +61,7 @@ class BernoulliGamma:
                 raise ArgumentError(complain(f"BernoulliGamma.{name}", expected="a positive number", actual=value, hint="1.0"))
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
-                complain("BernoulliGamma", expected="spike_sd < slab_sd", actual=f"{self.spike_sd} >= {self.slab_sd}", hint="spike_sd=0.2")
+                complain("BernoulliGamma", expected="spike_sd < slab_sd", actual=f"{self.spike_sd} >= {self.slab_sd}", hint="spike_sd=0.28")
             )
 
     def lower(self, fan_in: int) -> Gammas:

@@ -1,0 +1,71 @@
+"""Laws of support priors and of closed-form guides."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from bayesfed.inference.blocks import Blocks, kl_divergence
+from bayesfed.inference.sum_product import sum_product
+from bayesfed.keys import Key
+from bayesfed.models.belief import SiteBelief
+from bayesfed.models.ising import Ising
+from bayesfed.models.precisions import Gammas
+from bayesfed.models.supports import Support
+from bayesfed.testing.law import law
+
+
+def enumerate_log_odds(model: Ising, evidence: Tensor) -> Tensor:
+    """Return exact posterior log-odds by summing over all ``2^n`` supports; n at most 20. The slow twin of `sum_product`."""
+    count = model.field.numel()
+    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count)), dtype=torch.float64)
+    twin = Ising(model.field.double(), model.edges, model.coupling.double(), (count,), model.colours)
+    logs = twin.energy(states) + states @ evidence.double().reshape(-1)
+    on = torch.stack([torch.logsumexp(logs[states[:, i] == 1], 0) for i in range(count)])
+    off = torch.stack([torch.logsumexp(logs[states[:, i] == 0], 0) for i in range(count)])
+    return (on - off).reshape(model.shape)
+
+
+def check_support(support: Support, key: Key | None = None) -> None:
+    """Check that a support lowers chains on which message passing is exact, and grids that it settles on."""
+    generator = (key or Key(0, "support-law")).generator()
+    for shape in ((1, 1), (1, 7), (6, 1)):
+        model = support.lower(shape)
+        law(model.shape == shape, f"lower({shape}) has shape {model.shape}")
+        evidence = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+        found = sum_product(model, evidence, tolerance=1e-13)
+        gap = float((found.belief - enumerate_log_odds(model, evidence)).abs().max())
+        law(gap < 1e-6, f"{shape}: beliefs differ from enumeration by {gap:g}")
+    model = support.lower((5, 6))
+    found = sum_product(model, torch.randn(5, 6, generator=generator, dtype=torch.float64), tolerance=1e-8, warn=False)
+    law(found.converged, f"a 5 x 6 grid settles; residual {found.residual:g}")
+
+
+def check_blocks(blocks: Blocks, *, states: int = 50, slack: float = 1e-9) -> None:
+    """Check that an update never raises the exact divergence: from random states, three updates each."""
+    generator = Key(0, "blocks-law").generator()
+    for number in range(states):
+        belief, prior, gammas = random_state(generator)
+        before = float(kl_divergence(belief, prior, gammas))
+        for _ in range(3):
+            belief = blocks.update(belief, prior, gammas)
+            after = float(kl_divergence(belief, prior, gammas))
+            law(after <= before + slack * abs(before), f"state {number}: the divergence rose from {before:.9g} to {after:.9g}")
+            before = after
+
+
+def random_state(generator: torch.Generator, shape: tuple[int, int] = (4, 5)) -> tuple[SiteBelief, Tensor, Gammas]:
+    """Return a random belief, prior log-odds and pair of Gammas, in float64."""
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    a, b = normal(2).mul(0.5).exp().tolist(), normal(2).exp().tolist()
+    gammas = Gammas((a[0], a[1]), (1e-3 * b[0], b[1]))
+    scale = float((2 * normal(1) - 2).exp())
+    # One Gamma for both values of the support: legal under either guide.
+    shapes, rates = (normal(1, *shape).exp().expand(2, *shape) for _ in range(2))
+    belief = SiteBelief(scale * normal(*shape), 0.3 * scale * normal(*shape).exp(), 2 * normal(*shape), shapes, rates)
+    return belief, 2 * normal(*shape), gammas

@@ -1,0 +1,118 @@
+"""Laws of views, locals, samplers and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+from bayesfed.compress.codecs import Cast
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ClientError, UpdateError
+from bayesfed.federated.client import Reply, Task
+from bayesfed.federated.links import Digital
+from bayesfed.federated.pools import ClientPool
+from bayesfed.federated.protocols import Fit, Local, Scalar, View
+from bayesfed.federated.samplers import Sampler
+from bayesfed.federated.update import Kind
+from bayesfed.keys import Key
+from bayesfed.testing.law import law, refuses, same
+from bayesfed.trees import Tree
+
+
+def check_view(view: View, payload: Tree, kind: Kind = "value") -> None:
+    """Check that lifting is linear in the weight, adds in any grouping, and refuses what does not fit."""
+    once, twice = view.lift(payload, 1.0, kind), view.lift(payload, 2.0, kind)
+    same((once + once).total, twice.total, "lift(2) against lift(1) + lift(1)", tolerance=1e-6)
+    law((once + once).weight == twice.weight, "weights add")
+    same(once.mean(), twice.mean(), "the mean does not depend on the weight's scale", tolerance=1e-6)
+    name = next(iter(payload))
+    leaf = payload[name].float()
+    bad: dict[str, Tree] = {
+        "a missing leaf": {other: value for other, value in payload.items() if other != name},
+        "an extra leaf": {**payload, "stranger": torch.zeros(1)},
+        "a leading dimension": {**payload, name: leaf[None]},
+        "NaN": {**payload, name: torch.full_like(leaf, float("nan"))},
+        "Inf": {**payload, name: torch.full_like(leaf, float("inf"))},
+        "complex numbers": {**payload, name: leaf.to(torch.complex64)},
+        "an empty leaf": {**payload, name: torch.empty(0)},
+    }
+    for what, tree in bad.items():
+        refuses(partial(view.lift, tree, 1.0, kind), UpdateError, what)
+
+
+def check_local(local: Local, message: Tree, data: Dataset, options: Mapping[str, Scalar] | None = None) -> None:
+    """Check that a local step is deterministic in its key, leaves its arguments and torch's global stream alone, and survives no data."""
+    options, key = options or {}, Key(0, "local-law")
+    before = {name: leaf.clone() for name, leaf in message.items()}
+    stream = torch.get_rng_state()
+    first = local.fit(message, {}, data, key, options)
+    law(torch.equal(stream, torch.get_rng_state()), "fit drew from torch's global generator without putting it back")
+    same(before, message, "fit changed the message it was given")
+    torch.rand(3)
+    second = local.fit(message, {}, data, key, options)
+    same(first.payload, second.payload, "two fits with one key")
+    same(first.memory, second.memory, "two memories with one key")
+    law(not any(leaf.requires_grad for leaf in first.payload.values()), "a payload carries no gradient graph")
+    empty = local.fit(message, {}, data[slice(0, 0)], key, options)
+    law(empty.payload.keys() == first.payload.keys(), "a client without data answers with the same leaves")
+
+
+def check_sampler(sampler: Sampler) -> None:
+    """Check that a sampler returns distinct known clients and depends on nothing but its key."""
+    clients = [f"client-{i}" for i in range(17)]
+    for number in range(20):
+        key = Key(0, "sample", number)
+        chosen = list(sampler(number, clients, key))
+        law(bool(chosen) and len(set(chosen)) == len(chosen) and set(chosen) <= set(clients), f"round {number}: {chosen}")
+        law(chosen == list(sampler(number, clients, key)), f"round {number}: two draws with one key differ")
+
+
+class _Counter:
+    """A local that counts its own fits in its memory, and fails where the data say so."""
+
+    kind: Kind = "value"
+    uses_global_randomness = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        if float(data.inputs.sum()) < 0:
+            raise ValueError("told to fail")
+        count = memory.get("count", torch.zeros(())) + 1
+        noise = torch.randn(2, generator=key.generator())
+        return Fit({"x": message["x"] + noise, "count": count}, {"count": count}, {"threads": float(torch.get_num_threads())})
+
+
+def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
+    """Check order, determinism, memory in two phases and failures, of a pool made from data sets."""
+    data = {f"client-{i}": Dataset(torch.full((2, 1), -1.0 if i == 3 else 1.0), torch.zeros(2)) for i in (5, 3, 1, 0)}
+    pool, locals = make(data), {"train": _Counter()}
+    names = [profile.name for profile in pool.profiles]
+    law(names == sorted(data), f"profiles are in the order of their names, not {names}")
+    law([profile.samples for profile in pool.profiles] == [2, 2, 2, 2], "profiles count rows")
+
+    def ask(round: int) -> dict[str, Tree]:
+        codec = Cast(32)
+        tasks = [Task(name, round, "train", 0, codec.encode({"x": torch.ones(2)}, {}, Key(0)), codec, codec, Digital()) for name in names]
+        found = {}
+        for task, (asked, outcome) in zip(tasks, pool.map(locals, tasks), strict=True):
+            law(asked.client == task.client, "answers come in the order of the tasks")
+            if isinstance(outcome, Reply):
+                law(outcome.info["threads"] == 1, "a step runs on one intra-op thread")
+                found[task.client] = codec.decode(outcome.packed, task.key)[0]
+            else:
+                law(isinstance(outcome, ClientError) and outcome.client == "client-3", f"only client-3 fails: {outcome}")
+                law("told to fail" in outcome.reason and outcome.stage == "fit", f"a failure says where and why: {outcome}")
+        law(found.keys() == set(names) - {"client-3"}, "the others answer")
+        return found
+
+    first = ask(0)
+    same(first["client-0"], ask(0)["client-0"], "one task answered twice, nothing settled")
+    for name in names:
+        pool.settle(name, accepted=name != "client-1")
+    counts = {name: float(tree["count"]) for name, tree in ask(1).items()}
+    law(counts == {"client-0": 2, "client-1": 1, "client-5": 2}, f"memory is kept only where it was accepted: {counts}")
+    saved = pool.memories()
+    law(set(saved) == {"client-0", "client-5"}, f"memories of accepted clients: {sorted(saved)}")
+    pool.restore({})
+    law(float(ask(2)["client-0"]["count"]) == 1, "restore replaces every memory")

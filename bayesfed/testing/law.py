@@ -1,0 +1,41 @@
+"""What all laws share: the error, and comparisons that say what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import BayesfedError
+
+
+class LawError(BayesfedError, AssertionError):
+    """An implementation that breaks a law of its seam."""
+
+
+def law(holds: bool, text: str) -> None:
+    """Raise `LawError` with the text unless the law holds."""
+    if not holds:
+        raise LawError(text)
+
+
+def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, tolerance: float = 0.0) -> None:
+    """Raise unless two trees have equal names, shapes and, within the relative tolerance, values; 0 means every bit."""
+    law(left.keys() == right.keys(), f"{what}: leaves {sorted(left)} against {sorted(right)}")
+    for name, leaf in left.items():
+        other = right[name]
+        law(leaf.shape == other.shape, f"{what}: leaf {name!r} has shape {tuple(leaf.shape)} against {tuple(other.shape)}")
+        close = torch.equal(leaf, other) if tolerance == 0 else torch.allclose(leaf.double(), other.double(), rtol=tolerance, atol=1e-7)
+        law(close, f"{what}: leaf {name!r} differs by up to {float((leaf.double() - other.double()).abs().max()) if leaf.numel() else 0:g}")
+
+
+def refuses(call: Callable[[], object], error: type[Exception], what: str) -> None:
+    """Raise unless the call raises exactly that kind of error."""
+    try:
+        call()
+    except error:
+        return
+    except Exception as other:
+        raise LawError(f"{what}: raised {type(other).__name__} in place of {error.__name__}: {other}") from other
+    raise LawError(f"{what}: was accepted")

@@ -1,0 +1,34 @@
+"""What every benchmark shares: interleaved timing and the one line a target prints."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleaved(work: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Time each function `repeats` times in turn, A B A B ..., after one warm-up each; return seconds by name."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for function in work.values():
+        function()
+    for _ in range(repeats):
+        for name, function in work.items():
+            gc.collect()
+            start = time.perf_counter()
+            function()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    """Return the median of the pairwise ratios: steady when the machine's speed drifts."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def target(name: str, measured: float, at_most: float) -> bool:
+    """Print one target's line and return whether it is met."""
+    met = measured <= at_most
+    print(f"target {name}: measured {measured:.3f}, wanted <= {at_most:g}, {'met' if met else 'missed'}")
+    return met

@@ -1,0 +1,39 @@
+"""Shared pieces: a small federation on digits, small networks, tiny recipes."""
+
+import pytest
+import torch
+
+import bayesfed as bf
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return bf.digits()
+
+
+@pytest.fixture(scope="session")
+def clients(digits):
+    train, _ = digits
+    return bf.federate(train, bf.dirichlet(train.targets, 4, 0.5, bf.Key(0, "partition")))
+
+
+@pytest.fixture
+def net():
+    return bf.mlp([64, 16, 10], bf.Key(0, "net"))
+
+
+@pytest.fixture
+def declared(net):
+    return bf.declare(net, likelihood=bf.Categorical(temperature=0.2))
+
+
+@pytest.fixture(autouse=True)
+def _global_stream_is_left_alone():
+    """No test may leave torch's global generator other than it found it, so none can depend on order."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def tree_equal(left, right):
+    return left.keys() == right.keys() and all(torch.equal(leaf, right[name]) for name, leaf in left.items())

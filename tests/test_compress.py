@@ -1,0 +1,98 @@
+"""Wire format, codecs and packed supports."""
+
+import hashlib
+import json
+import struct
+
+import pytest
+import torch
+
+from bayesfed.compress import Cast, gather_active, pack, pack_mask, scatter_active, unpack, unpack_mask
+from bayesfed.errors import ArgumentError, WireError
+from bayesfed.keys import Key
+from bayesfed.testing import LawError, check_codec
+
+
+@pytest.mark.parametrize(("codec", "tolerance"), [(Cast(32), 0.0), (Cast(16), 2**-10)])
+def test_codecs_obey_the_laws(codec, tolerance):
+    check_codec(codec, tolerance=tolerance)
+
+
+def test_the_codec_law_can_fail():
+    with pytest.raises(LawError, match="differs by up to"):
+        check_codec(Cast(16))
+
+
+def test_a_message_weighs_its_values_and_a_header():
+    tree = {"a": torch.randn(100, 10), "n": torch.arange(5)}
+    small, large = (Cast(bits).encode(tree, {}, Key(0)) for bits in (16, 32))
+    assert len(large) - len(small) == 2 * 1000
+    assert len(large) < 4 * 1000 + 8 * 5 + 150
+
+
+def test_golden_message():
+    """The bytes of version 1: a change here is a change of format."""
+    message = pack({"w": torch.tensor([1.0, -2.0])}, {"round": 3})
+    body = b'BFD1\x33\x00\x00\x00{"meta":{"round":3},"leaves":[["w","f4",[2]]]}'
+    assert message[8 : 8 + struct.unpack("<I", message[4:8])[0]] == body[8:]
+    assert message[-24:-16] == struct.pack("<2f", 1.0, -2.0)
+    assert message[-16:] == hashlib.blake2b(message[:-16], digest_size=16).digest()
+
+
+def forged(header: bytes, payload: bytes = b"", length: int | None = None) -> bytes:
+    body = b"BFD1" + struct.pack("<I", len(header) if length is None else length) + header + payload
+    return body + hashlib.blake2b(body, digest_size=16).digest()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"not a message of ours at all",
+        forged(b"{}"),
+        forged(b"[" * 5000),
+        forged(b"{}", length=2**31),
+        forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [2**40, 2**20]]]}).encode()),
+        forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [-1, -1]]]}).encode(), b"abcd"),
+        forged(json.dumps({"meta": {}, "leaves": [["a", "O", [1]]]}).encode(), b"abcd"),
+        forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [1]], ["a", "f4", [1]]]}).encode(), b"abcdefgh"),
+        forged(json.dumps({"meta": {"x": [1]}, "leaves": []}).encode()),
+        forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [True]]]}).encode(), b"abcd"),
+    ],
+)
+def test_forged_messages_are_refused_even_with_a_good_digest(message):
+    with pytest.raises(WireError):
+        unpack(message)
+
+
+def test_limits_and_dtypes():
+    message = pack({"a": torch.zeros(100)}, {})
+    with pytest.raises(WireError, match="24 to 50 bytes"):
+        unpack(message, limit=50)
+    with pytest.raises(WireError, match="a cast first"):
+        pack({"a": torch.zeros(2, dtype=torch.complex64)}, {})
+    with pytest.raises(WireError, match="values that fit 16 bits"):
+        Cast(16).encode({"a": torch.tensor([1e6])}, {}, Key(0))
+    with pytest.raises(ArgumentError, match="bits 16 or 32"):
+        Cast(8)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7, 9), (16, 8), (0, 3)])
+def test_masks_are_packed_exactly(shape):
+    mask = torch.rand(shape) < 0.3
+    packed = pack_mask(mask)
+    assert packed.numel() == -(-mask.numel() // 8)
+    assert torch.equal(unpack_mask(packed, shape), mask)
+    with pytest.raises(WireError, match="bytes"):
+        unpack_mask(packed, (*shape, 100) if mask.numel() else (9,))
+
+
+def test_active_entries_come_back_in_place():
+    mask = torch.rand(6, 7) < 0.4
+    tree = {"layer.mean": torch.randn(6, 7), "layer.sd": torch.tensor(0.1), "bias": torch.randn(6)}
+    sparse = gather_active(tree, {"layer": mask})
+    assert sparse["layer.mean"].shape == (int(mask.sum()),)
+    assert sparse["layer.sd"].shape == ()
+    assert torch.equal(scatter_active(sparse["layer.mean"], mask), tree["layer.mean"] * mask)
+    with pytest.raises(WireError, match="active values"):
+        scatter_active(torch.ones(50), mask)

@@ -1,0 +1,481 @@
+"""The round loop: determinism, degenerate cases, resuming, failures, the ledger."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bayesfed as bf
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, UpdateError
+from bayesfed.federated import (
+    Active,
+    Algorithm,
+    Assignment,
+    Average,
+    Descent,
+    Digital,
+    Keep,
+    Phase,
+    Sgd,
+    Update,
+    Whole,
+    bits,
+    checkpoint,
+    early_stop,
+    everyone,
+    fraction,
+    geometric,
+    inverse,
+    keep,
+    load,
+    ramp,
+    rounds,
+    save,
+    score,
+)
+from bayesfed.federated.locals import batches
+from bayesfed.inference import MaximumLikelihood, MeanField, Structured
+from bayesfed.keys import Key
+from bayesfed.models import Categorical
+from bayesfed.testing import check_local, check_pool, check_sampler, check_view
+from bayesfed.trees import parameters, shapes
+from tests.conftest import tree_equal
+
+WORK = {"steps": 4, "batch_size": 16}
+
+
+def turbo(declared, clients, **changes):
+    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), **{**WORK, **changes})
+
+
+def final(algorithm, pool, **changes):
+    *_, last = rounds(algorithm, pool, **{"rounds": 3, **changes})
+    return last
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "kind": "thread"}])
+def test_pools_obey_the_laws(options):
+    check_pool(lambda data: bf.InProcess(data, **options))
+
+
+@pytest.mark.parametrize("sampler", [everyone, fraction(0.3), fraction(1e-9), fraction(1.0)])
+def test_samplers_obey_the_laws(sampler):
+    check_sampler(sampler)
+
+
+def test_views_obey_the_laws():
+    mask = torch.rand(4, 5) < 0.5
+    check_view(Whole({"a": (4, 5), "b": ()}), {"a": torch.randn(4, 5), "b": torch.tensor(2.0)})
+    sparse = Active({"layer": mask}, {"layer.mean": (4, 5), "sd": ()})
+    check_view(sparse, {"layer.mean": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments")
+    tree = {"layer.mean": torch.randn(4, 5), "sd": torch.tensor(0.1)}
+    payload = sparse.restrict(tree)
+    payload.pop("layer.support")
+    assert torch.equal(sparse.lift(payload, 1.0, "moments").total["layer.mean"], tree["layer.mean"] * mask)
+
+
+def test_locals_obey_the_laws(net, declared, clients):
+    data = clients["client-000"]
+    likelihood = MaximumLikelihood(net, Categorical())
+    check_local(Descent(likelihood, Sgd(), 3, 8), parameters(net), data)
+    noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
+    check_local(Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True), parameters(noisy), data)
+    algorithm = turbo(declared, clients)
+    (phase,) = algorithm.phases
+    message = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
+        phase.server.publish(algorithm.initial, None)
+    )
+    check_local(phase.local, message, data, {"scale": 4.0})
+
+
+def test_batches_pass_over_all_rows_before_repeating():
+    data = Dataset(torch.arange(10.0)[:, None], torch.zeros(10))
+    seen = [batch.inputs.reshape(-1).tolist() for batch in batches(data, 3, 6, Key(0).generator())]
+    assert all(len(set(sum(seen[i : i + 3], []))) == 9 for i in (0, 3))
+    assert [len(batch) for batch in batches(data, 99, 2, Key(0).generator())] == [10, 10]
+
+
+# Same bits
+
+
+@pytest.mark.parametrize("make", [lambda net, declared, clients: bf.fed_avg(net, **WORK), lambda net, declared, clients: turbo(declared, clients)])
+def test_workers_and_order_do_not_change_a_bit(net, declared, clients, make):
+    algorithm = make(net, declared, clients)
+    reference = final(algorithm, bf.InProcess(clients)).state
+    reversed_clients = dict(reversed(clients.items()))
+    for pool in (bf.InProcess(clients, workers=2), bf.InProcess(reversed_clients), bf.InProcess(clients, workers=2, kind="thread")):
+        with pool:
+            assert tree_equal(final(algorithm, pool).state, reference)
+
+    def backwards(round, names, key):
+        return list(reversed(names))
+
+    assert tree_equal(final(algorithm, bf.InProcess(clients), sampler=backwards).state, reference)
+
+
+def test_the_global_stream_does_not_matter(net, clients):
+    torch.manual_seed(1)
+    first = final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state
+    torch.manual_seed(2)
+    assert tree_equal(final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state, first)
+    assert not tree_equal(final(bf.fed_avg(net, **WORK), bf.InProcess(clients), seed=1).state, first)
+
+
+@pytest.mark.parametrize("options", [{}, {"blocks": MeanField()}, {"spread": "weight"}, {"sampler": fraction(0.5)}])
+def test_a_resumed_run_equals_the_uninterrupted_one(declared, clients, tmp_path, options):
+    options = dict(options)
+    sampler = options.pop("sampler", everyone)
+    algorithm = turbo(declared, clients, field=ramp(-1.0, 3), **options)
+    whole = bf.run(algorithm, clients, rounds=4, sampler=sampler, progress=False)
+    bf.run(algorithm, clients, rounds=2, sampler=sampler, progress=False, callbacks=[checkpoint(tmp_path / "run.bfd", every=2)])
+    snapshot = load(tmp_path / "run.bfd")
+    assert snapshot.round == 2
+    resumed = bf.run(algorithm, clients, rounds=4, sampler=sampler, progress=False, resume=snapshot)
+    assert tree_equal(resumed.snapshot.state, whole.snapshot.state)
+    assert resumed.snapshot.versions == whole.snapshot.versions
+    assert [record.rows[0].bits for record in resumed.history] == [record.rows[0].bits for record in whole.history[2:]]
+
+
+# Degenerate settings
+
+
+@pytest.mark.parametrize("optimiser", [bf.Sgd(0.05, momentum=0.9), bf.Adam(1e-3)])
+@pytest.mark.parametrize("spread", ["shared", "weight"])
+def test_without_prior_and_noise_it_is_fed_avg_on_the_means(net, declared, clients, optimiser, spread):
+    same = {**WORK, "optimiser": optimiser, "schedule": geometric(0.5, 3), "codec": bf.Cast(32)}
+    average = final(bf.fed_avg(net, **same), bf.InProcess(clients))
+    means = final(turbo(declared, clients, use_prior=False, sample=False, spread=spread, **same), bf.InProcess(clients))
+    assert tree_equal(means.model.parameters, average.model.parameters)
+
+
+def test_fed_prox_without_strength_is_fed_avg(net, clients):
+    average = final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state
+    assert tree_equal(final(bf.fed_prox(net, strength=0.0, **WORK), bf.InProcess(clients)).state, average)
+    held = final(bf.fed_prox(net, strength=100.0, optimiser=bf.Sgd(0.005), **WORK), bf.InProcess(clients)).state
+    start = parameters(net)
+
+    def moved(state):
+        return sum(float((state[name] - start[name]).norm()) for name in start)
+
+    assert moved(held) < moved(final(bf.fed_avg(net, optimiser=bf.Sgd(0.005), **WORK), bf.InProcess(clients)).state)
+
+
+def test_one_client_is_plain_training(net, clients):
+    """FedAvg of one client is its own loop: the slow twin, written out."""
+    data = clients["client-000"]
+    state = final(bf.fed_avg(net, optimiser=bf.Sgd(0.1), **WORK), bf.InProcess({"only": data}), rounds=2).state
+    twin = bf.mlp([64, 16, 10], Key(0, "net"))
+    twin.load_state_dict(parameters(net))
+    for number in range(2):
+        optimiser = torch.optim.SGD(twin.parameters(), 0.1)
+        for batch in batches(data, 16, 4, Key(0, "train", number, "only", "fit", "batches").generator()):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(twin(batch.inputs), batch.targets).backward()
+            optimiser.step()
+        with torch.no_grad():
+            for value in twin.parameters():
+                value.copy_((len(data) * value) / len(data))
+    assert tree_equal(state, parameters(twin))
+
+
+# Memory, phases, reducers
+
+
+def test_empty_clients_are_legal_and_weightless(net, clients):
+    with_empty = {**clients, "zz-empty": clients["client-000"][slice(0, 0)]}
+    assert tree_equal(final(bf.fed_avg(net, **WORK), bf.InProcess(with_empty)).state, final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state)
+    final(bf.d_turbo_vbi(bf.declare(net), observations=1437, **WORK), bf.InProcess(with_empty))
+
+
+class Median:
+    """A server that needs every update apart."""
+
+    def publish(self, state, version):
+        return state
+
+    def step(self, state, reducer, round):
+        updates = list(reducer.updates.values())
+        return {name: torch.stack([u.mean()[name] for u in updates]).median(0).values for name in state}, {}
+
+
+def test_phases_and_keep(net, clients):
+    view = Whole(shapes(parameters(net)))
+    local = Descent(MaximumLikelihood(net, Categorical()), Sgd(), 2, 8)
+
+    def assign(state, round, profile, key):
+        return Assignment(view, profile.samples, bf.Cast(16 if profile.name.endswith("0") else 32), bf.Cast(32))
+
+    phases = (Phase("median", assign, local, Median(), Digital(), Keep), Phase("mean", assign, local, Average(), Digital()))
+    report = final(Algorithm("two", parameters(net), phases, lambda state: None), bf.InProcess(clients), rounds=1)
+    assert [row.phase for row in report.rows if row.direction == "down"] == ["median"] * 4 + ["mean"] * 4
+    down = {row.client: row.bits for row in report.rows if row.direction == "down" and row.phase == "mean"}
+    assert down["client-000"] < 0.6 * down["client-001"]
+
+
+def test_a_server_refuses_what_it_does_not_take(net, clients):
+    view = Whole(shapes(parameters(net)))
+    local = Descent(MaximumLikelihood(net, Categorical()), Sgd(), 2, 8, kind="delta")
+
+    def assign(state, round, profile, key):
+        return Assignment(view, profile.samples)
+
+    def make(reducer):
+        return Algorithm("x", parameters(net), (Phase("train", assign, local, Average(), Digital(), *reducer),), lambda state: None)
+
+    with pytest.raises(UpdateError, match="a sum of kind 'value', found kind 'delta'"):
+        final(make(()), bf.InProcess(clients))
+    with pytest.raises(UpdateError, match="found Keep"):
+        final(make((Keep,)), bf.InProcess(clients))
+
+
+def test_updates_guard_their_sum():
+    one = Update({"a": torch.ones(2)}, 1.0, "value")
+    for other, words in (
+        (replace(one, kind="delta"), "kind 'value', found 'delta'"),
+        (replace(one, total={"a": torch.ones(1)}), "shape"),
+        (replace(one, weight={"a": torch.ones(2)}), "a number and a tree"),
+    ):
+        with pytest.raises(UpdateError, match=words):
+            one + other
+    covered = Update({"a": torch.tensor([2.0, 0.0])}, {"a": torch.tensor([2.0, 0.0])}, "value")
+    assert (covered + covered).mean()["a"].tolist() == [1.0, 0.0]
+    with pytest.raises(UpdateError, match="a positive total weight"):
+        replace(one, weight=0.0).mean()
+
+
+# What is sent
+
+
+def test_the_ledger_counts_the_bytes_that_were_sent(declared, clients):
+    report = final(turbo(declared, clients), bf.InProcess(clients), rounds=1)
+    assert [(row.client, row.direction) for row in report.rows] == [(name, way) for name in sorted(clients) for way in ("down", "up")]
+    weights = sum(site.matrix[0] * site.matrix[1] for site in declared.sites.values())
+    biases = 26
+    down, up = (bits(report.rows, way) / 8 / len(clients) for way in ("down", "up"))
+    # Down: two bytes a mean, one an inclusion, a bit a support. Up: two bytes a mean. Biases and one sd at two bytes.
+    assert weights * 3.125 + 2 * (biases + 1) < down < weights * 3.125 + 2 * (biases + 1) + 700
+    assert weights * 2 + 2 * (biases + 1) < up < weights * 2 + 2 * (biases + 1) + 500
+
+
+def test_only_active_entries_travel(declared, clients):
+    reports = list(rounds(turbo(declared, clients), bf.InProcess(clients), rounds=3))
+    total = sum(site.matrix[0] * site.matrix[1] for site in declared.sites.values())
+    for before, after in zip(reports, reports[1:], strict=False):
+        active = before.server["density"] * total
+        (row, *_) = [row for row in after.rows if row.direction == "up"]
+        assert abs(row.bits / 8 - 2 * active) < 600
+        for name in declared.sites:
+            mean, log_odds = after.state[f"{name}.mean"], after.state[f"{name}.log_odds"]
+            assert bool((mean[log_odds <= 0] == 0).all())
+
+
+def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, clients):
+    """The server step sees sums only: its mean against one computed from the clients' own replies."""
+    algorithm = turbo(declared, clients, codec=bf.Cast(32), use_prior=False)
+    report = final(algorithm, bf.InProcess(clients), rounds=1)
+    (phase,) = algorithm.phases
+    message = phase.server.publish(algorithm.initial, None)
+    total, count = 0.0, 0
+    for profile in bf.InProcess(clients).profiles:
+        assignment = phase.assign(algorithm.initial, 0, profile, Key(0))
+        fit = phase.local.fit(
+            assignment.view.restrict(message), {}, clients[profile.name], Key(0, "train", 0, profile.name, "fit"), assignment.options
+        )
+        total, count = total + profile.samples * fit.payload["1.weight.mean"].double(), count + profile.samples
+    assert torch.allclose(report.state["1.weight.mean"].double().reshape(-1), total / count, atol=1e-6)
+
+
+# Failures
+
+
+def poisoned(clients):
+    data = clients["client-002"]
+    return {**clients, "client-002": Dataset(data.inputs, data.targets + 7)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_client_is_named_and_can_be_dropped(net, clients, workers):
+    with bf.InProcess(poisoned(clients), workers=workers) as pool:
+        with pytest.raises(ClientError, match=r"client 'client-002', round 0, stage 'fit': .* labels: expected 0 to 9"):
+            final(bf.fed_avg(net, **WORK), pool)
+        report = final(bf.fed_avg(net, **WORK), pool, on_client_error="drop")
+    assert set(report.refused) == {"client-002"}
+    assert "last layer with" in report.refused["client-002"]
+    without = {name: data for name, data in clients.items() if name != "client-002"}
+    assert tree_equal(report.state, final(bf.fed_avg(net, **WORK), bf.InProcess(without)).state)
+
+
+class Hostile:
+    """A link on which one client sends something else."""
+
+    def __init__(self, change):
+        self.change, self.honest = change, Digital(max_norm=1e4)
+
+    def pack(self, payload, codec, meta, key):
+        message = self.honest.pack(payload, codec, meta, key)
+        return self.change(payload, codec, meta, key) if meta["client"] == "client-001" else message
+
+    def collect(self, arrivals, reducer):
+        self.honest.collect(arrivals, reducer)
+
+
+def sending(change):
+    def pack(payload, codec, meta, key):
+        name = next(iter(payload))
+        return bf.Cast(32).encode({**payload, name: change(payload[name])}, meta, key)
+
+    return pack
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (sending(lambda leaf: 1e30 * torch.ones_like(leaf)), "norm <= 10000"),
+        (sending(lambda leaf: leaf[:1]), "expected shape"),
+        (sending(lambda leaf: leaf[None]), "expected shape"),
+        (sending(lambda leaf: leaf.T), "expected shape"),
+        (sending(lambda leaf: leaf[:0]), "expected shape"),
+        (lambda payload, codec, meta, key: codec.encode({}, meta, key), "no such leaf"),
+        (lambda payload, codec, meta, key: codec.encode({**payload, "x": torch.ones(1)}, meta, key), "an extra leaf"),
+        (lambda payload, codec, meta, key: codec.encode(payload, meta, key)[:-3], "digest"),
+        (lambda payload, codec, meta, key: b"\x80\x04\x95 a pickle, or so it says", "magic"),
+        (lambda payload, codec, meta, key: codec.encode(payload, {**meta, "client": "client-000"}, key), "one of client 'client-001'"),
+        (lambda payload, codec, meta, key: codec.encode(payload, {**meta, "round": 7}, key), "one of round 0"),
+    ],
+)
+def test_a_hostile_update_is_refused_and_the_round_goes_on(net, clients, change, words):
+    honest = bf.fed_avg(net, **WORK)
+    phase = replace(honest.phases[0], link=Hostile(change))
+    algorithm = replace(honest, phases=(phase,))
+    report = final(algorithm, bf.InProcess(clients), rounds=1, on_client_error="drop")
+    assert list(report.refused) == ["client-001"]
+    assert words in report.refused["client-001"]
+    without = {name: data for name, data in clients.items() if name != "client-001"}
+    assert tree_equal(report.state, final(honest, bf.InProcess(without), rounds=1).state)
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_bad_weights_are_refused(net, clients, weight):
+    honest = bf.fed_avg(net, **WORK)
+    assign = honest.phases[0].assign
+
+    def bad(state, round, profile, key):
+        plan = assign(state, round, profile, key)
+        return replace(plan, weight=weight) if profile.name == "client-003" else plan
+
+    algorithm = replace(honest, phases=(replace(honest.phases[0], assign=bad),))
+    report = final(algorithm, bf.InProcess(clients), rounds=1, on_client_error="drop")
+    assert "a finite number >= 0" in report.refused["client-003"]
+
+
+def test_a_diverged_client_says_so(net, clients):
+    with pytest.raises(ClientError, match=r"round 0, stage 'fit': local training: expected a finite loss, found nan"):
+        final(bf.fed_avg(net, optimiser=bf.Sgd(1e20), **WORK), bf.InProcess(clients))
+    with pytest.raises(ClientError, match="no client is left"):
+        final(bf.fed_avg(net, optimiser=bf.Sgd(1e20), **WORK), bf.InProcess(clients), on_client_error="drop")
+
+
+def test_wrong_shapes_are_the_clients_own_failure(net, clients):
+    bad = {"a": Dataset(torch.ones(5, 9), torch.zeros(5).long()), **clients}
+    with pytest.raises(ClientError, match=r"client 'a', round 0, stage 'fit': RuntimeError: mat1 and mat2"):
+        final(bf.fed_avg(net, **WORK), bf.InProcess(bad))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda a, p: final(a, p, rounds=0), ArgumentError, "more than the 0 rounds already made"),
+        (lambda a, p: final(a, p, on_client_error="ignore"), ArgumentError, "'raise' or 'drop'"),
+        (lambda a, p: final(a, p, sampler=lambda *_: []), ArgumentError, "distinct clients of the pool"),
+        (lambda a, p: final(a, p, sampler=lambda *_: ["stranger"]), ArgumentError, "distinct clients of the pool"),
+        (lambda a, p: fraction(0.0), ArgumentError, "a share in"),
+        (lambda a, p: bf.InProcess({}), DataError, "a client with data"),
+        (lambda a, p: bf.InProcess({"a": Dataset(torch.empty(0, 3), torch.empty(0))}), DataError, "1 clients, all empty"),
+        (lambda a, p: bf.InProcess({"a": Dataset(torch.ones(1, 3), torch.ones(1))}, workers=-1), ArgumentError, "workers >= 0"),
+        (lambda a, p: Descent(None, Sgd(), 0, 8), ArgumentError, "steps and batch_size >= 1"),
+        (lambda a, p: Sgd(-1.0), ArgumentError, "Sgd.learning_rate"),
+        (lambda a, p: geometric(0.0, 3), ArgumentError, "geometric"),
+        (lambda a, p: inverse(0.0), ArgumentError, "inverse"),
+        (lambda a, p: ramp(-1.0, 0), ArgumentError, "ramp"),
+        (lambda a, p: Digital(max_norm=0.0), ArgumentError, "max_norm > 0"),
+        (lambda a, p: replace(a, phases=()), ArgumentError, "phases of distinct names"),
+        (lambda a, p: early_stop("x", patience=0), ArgumentError, "patience >= 1"),
+        (lambda a, p: checkpoint("x", every=0), ArgumentError, "every >= 1"),
+        (lambda a, p: bf.run(a, p, rounds=1, progress=False, callbacks=[keep("x", {})]), ArgumentError, "found 'x'"),
+        (lambda a, p: score(lambda x: x, Dataset(torch.empty(0, 3), torch.empty(0))), ArgumentError, "data to score on"),
+    ],
+)
+def test_bad_arguments_are_refused(net, clients, call, error, words):
+    with pytest.raises(error, match=words):
+        call(bf.fed_avg(net, **WORK), bf.InProcess(clients))
+
+
+def test_recipes_refuse_bad_arguments(net, declared):
+    for call, words in (
+        (lambda: bf.fed_prox(net, strength=-1.0), "strength >= 0"),
+        (lambda: bf.fed_avg(torch.nn.Sequential(torch.nn.BatchNorm1d(3))), "without running statistics"),
+        (lambda: bf.d_turbo_vbi(declared, observations=0), "observations >= 1"),
+        (lambda: bf.d_turbo_vbi(declared, observations=5, initial_sd=0.0), "initial_sd > 0"),
+        (lambda: bf.d_turbo_vbi(declared, observations=5, likelihood_scale="N"), "'global' or 'local'"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            call()
+
+
+def test_dropout_may_not_run_in_threads(net, clients):
+    noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
+    with pytest.raises(ArgumentError, match="random streams of their own for threads"):
+        final(bf.fed_avg(noisy, **WORK), bf.InProcess(clients, workers=2, kind="thread"))
+
+
+def test_schedules():
+    falling = geometric(0.25, 5)
+    assert [round(falling(i), 4) for i in (0, 2, 4, 9)] == [1.0, 0.5, 0.25, 0.25]
+    assert inverse(10.0)(10) == 0.5
+    assert [ramp(-2.0, 4)(i) for i in (0, 2, 4, 8)] == [0.0, -1.0, -2.0, -2.0]
+
+
+# Checkpoints and callbacks
+
+
+def test_a_damaged_checkpoint_is_refused(net, clients, tmp_path):
+    path = tmp_path / "run.bfd"
+    snapshot = final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).snapshot
+    memories = {"client-000": {"a/b": torch.ones(2)}}
+    save(path, replace(snapshot, memories=memories))
+    again = load(path)
+    assert tree_equal(again.state, snapshot.state)
+    assert tree_equal(again.memories["client-000"], memories["client-000"])
+    assert [file.name for file in tmp_path.iterdir()] == ["run.bfd"]
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"run.bfd: expected a checkpoint"):
+        load(path)
+    with pytest.raises(CheckpointError, match="No such file"):
+        load(tmp_path / "none")
+    with pytest.raises(ArgumentError, match="a snapshot of 'fed_avg', seed 1"):
+        final(bf.fed_avg(net, **WORK), bf.InProcess(clients), seed=1, rounds=9, resume=snapshot)
+
+
+def test_early_stopping_and_keeping(net, clients, digits):
+    frames = {}
+    result = bf.run(
+        bf.fed_avg(net, optimiser=Sgd(1e-9), **WORK),
+        clients,
+        rounds=20,
+        test=digits[1],
+        progress=False,
+        callbacks=[early_stop("accuracy", patience=2), keep("1.bias", frames, every=2)],
+    )
+    assert len(result.history) == 3
+    assert sorted(frames) == [0, 1]
+
+
+def test_runs_on_the_meta_of_its_arguments(declared, clients):
+    """Published blocks and the structured guide both run, and prune differently."""
+    densities = {
+        blocks: final(turbo(declared, clients, blocks=blocks), bf.InProcess(clients)).server["density"] for blocks in (Structured(), MeanField())
+    }
+    assert 0 < densities[Structured()] < densities[MeanField()] == 1.0

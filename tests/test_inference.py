@@ -1,0 +1,397 @@
+"""Closed-form blocks, sum-product, the turbo exchange and the local ELBO, each against a slower exact twin."""
+
+import math
+from dataclasses import replace
+
+import networkx as nx
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+import bayesfed as bf
+from bayesfed.compress import pack_mask
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, ConvergenceWarning
+from bayesfed.inference import MeanField, MeanFieldElbo, Structured, from_networkx, kl_divergence, sum_product, support_evidence
+from bayesfed.inference.elbo import decode_inclusion, encode_inclusion
+from bayesfed.inference.turbo import Exchange, SupportState, start
+from bayesfed.keys import Key, forked
+from bayesfed.models import Gammas, MarkovGrid, SiteBelief, guide
+from bayesfed.testing import LawError, check_blocks
+from bayesfed.testing.beliefs import enumerate_log_odds, random_state
+
+
+@pytest.mark.parametrize("blocks", [Structured(), MeanField()])
+def test_a_block_update_never_raises_the_negative_elbo(blocks):
+    check_blocks(blocks, states=200)
+
+
+def test_each_mean_field_block_alone_never_raises_it():
+    generator = Key(0, "states").generator()
+    for _ in range(200):
+        belief, prior, gammas = random_state(generator)
+        values = [float(kl_divergence(belief, prior, gammas))]
+        for step in (lambda b: MeanField().support(b, prior, gammas), lambda b: MeanField().start(b, gammas)):
+            belief = step(belief)
+            values.append(float(kl_divergence(belief, prior, gammas)))
+        assert values[2] <= values[1] + 1e-9 <= values[0] + 2e-9
+
+
+def test_the_update_as_printed_does_raise_it():
+    """(17) with +1 and an unhalved square is for complex weights: from the real optimum it climbs in every state."""
+    generator = Key(0, "states").generator()
+    rises = 0
+    for _ in range(200):
+        belief, _, gammas = random_state(generator)
+        prior = torch.zeros(4, 5, dtype=torch.float64)
+        best = MeanField().start(belief, gammas)
+        printed = MeanField(as_printed=True).start(best, gammas)
+        rises += float(kl_divergence(printed, prior, gammas)) > float(kl_divergence(best, prior, gammas)) + 1e-6
+    assert rises == 200
+    with pytest.raises(LawError, match="the divergence rose"):
+        check_blocks(MeanField(as_printed=True), states=200)
+
+
+def test_the_structured_guide_is_never_worse():
+    generator = Key(1, "states").generator()
+    for _ in range(100):
+        belief, prior, gammas = random_state(generator)
+        mean_field = belief
+        for _ in range(50):
+            mean_field = MeanField().update(mean_field, prior, gammas)
+        structured = Structured().update(belief, prior, gammas)
+        assert float(kl_divergence(structured, prior, gammas)) <= float(kl_divergence(mean_field, prior, gammas)) + 1e-9
+
+
+def test_the_structured_boundary_is_where_theory_puts_it():
+    """With a = a-bar = 1 and even odds: E[w^2]/2 = b^(1/3) b-bar^(2/3) / (1 + (b-bar/b)^(1/3))."""
+    spike, slab = 1e-4, 0.05
+    half = slab ** (1 / 3) * spike ** (2 / 3) / (1 + (spike / slab) ** (1 / 3))
+    evidence = support_evidence(torch.tensor([2 * half, 1.9 * half, 2.1 * half], dtype=torch.float64), Gammas((1.0, 1.0), (spike, slab)))
+    assert float(evidence[0]) == pytest.approx(0, abs=1e-9)
+    assert float(evidence[1]) < 0 < float(evidence[2])
+
+
+def test_the_mean_field_guide_is_bistable_and_the_structured_one_is_not():
+    gammas, small = Gammas((1.0, 1.0), (1e-4, 0.05)), torch.full((1, 1), 1e-3, dtype=torch.float64)
+    for on, stays in ((20.0, True), (-20.0, False)):
+        belief = SiteBelief(small, small, torch.full_like(small, on), torch.ones(2, 1, 1), torch.ones(2, 1, 1))
+        mean_field, structured = MeanField().start(belief, gammas), Structured().start(belief, gammas)
+        for _ in range(30):
+            mean_field = MeanField().update(mean_field, torch.zeros_like(small), gammas)
+            structured = Structured().update(structured, torch.zeros_like(small), gammas)
+        assert bool(mean_field.active) is stays
+        assert not bool(structured.active)
+
+
+@pytest.mark.parametrize("blocks", [Structured(), MeanField()])
+def test_the_exact_divergence_agrees_with_pyro_draws(blocks):
+    """KL(q || p) in closed form against the mean of log q - log p over draws of the Pyro guide, scored by the Pyro model."""
+    declared = bf.declare(nn.Sequential(nn.Linear(3, 2, bias=False)), bf.Prior(support=bf.Independent(0.4)))
+    site = declared.sites["0.weight"]
+    generator = Key(0, "kl").generator()
+    prior = torch.full(site.matrix, math.log(0.4 / 0.6))
+    belief = SiteBelief(
+        torch.randn(site.matrix, generator=generator), torch.tensor(0.3), torch.zeros(site.matrix), torch.ones(2, 1, 1), torch.ones(2, 1, 1)
+    )
+    belief = blocks.update(blocks.start(belief, site.precision), prior, site.precision)
+    exact, values = float(kl_divergence(belief, prior, site.precision)), []
+    with forked(Key(0, "draws")):
+        for _ in range(1000):
+            drawn = poutine.trace(guide).get_trace({"0.weight": belief})
+            scored = poutine.trace(poutine.block(poutine.replay(declared.model, trace=drawn), hide=["y"])).get_trace({}, torch.zeros(1, 3))
+            values.append(float(drawn.log_prob_sum() - scored.log_prob_sum()))
+    draws = torch.tensor(values)
+    assert abs(float(draws.mean()) - exact) < 5 * float(draws.std()) / math.sqrt(len(draws))
+
+
+# Sum-product
+
+
+def tree(kind, seed):
+    graph = {
+        "chain": nx.path_graph(9),
+        "star": nx.star_graph(8),
+        "tree": nx.random_labeled_tree(12, seed=seed),
+        "forest": nx.disjoint_union(nx.path_graph(4), nx.path_graph(5)),
+    }[kind]
+    random = Key(seed, "tree").numpy()
+    for node in graph:
+        graph.nodes[node]["field"] = float(random.normal())
+    for edge in graph.edges:
+        graph.edges[edge]["coupling"] = float(2 * random.normal())
+    return from_networkx(graph)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["chain", "star", "tree", "forest"])
+def test_sum_product_is_exact_on_trees(kind, seed):
+    model = tree(kind, seed)
+    evidence = 3 * torch.randn(model.shape, generator=Key(seed, "evidence").generator(), dtype=torch.float64)
+    found = sum_product(model, evidence, tolerance=1e-14)
+    assert found.converged
+    assert float((found.belief - enumerate_log_odds(model, evidence)).abs().max()) < 1e-9
+    assert torch.equal(found.belief, evidence + found.extrinsic)
+
+
+@pytest.mark.parametrize("kind", ["chain", "star", "tree"])
+def test_extrinsic_ignores_a_variables_own_evidence_on_trees(kind):
+    model = tree(kind, 0)
+    evidence = torch.randn(model.shape, generator=Key(0, "evidence").generator(), dtype=torch.float64)
+    before = sum_product(model, evidence, tolerance=1e-14).extrinsic
+    for i in range(len(evidence)):
+        moved = evidence.clone()
+        moved[i] += 5
+        # Zero but for the last bit of the cavity's subtraction.
+        assert abs(float(sum_product(model, moved, tolerance=1e-14).extrinsic[i] - before[i])) < 1e-14
+
+
+def test_sum_product_matches_plain_loopy_belief_propagation():
+    """The slow twin: dictionaries of normalised two-state messages, one at a time, on a 4 x 5 grid."""
+    model = MarkovGrid(0.62, 0.58, field=-0.2).lower((4, 5))
+    evidence = torch.randn(4, 5, generator=Key(0, "e").generator(), dtype=torch.float64)
+    unary = (evidence.reshape(-1) + model.field.double()).tolist()
+    couplings = {}
+    for (i, j), k in zip(model.edges.T.tolist(), model.coupling.double().tolist(), strict=True):
+        couplings[i, j] = couplings[j, i] = k
+    messages = dict.fromkeys(couplings, (0.5, 0.5))
+    for _ in range(200):
+        for i, j in messages:
+            into = [math.prod(messages[k, l][s] for k, l in messages if l == i and k != j) for s in (0, 1)]
+            out = [sum(math.exp(unary[i] * a + couplings[i, j] * a * b) * into[a] for a in (0, 1)) for b in (0, 1)]
+            messages[i, j] = (out[0] / sum(out), out[1] / sum(out))
+    slow = [unary[i] + sum(math.log(messages[k, l][1] / messages[k, l][0]) for k, l in messages if l == i) for i in range(20)]
+    fast = sum_product(model, evidence, tolerance=1e-13).belief.reshape(-1)
+    assert fast.tolist() == pytest.approx(slow, abs=1e-9)
+
+
+def test_warm_start_and_transpose_find_the_same_fixed_point():
+    model, evidence = MarkovGrid(0.6, 0.64).lower((6, 9)), torch.randn(6, 9, generator=Key(0, "e").generator(), dtype=torch.float64)
+    cold = sum_product(model, evidence, tolerance=1e-12)
+    warm = sum_product(model, evidence, messages=cold.messages, tolerance=1e-12)
+    assert warm.sweeps <= 2
+    turned = sum_product(MarkovGrid(0.64, 0.6).lower((9, 6)), evidence.T.contiguous(), tolerance=1e-12)
+    assert float((turned.belief.T - cold.belief).abs().max()) < 1e-6
+
+
+def test_sum_product_says_that_it_did_not_converge():
+    with pytest.warns(bf.errors.OrderingWarning):
+        model = MarkovGrid(0.9, 0.9).lower((12, 12))
+    evidence = torch.randn(12, 12, generator=Key(0, "e").generator(), dtype=torch.float64)
+    with pytest.warns(ConvergenceWarning, match="after 3 sweeps"):
+        found = sum_product(model, evidence, max_sweeps=3)
+    assert not found.converged
+    assert found.residual > 1e-4
+
+
+def test_sum_product_stays_finite_at_the_edge():
+    with pytest.warns(bf.errors.OrderingWarning):
+        model = MarkovGrid(1 - 1e-6, 1 - 1e-6).lower((8, 8))
+    for dtype in (torch.float32, torch.float64):
+        evidence = 40 * torch.randn(8, 8, generator=Key(0, "e").generator()).sign().to(dtype)
+        assert bool(torch.isfinite(sum_product(model, evidence, warn=False).belief).all())
+
+
+def test_sum_product_refuses_bad_evidence():
+    model = MarkovGrid().lower((3, 3))
+    for evidence in (torch.zeros(9), torch.full((3, 3), math.nan)):
+        with pytest.raises(ArgumentError, match="finite log-odds of shape"):
+            sum_product(model, evidence)
+    with pytest.raises(ArgumentError, match=r"sum_product messages: expected shape \(24,\)"):
+        sum_product(model, torch.zeros(3, 3), messages=torch.zeros(3))
+
+
+# Turbo
+
+
+def test_a_neighbours_message_brings_an_inactive_entry_back():
+    declared = bf.declare(nn.Sequential(nn.Linear(3, 3, bias=False)), bf.Prior(support=MarkovGrid(0.65, 0.65)))
+    site = declared.sites["0.weight"]
+    one = torch.ones(2, 1, 1)
+    log_odds, evidence = torch.full((3, 3), 5.0), torch.zeros(3, 3)
+    log_odds[1, 1], evidence[1, 1] = -0.5, -1.0
+    strong = torch.where(log_odds > 0, 2.0, 0.0)
+    belief = SiteBelief(strong, torch.tensor(0.01), log_odds, one, one)
+    state = replace(start(site), evidence=evidence)
+    after, state, _ = Exchange(tolerance=1e-6).run(site, belief, state, Structured())
+    assert bool(after.active[1, 1])
+    assert float(state.evidence[1, 1]) == -1.0
+    weak = replace(belief, mean=torch.zeros(3, 3))
+    assert not bool(Exchange(tolerance=1e-6).run(site, weak, replace(start(site), evidence=evidence), Structured())[0].active[1, 1])
+
+
+def test_one_turn_settles_the_structured_guide():
+    declared = bf.declare(bf.mlp([8, 6], Key(0, "n")))
+    site = declared.sites["1.weight"]
+    one = torch.ones(2, 1, 1)
+    belief = SiteBelief(declared.initial["1.weight"], torch.tensor(0.05), torch.full(site.matrix, 5.0), one, one)
+    first, second = (Exchange(turns=turns, tolerance=1e-7).run(site, belief, start(site), Structured())[0] for turns in (1, 3))
+    assert torch.allclose(first.log_odds, second.log_odds, atol=1e-4)
+
+
+def test_exchanged_messages_are_extrinsic():
+    declared = bf.declare(bf.mlp([8, 6], Key(0, "n")))
+    site = declared.sites["1.weight"]
+    one = torch.ones(2, 1, 1)
+    belief = SiteBelief(declared.initial["1.weight"], torch.tensor(0.05), torch.full(site.matrix, 5.0), one, one)
+    after, state, _ = Exchange().run(site, belief, start(site), Structured(), field=-0.7)
+    assert torch.allclose(after.log_odds, state.evidence + state.prior_log_odds, atol=1e-5)
+    assert torch.allclose(state.evidence, support_evidence(belief.second_moment, site.precision))
+    without = Exchange().run(site, belief, start(site), Structured())[0]
+    assert float(after.log_odds.mean()) < float(without.log_odds.mean()) - 0.7 + 1e-4
+    assert isinstance(state, SupportState)
+
+
+# The local ELBO
+
+
+def message_of(declared, generator, *, sd=0.1, active=0.7):
+    message = {name: leaf for name, leaf in declared.initial.items() if name not in declared.sites}
+    for name, site in declared.sites.items():
+        mask = torch.rand(site.matrix, generator=generator) < active
+        message |= {
+            f"{name}.mean": declared.initial[name].reshape(site.matrix)[mask],
+            f"{name}.inclusion": encode_inclusion(0.5 + torch.rand(int(mask.sum()), generator=generator) / 2),
+            f"{name}.support": pack_mask(mask),
+        }
+    return message | {"sd": torch.tensor(sd)}
+
+
+def test_inclusion_survives_one_byte():
+    values = torch.linspace(0.5, 1, 1000)
+    assert float((decode_inclusion(encode_inclusion(values)) - values).abs().max()) <= 0.5 / 510 + 1e-6
+
+
+@pytest.mark.parametrize("make", [lambda: bf.mlp([16, 8, 3], Key(0, "n")), lambda: bf.cnn((1, 8, 8), 3, Key(0, "n"), channels=(4,), hidden=8)])
+def test_sampled_outputs_have_the_moments_of_sampled_weights(make):
+    """Local reparameterisation against the slow twin that draws a weight matrix for every row, on the first site."""
+    net = make()
+    shape = (1, 16) if isinstance(net[1], nn.Linear) else (1, 8, 8)
+    declared = bf.declare(net)
+    name, site = next(iter(declared.sites.items()))
+    layer = net.get_submodule(site.module)
+    generator = Key(0, "m").generator()
+    objective = MeanFieldElbo(declared)
+    trained, fixed = objective.start(message_of(declared, generator))
+    inputs = torch.randn(shape, generator=generator).unsqueeze(1) if isinstance(layer, nn.Conv2d) else torch.randn(shape, generator=generator)
+    mean, mask = trained[f"{name}.mean"], fixed[f"{name}.mask"]
+
+    def run(weight):
+        return layer._conv_forward(inputs, weight, None) if isinstance(layer, nn.Conv2d) else inputs @ weight.T
+
+    slow = torch.stack([run(((mean + 0.1 * torch.randn(site.matrix, generator=generator)) * mask).view(site.shape)) for _ in range(4000)])
+    _, noises = objective._weights(trained, fixed)
+    variance = noises[name].variance_of(layer, inputs.square())
+    ratio = variance / slow.var(dim=0)
+    assert 0.85 < float(ratio.min()) <= float(ratio.max()) < 1.15
+    assert torch.allclose(run((mean * mask).view(site.shape)), slow.mean(dim=0), atol=5 * 0.1 * float(inputs.norm()) / math.sqrt(4000))
+
+
+@pytest.mark.parametrize("spread", ["shared", "layer", "weight"])
+def test_the_divergence_is_that_of_the_closed_form_up_to_a_constant(spread):
+    """Moving q(w) moves `divergence` by as much as it moves the exact KL with q(rho, s) held."""
+    declared = bf.declare(bf.mlp([5, 4, 3], Key(0, "n")))
+    generator = Key(0, "m").generator()
+    message = message_of(declared, generator)
+    if spread != "shared":
+        sd = message.pop("sd")
+        for name in declared.sites:
+            message[f"{name}.sd"] = sd if spread == "layer" else sd.expand(len(message[f"{name}.mean"])).clone()
+    objective = MeanFieldElbo(declared, spread)
+    trained, fixed = objective.start(message)
+
+    def exact(tree):
+        total = 0.0
+        for name, site in declared.sites.items():
+            mask = fixed.get(f"{name}.mask", torch.ones(site.matrix)).bool()
+            mean, sd = tree[f"{name}.mean"], tree["sd" if spread == "shared" else f"{name}.sd"].exp()
+            inclusion = torch.zeros(site.matrix)
+            inclusion[mask] = decode_inclusion(message[f"{name}.inclusion"])
+            before = SiteBelief(
+                trained[f"{name}.mean"], torch.tensor(0.1), torch.logit(inclusion.clamp(1e-6, 1 - 1e-6)), torch.ones(2, 1, 1), torch.ones(2, 1, 1)
+            )
+            held = Structured().start(before, site.precision)
+            moved = replace(held, mean=mean, sd=sd)
+            weight = -torch.log(moved.sd) + moved.expected_precision * moved.second_moment / 2
+            total += float(weight.expand(site.matrix)[mask].sum())
+        return total
+
+    moved = {name: leaf + 0.1 * torch.randn(leaf.shape, generator=generator) for name, leaf in trained.items()}
+    masked = {name: leaf * fixed[f"{name[:-5]}.mask"] if f"{name[:-5]}.mask" in fixed else leaf for name, leaf in moved.items()}
+    gap = float(objective.divergence(moved, fixed)) - float(objective.divergence(trained, fixed))
+    assert gap == pytest.approx(exact(masked) - exact(trained), rel=1e-3)
+
+
+def test_the_loss_is_the_elbo_of_the_declared_pyro_model():
+    """Changes of the loss under a move of q(w) against Pyro's own trace densities, over shared draws."""
+    declared = bf.declare(nn.Sequential(nn.Linear(4, 3)), bf.Prior(support=bf.Independent(0.5)), likelihood=bf.Categorical(temperature=1.0))
+    site = declared.sites["0.weight"]
+    generator = Key(0, "m").generator()
+    data = Dataset(torch.randn(30, 4, generator=generator), torch.randint(0, 3, (30,), generator=generator))
+    points = {"0.bias": torch.zeros(3)}
+    one = torch.ones(2, 1, 1)
+
+    def pyro_elbo(mean, sd, held):
+        values = []
+        belief = {"0.weight": replace(held, mean=mean, sd=sd)}
+        with forked(Key(0, "draws")):
+            for _ in range(1000):
+                drawn = poutine.trace(guide).get_trace(belief)
+                scored = poutine.trace(poutine.replay(declared.model, trace=drawn)).get_trace(points, data.inputs, data.targets, scale=2.0)
+                values.append(float(scored.log_prob_sum() - drawn.log_prob_sum()))
+        return torch.tensor(values)
+
+    start_mean = declared.initial["0.weight"]
+    message = points | {
+        "0.weight.mean": start_mean.reshape(-1),
+        "0.weight.inclusion": torch.full((12,), 255, dtype=torch.uint8),
+        "0.weight.support": pack_mask(torch.ones(3, 4, dtype=torch.bool)),
+        "sd": torch.tensor(0.2),
+    }
+    objective = MeanFieldElbo(declared)
+    trained, fixed = objective.start(message)
+    held = Structured().start(SiteBelief(start_mean, torch.tensor(0.2), torch.full((3, 4), 15.0), one, one), site.precision)
+    moved = {**trained, "0.weight.mean": 3 * start_mean, "sd": torch.tensor(0.4).log()}
+    noise = Key(0, "noise").generator()
+
+    def ours(tree):
+        return -60 * torch.stack([objective.loss(tree, fixed, data, 60.0, noise).loss for _ in range(1000)])
+
+    gap = ours(moved) - ours(trained)
+    reference = pyro_elbo(3 * start_mean, torch.tensor(0.4), held) - pyro_elbo(start_mean, torch.tensor(0.2), held)
+    error = 5 * math.sqrt(float(gap.var() + reference.var()) / 1000)
+    assert error < 4 < abs(float(reference.mean()))
+    assert abs(float(gap.mean() - reference.mean())) < error
+
+
+def test_inactive_entries_get_no_gradient_and_no_noise():
+    declared = bf.declare(bf.mlp([6, 5, 3], Key(0, "n")))
+    generator = Key(0, "m").generator()
+    objective = MeanFieldElbo(declared)
+    trained, fixed = objective.start(message_of(declared, generator, active=0.4))
+    for leaf in trained.values():
+        leaf.requires_grad_()
+    data = Dataset(torch.randn(8, 6, generator=generator), torch.arange(8) % 3)
+    objective.loss(trained, fixed, data, 8.0, generator).loss.backward()
+    for name in declared.sites:
+        gradient, mask = trained[f"{name}.mean"].grad, fixed[f"{name}.mask"].bool()
+        assert bool((gradient[~mask] == 0).all())
+        assert bool((gradient[mask] != 0).any())
+
+
+def test_layers_of_other_kinds_sample_their_weights():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.matrix = nn.Parameter(torch.ones(3, 4))
+
+        def forward(self, inputs):
+            return inputs @ self.matrix.T
+
+    declared = bf.declare(nn.Sequential(Twice()), where=lambda name, module: True)
+    objective = MeanFieldElbo(declared)
+    trained, fixed = objective.start(message_of(declared, Key(0, "m").generator()))
+    data = Dataset(torch.ones(2, 4), torch.tensor([0, 2]))
+    losses = {float(objective.loss(trained, fixed, data, 2.0, Key(i, "n").generator()).nll) for i in range(3)}
+    assert len(losses) == 3
