@@ -18,10 +18,10 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import optim
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroSample
-from pyro.optim import Adam
 from targets import interleaved, ratio, target
 from torch import Tensor, nn
 from torch.nn import functional
@@ -127,7 +127,7 @@ def auto_normal(batch: bf.Dataset):  # type: ignore[no-untyped-def]
         with pyro.plate("data", 60_000, subsample_size=len(inputs)):
             pyro.sample("y", dist.Categorical(logits=logits), obs=targets)
 
-    svi = SVI(model, AutoNormal(model), Adam({"lr": 1e-4}), Trace_ELBO())
+    svi = SVI(model, AutoNormal(model), optim.PyroOptim(torch.optim.Adam, {"lr": 1e-4}), Trace_ELBO())
     return lambda: svi.step(batch.inputs, batch.targets)
 
 

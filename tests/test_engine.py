@@ -1,5 +1,8 @@
 """The round loop: determinism, degenerate cases, resuming, failures, the ledger."""
 
+import functools
+import itertools
+import operator
 from dataclasses import replace
 
 import pytest
@@ -92,7 +95,7 @@ def test_locals_obey_the_laws(net, declared, clients):
 def test_batches_pass_over_all_rows_before_repeating():
     data = Dataset(torch.arange(10.0)[:, None], torch.zeros(10))
     seen = [batch.inputs.reshape(-1).tolist() for batch in batches(data, 3, 6, Key(0).generator())]
-    assert all(len(set(sum(seen[i : i + 3], []))) == 9 for i in (0, 3))
+    assert all(len(set(functools.reduce(operator.iadd, seen[i : i + 3], []))) == 9 for i in (0, 3))
     assert [len(batch) for batch in batches(data, 99, 2, Key(0).generator())] == [10, 10]
 
 
@@ -261,7 +264,7 @@ def test_the_ledger_counts_the_bytes_that_were_sent(declared, clients):
 def test_only_active_entries_travel(declared, clients):
     reports = list(rounds(turbo(declared, clients), bf.InProcess(clients), rounds=3))
     total = sum(site.matrix[0] * site.matrix[1] for site in declared.sites.values())
-    for before, after in zip(reports, reports[1:], strict=False):
+    for before, after in itertools.pairwise(reports):
         active = before.server["density"] * total
         (row, *_) = [row for row in after.rows if row.direction == "up"]
         assert abs(row.bits / 8 - 2 * active) < 600

@@ -50,14 +50,14 @@ def no_field(round: int) -> float:
     return 0.0
 
 
-def ramp(to: float, rounds: int) -> Callable[[int], float]:
-    """Add log-odds that grow linearly from 0 to `to` over `rounds` and stay there.
+def ramp(to: float, rounds: int, *, start: float = 0.0) -> Callable[[int], float]:
+    """Add log-odds that go linearly from `start` to `to` over `rounds` and stay there.
 
     Pruning hard from round 0 removes weights before the data have spoken for them.
     """
     if rounds < 1:
         raise ArgumentError(complain("ramp", expected="rounds >= 1", actual=rounds, hint="ramp(-2.0, 28)"))
-    return lambda round: to * min(1.0, round / rounds)
+    return lambda round: start + (to - start) * min(1.0, round / rounds)
 
 
 @dataclass(frozen=True)
