@@ -191,6 +191,16 @@ def test_empty_clients_are_legal_and_weightless(net, clients):
     final(bf.d_turbo_vbi(bf.declare(net), observations=1437, **WORK), bf.InProcess(with_empty))
 
 
+@pytest.mark.parametrize("make", [lambda net: bf.fed_avg(net, **WORK), lambda net: bf.d_turbo_vbi(bf.declare(net), observations=9, **WORK)])
+def test_a_round_of_clients_without_data_changes_nothing(net, clients, make):
+    data = clients["client-000"]
+    algorithm = make(net)
+    pool = bf.InProcess({"a": data[slice(0, 0)], "b": data})
+    report = final(algorithm, pool, rounds=1, sampler=lambda round, names, key: ["a"])
+    assert tree_equal(report.state, algorithm.initial)
+    assert not report.refused
+
+
 class Median:
     """A server that needs every update apart."""
 

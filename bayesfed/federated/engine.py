@@ -143,7 +143,8 @@ def rounds(
             exchange = _Exchange(phase, state, number, seed, on_client_error)
             asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
             state, info = exchange.run(pool, locals, asked)
-            versions |= dict.fromkeys(chosen, number)
+            # A client that failed may not hold this version; counting it as older is always safe.
+            versions |= dict.fromkeys(exchange.infos, number)
             server |= info
             clients.update(exchange.infos)
             rows += exchange.rows

@@ -22,7 +22,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.keys import Key
 from bayesfed.models.belief import Belief
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, to
 
 Scalar = str | int | float | bool
 Info = dict[str, float]
@@ -38,7 +38,7 @@ class Model:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the outputs, without gradients."""
         with torch.no_grad():
-            output: Tensor = functional_call(self.net, self.parameters, (inputs,))
+            output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
         return output
 
 

@@ -41,8 +41,9 @@ class Average:
         return state
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average values."""
-        return summed(reducer, "value").mean(), {}
+        """Average values; a round of clients without data changes nothing."""
+        total = summed(reducer, "value")
+        return (total.mean() if total.weight else state), {}
 
 
 def no_field(round: int) -> float:
@@ -50,14 +51,14 @@ def no_field(round: int) -> float:
     return 0.0
 
 
-def ramp(to: float, rounds: int, *, start: float = 0.0) -> Callable[[int], float]:
-    """Add log-odds that go linearly from `start` to `to` over `rounds` and stay there.
+def ramp(to: float, rounds: int) -> Callable[[int], float]:
+    """Add log-odds that go linearly from 0 to `to` over `rounds` and stay there.
 
     Pruning hard from round 0 removes weights before the data have spoken for them.
     """
     if rounds < 1:
         raise ArgumentError(complain("ramp", expected="rounds >= 1", actual=rounds, hint="ramp(-2.0, 28)"))
-    return lambda round: start + (to - start) * min(1.0, round / rounds)
+    return lambda round: to * min(1.0, round / rounds)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,10 @@ class TurboStep:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average, then let the modules take their turns, site by site."""
-        mean = summed(reducer, "moments").mean()
+        total = summed(reducer, "moments")
+        if not total.weight:
+            return state, {}
+        mean = total.mean()
         if not self.use_prior:
             return state | mean, {"density": 1.0}
         result, totals = dict(state), _Totals()

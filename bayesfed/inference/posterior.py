@@ -13,7 +13,7 @@ from torch.func import functional_call
 from bayesfed.keys import Key, forked
 from bayesfed.models.belief import Belief, guide
 from bayesfed.models.declared import Declared
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DeclaredPosterior:
         """Return the network's outputs at one draw."""
         weights = {name: torch.where(site.active, draw[f"{name}.w"], 0.0).view(self.declared.sites[name].shape) for name, site in self.belief.items()}
         with torch.no_grad():
-            output: Tensor = functional_call(self.declared.net, {**self.points, **weights}, (inputs,))
+            output: Tensor = functional_call(self.declared.net, to({**self.points, **weights}, inputs.device), (inputs,))
         return output
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
