@@ -25,10 +25,10 @@ from bayesfed.federated import (
     Whole,
     bits,
     checkpoint,
+    cosine,
     early_stop,
     everyone,
     fraction,
-    geometric,
     inverse,
     keep,
     load,
@@ -146,7 +146,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(declared, clients, tmp_path,
 @pytest.mark.parametrize("optimiser", [bf.Sgd(0.05, momentum=0.9), bf.Adam(1e-3)])
 @pytest.mark.parametrize("spread", ["shared", "weight"])
 def test_without_prior_and_noise_it_is_fed_avg_on_the_means(net, declared, clients, optimiser, spread):
-    same = {**WORK, "optimiser": optimiser, "schedule": geometric(0.5, 3), "codec": bf.Cast(32)}
+    same = {**WORK, "optimiser": optimiser, "schedule": cosine(0.5, 3), "codec": bf.Cast(32)}
     average = final(bf.fed_avg(net, **same), bf.InProcess(clients))
     means = final(turbo(declared, clients, use_prior=False, sample=False, spread=spread, **same), bf.InProcess(clients))
     assert tree_equal(means.model.parameters, average.model.parameters)
@@ -210,6 +210,12 @@ class Median:
     def step(self, state, reducer, round):
         updates = list(reducer.updates.values())
         return {name: torch.stack([u.mean()[name] for u in updates]).median(0).values for name in state}, {}
+
+
+def test_nothing_is_switched_off_while_warming_up(declared, clients):
+    densities = [report.server["density"] for report in rounds(turbo(declared, clients, warm_up=2), bf.InProcess(clients), rounds=3)]
+    assert densities[:2] == [1.0, 1.0]
+    assert densities[2] < 1.0
 
 
 def test_phases_and_keep(net, clients):
@@ -408,7 +414,7 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
         (lambda a, p: bf.InProcess({"a": Dataset(torch.ones(1, 3), torch.ones(1))}, workers=-1), ArgumentError, "workers >= 0"),
         (lambda a, p: Descent(None, Sgd(), 0, 8), ArgumentError, "steps and batch_size >= 1"),
         (lambda a, p: Sgd(-1.0), ArgumentError, "Sgd.learning_rate"),
-        (lambda a, p: geometric(0.0, 3), ArgumentError, "geometric"),
+        (lambda a, p: cosine(0.0, 3), ArgumentError, "cosine"),
         (lambda a, p: inverse(0.0), ArgumentError, "inverse"),
         (lambda a, p: ramp(-1.0, 0), ArgumentError, "ramp"),
         (lambda a, p: Digital(max_norm=0.0), ArgumentError, "max_norm > 0"),
@@ -443,8 +449,9 @@ def test_dropout_may_not_run_in_threads(net, clients):
 
 
 def test_schedules():
-    falling = geometric(0.25, 5)
-    assert [round(falling(i), 4) for i in (0, 2, 4, 9)] == [1.0, 0.5, 0.25, 0.25]
+    falling = cosine(0.2, 5)
+    assert [round(falling(i), 4) for i in (0, 2, 4, 9)] == [1.0, 0.6, 0.2, 0.2]
+    assert cosine(0.2, 1)(0) == 1.0
     assert inverse(10.0)(10) == 0.5
     assert [ramp(-2.0, 4)(i) for i in (0, 2, 4, 8)] == [0.0, -1.0, -2.0, -2.0]
 

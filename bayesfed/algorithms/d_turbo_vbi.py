@@ -58,6 +58,7 @@ def d_turbo_vbi(
     blocks: Blocks | None = None,
     exchange: Exchange | None = None,
     field: Callable[[int], float] = no_field,
+    warm_up: int = 0,
     before_averaging: bool = False,
     use_prior: bool = True,
     sample: bool = True,
@@ -83,6 +84,9 @@ def d_turbo_vbi(
         `Structured()` (default) or the published `MeanField()`.
     exchange, field
         Module A to B turns a round, and log-odds that come into the prior over the rounds.
+    warm_up
+        Rounds in which nothing is switched off: weights are judged by what the data made of them, not by
+        the values they began with.
     before_averaging
         Update q(s), q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
@@ -100,7 +104,7 @@ def d_turbo_vbi(
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
     blocks, codec = blocks or Structured(), codec or Cast(16)
-    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field)
+    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up)
     initial = server.initial(declared.initial, initial_sd)
     points = [name for name in declared.initial if name not in declared.sites]
     sent = [f"{name}.mean" for name in declared.sites] + [spread_leaf(name, spread) for name in declared.sites] + points

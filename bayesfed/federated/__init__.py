@@ -6,7 +6,7 @@ from bayesfed.federated.client import Reply, Task, answer
 from bayesfed.federated.engine import Record, RoundReport, Snapshot, rounds
 from bayesfed.federated.ledger import Row, bits
 from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Adam, Descent, Optimiser, Sgd, constant, geometric, inverse
+from bayesfed.federated.locals import Adam, Descent, Optimiser, Sgd, constant, cosine, inverse
 from bayesfed.federated.pools import ClientPool, InProcess
 from bayesfed.federated.protocols import (
     Algorithm,
@@ -69,12 +69,12 @@ __all__ = [
     "bits",
     "checkpoint",
     "constant",
+    "cosine",
     "early_stop",
     "elbo",
     "evaluate",
     "everyone",
     "fraction",
-    "geometric",
     "inverse",
     "keep",
     "load",

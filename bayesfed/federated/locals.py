@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -74,11 +75,12 @@ def constant(round: int) -> float:
     return 1.0
 
 
-def geometric(ratio: float, rounds: int) -> Schedule:
-    """Shrink the learning rate geometrically to `ratio` of itself at the last of `rounds`."""
-    if not (ratio > 0 and rounds >= 1):
-        raise ArgumentError(complain("geometric", expected="ratio > 0 and rounds >= 1", actual=(ratio, rounds), hint="geometric(0.25, 40)"))
-    return lambda round: ratio ** (min(round, rounds - 1) / max(1, rounds - 1))
+def cosine(floor: float, rounds: int) -> Schedule:
+    """Shrink the learning rate along half a cosine from 1 to `floor` at the last of `rounds`."""
+    if not (0 < floor <= 1 and rounds >= 1):
+        raise ArgumentError(complain("cosine", expected="floor in (0, 1] and rounds >= 1", actual=(floor, rounds), hint="cosine(0.1, 40)"))
+    last = max(1, rounds - 1)
+    return lambda round: floor + (1 - floor) * (1 + math.cos(math.pi * min(round, last) / last)) / 2
 
 
 def inverse(scale: float) -> Schedule:

@@ -78,6 +78,8 @@ class TurboStep:
         the order of the text after (23).
     field
         ``round -> log-odds`` added to every support's prior: lets a sparse prior come in gradually.
+    warm_up
+        Rounds before q(s) is first updated: until then every entry stays certainly active.
     """
 
     declared: Declared
@@ -87,6 +89,7 @@ class TurboStep:
     use_prior: bool = True
     before_averaging: bool = False
     field: Callable[[int], float] = no_field
+    warm_up: int = 0
 
     def initial(self, points: Tree, sd: float) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
@@ -116,7 +119,7 @@ class TurboStep:
         if not total.weight:
             return state, {}
         mean = total.mean()
-        if not self.use_prior:
+        if not self.use_prior or round < self.warm_up:
             return state | mean, {"density": 1.0}
         result, totals = dict(state), _Totals()
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
