@@ -41,7 +41,7 @@ class Setting:
 
 
 MARKOV, INDEPENDENT = bf.MarkovGrid(0.6, 0.6), bf.Independent(0.5)
-METHODS = {"clustered": Setting(MARKOV, -0.5), "independent": Setting(INDEPENDENT, -1.6)}
+METHODS = {"clustered": Setting(MARKOV, -0.5), "independent": Setting(INDEPENDENT, -1.2)}
 SWEEP = {f"clustered {field:g}": Setting(MARKOV, field) for field in (0.5, 0.0, -0.5)} | {
     f"sparser {field:g}": Setting(MARKOV, field, 2.8, 0.28, 0.02, 4e-3) for field in (0.0, -0.5, -1.0, -1.5, -2.0)
 }
