@@ -78,6 +78,23 @@ def test_views_obey_the_laws():
     assert torch.equal(sparse.lift(payload, 1.0, "moments").total["layer.mean"], tree["layer.mean"] * mask)
 
 
+@pytest.mark.parametrize("sd", [0.0, -0.1])
+def test_a_standard_deviation_must_be_positive(sd):
+    view = Active({}, {"sd": ()}, ("sd",))
+    with pytest.raises(UpdateError, match="leaf 'sd': expected values above 0"):
+        view.lift({"sd": torch.tensor(sd)}, 1.0, "moments")
+
+
+def test_an_entry_that_returns_has_the_spikes_sd(clients):
+    """Per-weight sds: what nobody trained must not come back with an sd of zero."""
+    declared = bf.declare(bf.mlp([64, 16, 10], Key(0, "net")), bf.Prior(bf.Independent(0.5)), likelihood=Categorical(0.2))
+    pushed = turbo(declared, clients, spread="weight", field=lambda round: -3.0 if round < 2 else 6.0)
+    reports = list(rounds(pushed, bf.InProcess(clients), rounds=4))
+    assert reports[2].server["reactivated"] > 0
+    assert all(bool(torch.isfinite(leaf).all()) for leaf in reports[-1].state.values())
+    assert min(float(reports[-1].state[f"{name}.sd"].min()) for name in declared.sites) > 0
+
+
 def test_locals_obey_the_laws(net, declared, clients):
     data = clients["client-000"]
     likelihood = MaximumLikelihood(net, Categorical())

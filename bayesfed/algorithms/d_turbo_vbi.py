@@ -107,13 +107,14 @@ def d_turbo_vbi(
     server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up)
     initial = server.initial(declared.initial, initial_sd)
     points = [name for name in declared.initial if name not in declared.sites]
-    sent = [f"{name}.mean" for name in declared.sites] + [spread_leaf(name, spread) for name in declared.sites] + points
-    expected = {name: tuple(initial[name].shape) for name in dict.fromkeys(sent)}
+    spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
+    sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
+    expected = {name: tuple(initial[name].shape) for name in sent}
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         masks = {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
         scale = observations / profile.samples if likelihood_scale == "global" and profile.samples else 1.0
-        return Assignment(Active(masks, expected), profile.samples, codec, codec, {"learning_rate": schedule(round), "scale": scale})
+        return Assignment(Active(masks, expected, tuple(spreads)), profile.samples, codec, codec, {"learning_rate": schedule(round), "scale": scale})
 
     def model(state: Tree) -> Model:
         weights = {name: state[f"{name}.mean"].reshape(site.shape) for name, site in declared.sites.items()}

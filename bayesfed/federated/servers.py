@@ -125,6 +125,9 @@ class TurboStep:
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
         for name, site in self.declared.sites.items():
             old, support = self.belief_of(site, state), self.support_of(name, state)
+            if self.spread == "weight":
+                # Nobody trained the inactive ones: should they return, they start from the spike's sd.
+                result[f"{name}.sd"] = torch.where(old.active, mean[f"{name}.sd"], old.sd)
             fresh = self.belief_of(site, result | {f"{name}.mean": mean[f"{name}.mean"], f"{name}.log_odds": state[f"{name}.log_odds"]})
             # The mean-field guide's q(rho) of the last round stands until q(s) has been updated.
             seen = old if self.before_averaging else replace(fresh, shapes=old.shapes, rates=old.rates)

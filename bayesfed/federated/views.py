@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,10 +47,13 @@ class Active:
         By site: ``(M, N)`` booleans. A leaf ``SITE.*`` of a mask's shape travels as its active entries.
     expected
         Names and full shapes of what a client sends back.
+    positive
+        Names of leaves that must be above zero: standard deviations.
     """
 
     masks: Mapping[str, Tensor]
     expected: Shapes
+    positive: Collection[str] = ()
 
     def restrict(self, tree: Tree) -> Tree:
         """Gather active entries and add ``SITE.support``, the masks as packed bits."""
@@ -64,6 +67,10 @@ class Active:
         """Scatter active entries back into zeros, then weight."""
         sent = {name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape) for name, shape in self.expected.items()}
         check(payload, sent, where="payload")
+        for name in self.positive:
+            if payload[name].numel() and not float(payload[name].min()) > 0:
+                lowest = float(payload[name].min())
+                raise UpdateError(complain(f"payload, leaf {name!r}", expected="values above 0", actual=lowest, hint="a standard deviation"))
         dense = {name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask) for name, leaf in payload.items()}
         return Update(_scaled(dense, weight), weight, kind)
 
