@@ -36,15 +36,13 @@ class Setting:
     field: float
     slab_sd: float = 4.0
     spike_sd: float = 0.15
-    temperature: float = 0.05
-    learning_rate: float = 2e-3
+    temperature: float = 0.02
+    learning_rate: float = 1.5e-3
 
 
 MARKOV, INDEPENDENT = bf.MarkovGrid(0.6, 0.6), bf.Independent(0.5)
-METHODS = {"clustered": Setting(MARKOV, -0.5), "independent": Setting(INDEPENDENT, -1.2)}
-SWEEP = {f"clustered {field:g}": Setting(MARKOV, field) for field in (0.5, 0.0, -0.5)} | {
-    f"sparser {field:g}": Setting(MARKOV, field, 2.8, 0.28, 0.02, 4e-3) for field in (0.0, -0.5, -1.0, -1.5, -2.0)
-}
+METHODS = {"clustered": Setting(MARKOV, -1.0), "independent": Setting(INDEPENDENT, -1.5)}
+SWEEP = {f"clustered {field:g}": Setting(MARKOV, field, 2.8, 0.28, 0.02, 4e-3) for field in (-0.5, -1.0, -1.5, -2.0, -2.5)}
 
 
 def main() -> None:
@@ -93,7 +91,7 @@ def run_seed(
             schedule=schedule,
             codec=codec,
             field=ramp(setting.field, max(1, round(0.7 * rounds))),
-            warm_up=rounds // 8,
+            warm_up=rounds // 4,
         )
     results, rows = {}, []
     for name, algorithm in algorithms.items():
