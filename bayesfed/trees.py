@@ -6,7 +6,10 @@ one loop. Nothing here knows what the leaves mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +23,31 @@ Shapes = Mapping[str, tuple[int, ...]]
 def parameters(module: nn.Module) -> Tree:
     """Return a detached copy of every parameter of `module`, by name."""
     return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+@contextmanager
+def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let `module` use the tree's tensors as its parameters inside the block: a functional call held open for many calls.
+
+    Tied parameters stay tied. The module's own are back when the block ends.
+    """
+    names = {id(value): name for name, value in module.named_parameters()}
+    slots = [
+        (module.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2], value)
+        for name, value in module.named_parameters(remove_duplicate=False)
+    ]
+    try:
+        for slot, leaf, value in slots:
+            slot[leaf] = cast(nn.Parameter, tree[names[id(value)]])
+        yield
+    finally:
+        for slot, leaf, value in slots:
+            slot[leaf] = value
+
+
+def has_ties(module: nn.Module) -> bool:
+    """Say whether two names share a parameter; a functional call need not look for ties where there are none."""
+    return len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.named_parameters()))
 
 
 def shapes(tree: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -40,7 +68,7 @@ def zip_map(function: Callable[[Tensor, Tensor], Tensor], left: Tree, right: Tre
     UpdateError
         If names or shapes differ; nothing is broadcast.
     """
-    check(right, shapes(left), where="tree")
+    check_shapes(right, shapes(left), where="tree")
     return {name: function(leaf, right[name]) for name, leaf in left.items()}
 
 
@@ -52,22 +80,41 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     UpdateError
         Naming the first leaf that is missing, unexpected, of another shape, complex or not finite.
     """
-    for name in sorted(expected.keys() ^ tree.keys()):
-        state = "no such leaf" if name in expected else "an extra leaf"
-        raise UpdateError(complain(f"{where}, leaf {name!r}", expected=f"leaves {sorted(expected)}", actual=state, hint="the names published"))
-    for name, shape in expected.items():
-        leaf = tree[name]
-        if tuple(leaf.shape) != tuple(shape):
-            raise UpdateError(
-                complain(f"{where}, leaf {name!r}", expected=f"shape {tuple(shape)}", actual=tuple(leaf.shape), hint="the shapes published")
-            )
+    check_shapes(tree, expected, where=where)
+    for name, leaf in tree.items():
         if leaf.is_complex():
             raise UpdateError(complain(f"{where}, leaf {name!r}", expected="real numbers", actual=leaf.dtype, hint="its real part"))
-        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+        if not is_finite(leaf):
             count = int((~torch.isfinite(leaf)).sum())
             raise UpdateError(
                 complain(f"{where}, leaf {name!r}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate")
             )
+
+
+def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
+    """Raise `UpdateError` unless `tree` has exactly the expected names and shapes."""
+    for name in sorted(expected.keys() ^ tree.keys()):
+        state = "no such leaf" if name in expected else "an extra leaf"
+        raise UpdateError(
+            complain(
+                f"{where}, leaf {name!r}",
+                expected=f"leaves {sorted(expected)}",
+                actual=state,
+                hint="the names published",
+            )
+        )
+    for name, shape in expected.items():
+        if tuple(tree[name].shape) != tuple(shape):
+            actual = tuple(tree[name].shape)
+            raise UpdateError(complain(f"{where}, leaf {name!r}", expected=f"shape {tuple(shape)}", actual=actual, hint="the shapes published"))
+
+
+def is_finite(leaf: Tensor) -> bool:
+    """Say whether a leaf holds neither NaN nor infinity, in one pass without a mask."""
+    if not leaf.is_floating_point() or not leaf.numel():
+        return True
+    low, high = leaf.aminmax()
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def to(tree: Mapping[str, Tensor], device: torch.device | str) -> Tree:

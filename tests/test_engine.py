@@ -181,6 +181,28 @@ def test_fed_prox_without_strength_is_fed_avg(net, clients):
     assert moved(held) < moved(final(bf.fed_avg(net, optimiser=bf.Sgd(0.005), **WORK), bf.InProcess(clients)).state)
 
 
+def test_tied_parameters_stay_tied(clients):
+    """Trees name a shared parameter once; training through it must reach both places."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    net[3].weight = net[1].weight
+    untouched = parameters(net)
+    state = final(bf.fed_avg(net, **WORK), bf.InProcess({"only": clients["client-000"]}), rounds=1).state
+    twin = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    twin[3].weight = twin[1].weight
+    twin.load_state_dict(net.state_dict())
+    optimiser = torch.optim.SGD(twin.parameters(), 0.05)
+    for batch in batches(clients["client-000"], 16, 4, Key(0, "train", 0, "only", "fit", "batches").generator()):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(twin(batch.inputs), batch.targets).backward()
+        optimiser.step()
+    assert set(state) == {"1.weight", "1.bias", "3.bias"}
+    # The caller's network is as it was.
+    assert net[3].weight is net[1].weight
+    assert isinstance(net[1].weight, torch.nn.Parameter)
+    assert tree_equal(parameters(net), untouched)
+    assert torch.allclose(state["1.weight"], twin[1].weight, atol=1e-6)
+
+
 def test_one_client_is_plain_training(net, clients):
     """FedAvg of one client is its own loop: the slow twin, written out."""
     data = clients["client-000"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from bayesfed.compress.wire import MAX_BYTES, Meta, pack, unpack
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, is_finite
 
 
 class Codec(Protocol):
@@ -73,7 +73,7 @@ class Cast:
         if not leaf.is_floating_point():
             return leaf
         narrow = leaf.to(_WIDTHS[self.bits])
-        if not bool(torch.isfinite(narrow).all()):
+        if not is_finite(narrow):
             largest = float(leaf.abs().max())
             raise WireError(
                 complain(

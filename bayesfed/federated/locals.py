@@ -135,17 +135,17 @@ class Descent:
         leaves = [leaf.requires_grad_() for leaf in trained.values()]
         optimiser = self.optimiser.build(leaves, self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)))
         observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
-        losses = torch.zeros(2, device=data.inputs.device)
+        losses = []
         # Dropout and its like draw from torch's global generator.
-        with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+        with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
             for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
                 optimiser.zero_grad()
                 loss, nll = self.objective.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
                 optimiser.step()
-                losses += torch.stack([loss.detach(), nll.detach()])
-        total, nll_total = (losses / self.steps).tolist()
+                losses.append((loss.detach(), nll.detach()))
+        total, nll_total = (float(torch.stack(values).mean()) for values in zip(*losses, strict=True))
         if not total - total == 0:
             raise DataError(complain("local training", expected="a finite loss", actual=total, hint="a smaller learning rate"))
         payload = self.objective.finish({name: leaf.detach() for name, leaf in trained.items()}, fixed)

@@ -11,7 +11,7 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -27,7 +27,7 @@ from bayesfed.inference.blocks import Blocks, Structured
 from bayesfed.inference.objectives import Terms, check_data
 from bayesfed.models.belief import SiteBelief
 from bayesfed.models.declared import Declared, Site
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, has_ties
 
 Spread = Literal["shared", "layer", "weight"]
 SHARED = "sd"
@@ -100,11 +100,15 @@ class MeanFieldElbo:
         for name in spreads.keys() - layers.keys() if self.sample else ():
             weights[name] = weights[name] + spreads[name].draw(noise)
         with sampled_outputs(self.declared.net, layers, noise):
-            output = functional_call(self.declared.net, weights, (batch.inputs,))
+            output = functional_call(self.declared.net, weights, (batch.inputs,), tie_weights=self._tied)
         nll = self.declared.likelihood.loss(output, batch.targets)
         if not self.use_prior:
             return Terms(nll, nll)
         return Terms(nll + self.declared.likelihood.temperature / observations * self.divergence(trained, fixed), nll)
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Hold nothing: weights are made from means and masks at every step."""
+        return nullcontext()
 
     def divergence(self, trained: Tree, fixed: Tree) -> Tensor:
         """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: (19)'s first term up to a constant."""
@@ -141,6 +145,10 @@ class MeanFieldElbo:
             weights[name] = (mean if mask is None else mean * mask).view(site.shape)
             spreads[name] = Noise(site, trained[spread_leaf(name, self.spread)], mask)
         return weights, spreads
+
+    @cached_property
+    def _tied(self) -> bool:
+        return has_ties(self.declared.net)
 
     @cached_property
     def _points(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ meaning whatever the likelihood's scale.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.models.likelihoods import Likelihood
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, placed
 
 
 class Terms(NamedTuple):
@@ -46,6 +47,10 @@ class Objective(Protocol):
         """
         ...
 
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Set up whatever `loss` needs for the length of a fit; the same leaves are trained inside the block."""
+        ...
+
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Return the leaves that travel back."""
         ...
@@ -67,9 +72,13 @@ class MaximumLikelihood:
         return {name: leaf.clone() for name, leaf in message.items()}, {}
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
-        """Return the mean loss of the batch."""
-        nll = self.likelihood.loss(functional_call(self.net, trained, (batch.inputs,)), batch.targets)
+        """Return the mean loss of the batch, of the leaves that are held."""
+        nll = self.likelihood.loss(self.net(batch.inputs), batch.targets)
         return Terms(nll, nll)
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Place the leaves in the network once: cheaper than a functional call a step."""
+        return placed(self.net, trained)
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Send every parameter."""
@@ -94,6 +103,10 @@ class Proximal:
     def start(self, message: Tree) -> tuple[Tree, Tree]:
         """Train every parameter and remember where it started."""
         return self.likelihood_part.start(message)[0], message
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Hold as the likelihood does."""
+        return self.likelihood_part.held(trained)
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
         """Return the mean loss plus the proximal term."""
