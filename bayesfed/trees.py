@@ -45,6 +45,11 @@ def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> Iterator[None]:
             slot[leaf] = value
 
 
+def running_statistics(module: nn.Module) -> list[str]:
+    """Name the floating-point buffers (batch norm's), which a forward pass changes behind every message's back."""
+    return [name for name, value in module.named_buffers() if value.is_floating_point()]
+
+
 def has_ties(module: nn.Module) -> bool:
     """Say whether two names share a parameter; a functional call need not look for ties where there are none."""
     return len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.named_parameters()))

@@ -8,12 +8,11 @@ both directions. The bare loop copies weights in memory, trains and averages: no
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 
 import torch
-from targets import interleaved, ratio, target
+from targets import interleaved, is_check, ratio, target
 from torch.nn import functional
 
 import bayesfed as bf
@@ -24,9 +23,7 @@ CLIENTS, ROWS, STEPS, BATCH = 10, 3000, 100, 64
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--check", action="store_true", help="fewer repeats; exit 1 if the target is missed")
-    check = arguments.parse_args().check
+    check = is_check(__doc__ or "")
     torch.set_num_threads(1)
     generator = bf.Key(0, "data").generator()
     data = {

@@ -9,10 +9,11 @@ network with unit Gaussian priors and `Trace_ELBO`.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyro
@@ -22,7 +23,7 @@ from pyro import optim
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroSample
-from targets import interleaved, ratio, target
+from targets import interleaved, is_check, ratio, target
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -32,13 +33,12 @@ from bayesfed.inference import MeanFieldElbo
 from bayesfed.inference.elbo import encode_inclusion
 
 STEPS, SD = 50, 0.02
+Step = Callable[[], object]
 
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--check", action="store_true", help="fewer repeats; exit 1 if the target is missed")
-    check = arguments.parse_args().check
+    check = is_check(__doc__ or "")
     torch.set_num_threads(1)
     generator = bf.Key(0, "data").generator()
     batch = bf.Dataset(torch.rand(64, 784, generator=generator), torch.randint(0, 10, (64,), generator=generator))
@@ -50,13 +50,19 @@ def main() -> int:
         "declared": declared(net, batch, masks),
         "AutoNormal": auto_normal(batch),
     }
-    seconds = interleaved({name: lambda step=step: [step() for _ in range(STEPS)] for name, step in work.items()}, 7 if check else 25)  # type: ignore[misc]
+    seconds = interleaved({name: partial(repeat, step) for name, step in work.items()}, 7 if check else 25)
     for name, values in seconds.items():
         print(f"{name:<14} median {1e3 * statistics.median(values) / STEPS:6.2f} ms a step, {ratio(values, seconds['hand']):.2f} x by hand")
     return 0 if target("declared step / hand-written step", ratio(seconds["declared"], seconds["hand"]), 1.5) else 1
 
 
-def deterministic(net: nn.Module, batch: bf.Dataset):  # type: ignore[no-untyped-def]
+def repeat(step: Step) -> None:
+    """Take the steps of one measurement."""
+    for _ in range(STEPS):
+        step()
+
+
+def deterministic(net: nn.Module, batch: bf.Dataset) -> Step:
     """Return a plain training step."""
     optimiser = torch.optim.Adam(net.parameters(), 1e-4, fused=True)
 
@@ -68,7 +74,7 @@ def deterministic(net: nn.Module, batch: bf.Dataset):  # type: ignore[no-untyped
     return step
 
 
-def hand(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]):  # type: ignore[no-untyped-def]
+def hand(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]) -> Step:
     """Return the same ELBO step with every line written out."""
     values = [value.detach().clone() for value in net.parameters()]
     means = [(value * mask).requires_grad_() for value, mask in zip(values[0::2], masks, strict=True)]
@@ -93,7 +99,7 @@ def hand(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]):  # type: ignor
     return step
 
 
-def declared(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]):  # type: ignore[no-untyped-def]
+def declared(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]) -> Step:
     """Return the step that a D-Turbo-VBI client takes."""
     model = bf.declare(net, likelihood=bf.Categorical(temperature=0.05))
     objective = MeanFieldElbo(model)
@@ -113,7 +119,7 @@ def declared(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]):  # type: i
     return step
 
 
-def auto_normal(batch: bf.Dataset):  # type: ignore[no-untyped-def]
+def auto_normal(batch: bf.Dataset) -> Step:
     """Return Pyro's own step."""
     pyro.clear_param_store()
     # Pyro's own types do not follow the indexing that makes a module of each layer.

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
+
+
+def is_check(description: str) -> bool:
+    """Read the command line every benchmark takes; return whether it is a check."""
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--check", action="store_true", help="fewer repeats; exit 1 if a target is missed")
+    return bool(arguments.parse_args().check)
 
 
 def interleaved(work: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:

@@ -24,11 +24,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from bayesfed.algorithms.baselines.fed_avg import draws_globally
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Adam, Descent, Optimiser, Schedule, constant
+from bayesfed.federated.locals import Adam, Descent, Optimiser, Schedule, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile
 from bayesfed.federated.servers import TurboStep, no_field
 from bayesfed.federated.views import Active

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
@@ -160,3 +160,8 @@ def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Itera
             order, start = torch.randperm(len(data), generator=generator).to(data.inputs.device), 0
         yield data[order[start : start + size]]
         start += size
+
+
+def draws_globally(net: nn.Module) -> bool:
+    """Say whether a forward pass draws from torch's global generator (dropout)."""
+    return any(type(module).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")) for module in net.modules())

@@ -144,40 +144,58 @@ class InProcess:
             yield task, answer(task, locals[task.phase], self._data[task.client], self._memory.get(task.client, {}))
 
     def _parallel(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        executor, waiting = self._start(locals), deque[tuple[Task, Future[Outcome]]]()
+        waiting = deque[tuple[Task, Future[Outcome]]]()
         for task in tasks:
-            waiting.append((task, executor.submit(_work, task, self._memory.get(task.client, {}))))
+            waiting.append((task, self._submit(locals, task)))
             if len(waiting) > 2 * self._workers:
-                yield self._finished(*waiting.popleft())
+                yield self._finished(locals, *waiting.popleft())
         while waiting:
-            yield self._finished(*waiting.popleft())
+            yield self._finished(locals, *waiting.popleft())
 
-    def _finished(self, task: Task, future: Future[Outcome]) -> tuple[Task, Outcome]:
+    def _submit(self, locals: Locals, task: Task) -> Future[Outcome]:
+        memory = self._memory.get(task.client, {})
+        try:
+            return self._start(locals).submit(_work, task, memory)
+        except BrokenProcessPool:
+            self.close()
+            return self._start(locals).submit(_work, task, memory)
+
+    def _finished(self, locals: Locals, task: Task, future: Future[Outcome]) -> tuple[Task, Outcome]:
         try:
             return task, future.result()
         except BrokenProcessPool:
-            self.close()
-            return task, ClientError(task.client, task.round, "worker", "a worker process died (out of memory?); it may have run another client")
+            # One worker's death takes the whole executor along; alone, it is this client's or it was another's.
+            return task, self._alone(locals, task)
+
+    def _alone(self, locals: Locals, task: Task) -> Outcome:
+        with self._executor_for(locals, workers=1) as executor:
+            try:
+                future: Future[Outcome] = executor.submit(_work, task, self._memory.get(task.client, {}))
+                return future.result()
+            except BrokenProcessPool:
+                return ClientError(task.client, task.round, "worker", "its worker process died (out of memory?); try workers=0 to see why")
 
     def _start(self, locals: Locals) -> Executor:
-        if self._executor and self._executor[1] is locals:
-            return self._executor[0]
-        self.close()
-        if self._kind == "thread":
-            shared = [phase for phase, local in locals.items() if local.uses_global_randomness]
-            if shared:
-                raise ArgumentError(
-                    complain(
-                        "InProcess", expected="locals with random streams of their own for threads", actual=f"phases {shared}", hint="kind='process'"
-                    )
-                )
-            executor: Executor = ThreadPoolExecutor(self._workers, initializer=_enter, initargs=(locals, self._data))
-        else:
+        if self._executor is None or self._executor[1] is not locals:
+            self.close()
+            self._executor = (self._executor_for(locals, self._workers), locals)
+        return self._executor[0]
+
+    def _executor_for(self, locals: Locals, workers: int) -> Executor:
+        if self._kind == "process":
             # Forked, not spawned: networks, priors and data sets reach the workers without pickling.
-            context = multiprocessing.get_context("fork")
-            executor = ProcessPoolExecutor(self._workers, context, _enter, (locals, self._data))
-        self._executor = (executor, locals)
-        return executor
+            return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _enter, (locals, self._data))
+        shared = [phase for phase, local in locals.items() if local.uses_global_randomness]
+        if shared:
+            raise ArgumentError(
+                complain(
+                    "InProcess",
+                    expected="locals with random streams of their own for threads",
+                    actual=f"phases {shared}",
+                    hint="kind='process'",
+                )
+            )
+        return ThreadPoolExecutor(workers, initializer=_enter, initargs=(locals, self._data))
 
 
 # What a worker thread or process holds: filled once when it starts.

@@ -21,7 +21,7 @@ from bayesfed.models.ising import Ising, IsingSupport
 from bayesfed.models.likelihoods import Categorical, Likelihood
 from bayesfed.models.precisions import Gammas
 from bayesfed.models.prior import Prior
-from bayesfed.trees import Tree, parameters
+from bayesfed.trees import Tree, parameters, running_statistics
 
 Predicate = Callable[[str, nn.Module], bool]
 
@@ -140,8 +140,7 @@ def declare(net: nn.Module, prior: Prior | None = None, *, where: Predicate = we
         raise PriorError(
             complain("declare", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
         )
-    running = [name for name, buffer in net.named_buffers() if buffer.is_floating_point()]
-    if running:
+    if running := running_statistics(net):
         raise PriorError(
             complain("declare", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )

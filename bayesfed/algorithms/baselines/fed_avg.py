@@ -10,14 +10,14 @@ from torch import nn
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant
+from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile
 from bayesfed.federated.servers import Average
 from bayesfed.federated.views import Whole
 from bayesfed.inference.objectives import MaximumLikelihood, Objective
 from bayesfed.keys import Key
 from bayesfed.models.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, parameters, shapes
+from bayesfed.trees import Tree, parameters, running_statistics, shapes
 
 
 def fed_avg(
@@ -57,8 +57,7 @@ def average_of(
     codec: Codec | None,
 ) -> Algorithm:
     """Average whole models trained on any objective: what FedAvg and FedProx share."""
-    running = [buffer for buffer, value in net.named_buffers() if value.is_floating_point()]
-    if running:
+    if running := running_statistics(net):
         raise ArgumentError(
             complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )
@@ -70,8 +69,3 @@ def average_of(
 
     local = Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
     return Algorithm(name, initial, (Phase("train", assign, local, Average(), Digital()),), lambda state: Model(net, state))
-
-
-def draws_globally(net: nn.Module) -> bool:
-    """Say whether a forward pass draws from torch's global generator (dropout)."""
-    return any(type(module).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")) for module in net.modules())
