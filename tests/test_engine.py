@@ -380,7 +380,7 @@ def test_early_stopping_and_keeping(net, clients, digits):
     assert sorted(frames) == [0, 1]
 
 
-def test_runs_on_the_meta_of_its_arguments(declared, clients):
+def test_the_published_and_the_structured_guide_prune_differently(declared, clients):
     """Published blocks and the structured guide both run, and prune differently."""
     densities = {
         blocks: final(turbo(declared, clients, blocks=blocks), bf.InProcess(clients)).server["density"] for blocks in (Structured(), MeanField())
@@ -394,3 +394,11 @@ def test_schedules():
     assert cosine(0.2, 1)(0) == 1.0
     assert inverse(10.0)(10) == 0.5
     assert [ramp(-2.0, 4)(i) for i in (0, 2, 4, 8)] == [0.0, -1.0, -2.0, -2.0]
+
+
+def test_profiles_carry_what_the_server_knows_of_a_device(clients):
+    pool = bf.InProcess(clients, devices={"client-001": {"power_w": 0.1}})
+    assert [(profile.samples, dict(profile.device)) for profile in pool.profiles][:2] == [
+        (len(clients["client-000"]), {}),
+        (len(clients["client-001"]), {"power_w": 0.1}),
+    ]
