@@ -5,9 +5,9 @@
     python examples/fashion_mnist.py --seeds 0 --rounds 1
 
 MLP 784-256-256-10, 10 clients, Dirichlet 0.5, 40 rounds of 50 local Adam steps of 64, cosine learning rate, 16-bit values for all.
-Learning rates were searched over 5e-4 to 4e-3 for FedAvg and 1e-3
-to 5e-3 for D-Turbo-VBI, on seeds 0 and 1, by test accuracy: there is no validation split, so read small gaps with care. "Independent" is the clustered run with a prior without
-neighbours, its log-odds chosen for the same density.
+Learning rates were searched over 5e-4 to 4e-3 for FedAvg and 1e-3 to 5e-3 for D-Turbo-VBI, on seeds 0 and 1, by test accuracy:
+there is no validation split, so read small gaps with care. "Independent" is the clustered run with a prior without neighbours,
+its log-odds chosen for about the same density.
 """
 
 from __future__ import annotations
