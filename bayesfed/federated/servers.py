@@ -139,8 +139,9 @@ class TurboStep:
                 f"{name}.evidence": support.evidence,
                 f"{name}.messages": support.messages,
             }
-            totals.add(name, old, self.belief_of(site, result), found.residual, found.sweeps, found.converged)
-            totals.kl += float(kl_divergence(self.belief_of(site, result), support.prior_log_odds, site.precision))
+            new = self.belief_of(site, result)
+            totals.add(name, old, new, found.residual, found.sweeps, found.converged)
+            totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
         return result, totals.info()
 
     def belief(self, state: Tree) -> Belief:
