@@ -5,7 +5,7 @@
 >>> clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
 
 Rooms, lowest first: `errors`, `keys`, `trees`; `compress`, `data`; `models`; `inference`; `federated`; `algorithms`,
-`inspect`; `run`; `testing`. A lower room never imports a higher one.
+`inspect`; `running`; `testing`. A lower room never imports a higher one.
 """
 
 from __future__ import annotations
@@ -27,18 +27,24 @@ if TYPE_CHECKING:
     from bayesfed.federated import Adam as Adam
     from bayesfed.federated import InProcess as InProcess
     from bayesfed.federated import Sgd as Sgd
+    from bayesfed.inference import Exchange as Exchange
+    from bayesfed.inference import FactorGraph as FactorGraph
+    from bayesfed.inference import calibrate as calibrate
+    from bayesfed.inference import infer as infer
     from bayesfed.keys import Key as Key
     from bayesfed.models import BernoulliGamma as BernoulliGamma
     from bayesfed.models import Categorical as Categorical
+    from bayesfed.models import ClusteredSupport as ClusteredSupport
     from bayesfed.models import Independent as Independent
     from bayesfed.models import MarkovGrid as MarkovGrid
+    from bayesfed.models import Neighbourhood as Neighbourhood
     from bayesfed.models import Normal as Normal
     from bayesfed.models import Prior as Prior
     from bayesfed.models import cnn as cnn
     from bayesfed.models import declare as declare
     from bayesfed.models import mlp as mlp
-    from bayesfed.run import Result as Result
-    from bayesfed.run import run as run
+    from bayesfed.running import Result as Result
+    from bayesfed.running import run as run
 
 __version__ = "0.1.0"
 
@@ -48,9 +54,22 @@ _HOME = {
     "bayesfed.compress": ["Cast"],
     "bayesfed.data": ["Dataset", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
     "bayesfed.federated": ["Adam", "InProcess", "Sgd"],
+    "bayesfed.inference": ["Exchange", "FactorGraph", "calibrate", "infer"],
     "bayesfed.keys": ["Key"],
-    "bayesfed.models": ["BernoulliGamma", "Categorical", "Independent", "MarkovGrid", "Normal", "Prior", "cnn", "declare", "mlp"],
-    "bayesfed.run": ["Result", "run"],
+    "bayesfed.models": [
+        "BernoulliGamma",
+        "Categorical",
+        "ClusteredSupport",
+        "Independent",
+        "MarkovGrid",
+        "Neighbourhood",
+        "Normal",
+        "Prior",
+        "cnn",
+        "declare",
+        "mlp",
+    ],
+    "bayesfed.running": ["Result", "run"],
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names}
 __all__ = sorted(_WHERE)  # noqa: PLE0605
@@ -59,7 +78,6 @@ __all__ = sorted(_WHERE)  # noqa: PLE0605
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'bayesfed' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}")
-    # The module `bayesfed.run` and the function of that name share an attribute: the function wins.
     value = getattr(importlib.import_module(_WHERE[name]), name)
     globals()[name] = value
     return value

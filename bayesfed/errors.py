@@ -58,6 +58,14 @@ class OrderingWarning(UserWarning):
     """A support coupling strong enough that whole layers switch on or off together."""
 
 
+class DensityWarning(UserWarning):
+    """A support prior whose density is not the one its transitions suggest."""
+
+
+class MultistableWarning(UserWarning):
+    """Message passing with several fixed points: marginals depend on where it starts."""
+
+
 class ConvergenceWarning(UserWarning):
     """Message passing stopped before its messages settled."""
 

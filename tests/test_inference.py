@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import networkx as nx
 import pytest
 import torch
 from pyro import poutine
@@ -12,14 +11,13 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.compress import pack_mask
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, ConvergenceWarning
-from bayesfed.inference import MeanField, MeanFieldElbo, Structured, from_networkx, kl_divergence, sum_product, support_evidence
+from bayesfed.inference import MeanField, MeanFieldElbo, Structured, kl_divergence, support_evidence
 from bayesfed.inference.elbo import decode_inclusion, encode_inclusion
-from bayesfed.inference.turbo import Exchange, SupportState, start
+from bayesfed.inference.turbo import Exchange, SupportState
 from bayesfed.keys import Key, forked
 from bayesfed.models import Gammas, MarkovGrid, SiteBelief, guide
 from bayesfed.testing import LawError, check_blocks
-from bayesfed.testing.beliefs import enumerate_log_odds, random_state
+from bayesfed.testing.beliefs import random_state
 
 
 @pytest.mark.parametrize("blocks", [Structured(), MeanField()])
@@ -106,102 +104,6 @@ def test_the_exact_divergence_agrees_with_pyro_draws(blocks):
     assert abs(float(draws.mean()) - exact) < 5 * float(draws.std()) / math.sqrt(len(draws))
 
 
-# Sum-product
-
-
-def tree(kind, seed):
-    graph = {
-        "chain": nx.path_graph(9),
-        "star": nx.star_graph(8),
-        "tree": nx.random_labeled_tree(12, seed=seed),
-        "forest": nx.disjoint_union(nx.path_graph(4), nx.path_graph(5)),
-    }[kind]
-    random = Key(seed, "tree").numpy()
-    for node in graph:
-        graph.nodes[node]["field"] = float(random.normal())
-    for edge in graph.edges:
-        graph.edges[edge]["coupling"] = float(2 * random.normal())
-    return from_networkx(graph)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["chain", "star", "tree", "forest"])
-def test_sum_product_is_exact_on_trees(kind, seed):
-    model = tree(kind, seed)
-    evidence = 3 * torch.randn(model.shape, generator=Key(seed, "evidence").generator(), dtype=torch.float64)
-    found = sum_product(model, evidence, tolerance=1e-14)
-    assert found.converged
-    assert float((found.belief - enumerate_log_odds(model, evidence)).abs().max()) < 1e-9
-    assert torch.equal(found.belief, evidence + found.extrinsic)
-
-
-@pytest.mark.parametrize("kind", ["chain", "star", "tree"])
-def test_extrinsic_ignores_a_variables_own_evidence_on_trees(kind):
-    model = tree(kind, 0)
-    evidence = torch.randn(model.shape, generator=Key(0, "evidence").generator(), dtype=torch.float64)
-    before = sum_product(model, evidence, tolerance=1e-14).extrinsic
-    for i in range(len(evidence)):
-        moved = evidence.clone()
-        moved[i] += 5
-        # Zero but for the last bit of the cavity's subtraction.
-        assert abs(float(sum_product(model, moved, tolerance=1e-14).extrinsic[i] - before[i])) < 1e-14
-
-
-def test_sum_product_matches_plain_loopy_belief_propagation():
-    """The slow twin: dictionaries of normalised two-state messages, one at a time, on a 4 x 5 grid."""
-    model = MarkovGrid(0.62, 0.58, field=-0.2).lower((4, 5))
-    evidence = torch.randn(4, 5, generator=Key(0, "e").generator(), dtype=torch.float64)
-    unary = (evidence.reshape(-1) + model.field.double()).tolist()
-    couplings = {}
-    for (i, j), k in zip(model.edges.T.tolist(), model.coupling.double().tolist(), strict=True):
-        couplings[i, j] = couplings[j, i] = k
-    messages = dict.fromkeys(couplings, (0.5, 0.5))
-    for _ in range(200):
-        for i, j in messages:
-            into = [math.prod(messages[k, to][s] for k, to in messages if to == i and k != j) for s in (0, 1)]
-            out = [sum(math.exp(unary[i] * a + couplings[i, j] * a * b) * into[a] for a in (0, 1)) for b in (0, 1)]
-            messages[i, j] = (out[0] / sum(out), out[1] / sum(out))
-    slow = [unary[i] + sum(math.log(messages[k, to][1] / messages[k, to][0]) for k, to in messages if to == i) for i in range(20)]
-    fast = sum_product(model, evidence, tolerance=1e-13).belief.reshape(-1)
-    assert fast.tolist() == pytest.approx(slow, abs=1e-9)
-
-
-def test_warm_start_and_transpose_find_the_same_fixed_point():
-    model, evidence = MarkovGrid(0.6, 0.64).lower((6, 9)), torch.randn(6, 9, generator=Key(0, "e").generator(), dtype=torch.float64)
-    cold = sum_product(model, evidence, tolerance=1e-12)
-    warm = sum_product(model, evidence, messages=cold.messages, tolerance=1e-12)
-    assert warm.sweeps <= 2
-    turned = sum_product(MarkovGrid(0.64, 0.6).lower((9, 6)), evidence.T.contiguous(), tolerance=1e-12)
-    assert float((turned.belief.T - cold.belief).abs().max()) < 1e-6
-
-
-def test_sum_product_says_that_it_did_not_converge():
-    with pytest.warns(bf.errors.OrderingWarning):
-        model = MarkovGrid(0.9, 0.9).lower((12, 12))
-    evidence = torch.randn(12, 12, generator=Key(0, "e").generator(), dtype=torch.float64)
-    with pytest.warns(ConvergenceWarning, match="after 3 sweeps"):
-        found = sum_product(model, evidence, max_sweeps=3)
-    assert not found.converged
-    assert found.residual > 1e-4
-
-
-def test_sum_product_stays_finite_at_the_edge():
-    with pytest.warns(bf.errors.OrderingWarning):
-        model = MarkovGrid(1 - 1e-6, 1 - 1e-6).lower((8, 8))
-    for dtype in (torch.float32, torch.float64):
-        evidence = 40 * torch.randn(8, 8, generator=Key(0, "e").generator()).sign().to(dtype)
-        assert bool(torch.isfinite(sum_product(model, evidence, warn=False).belief).all())
-
-
-def test_sum_product_refuses_bad_evidence():
-    model = MarkovGrid().lower((3, 3))
-    for evidence in (torch.zeros(9), torch.full((3, 3), math.nan)):
-        with pytest.raises(ArgumentError, match="finite log-odds of shape"):
-            sum_product(model, evidence)
-    with pytest.raises(ArgumentError, match=r"sum_product messages: expected shape \(24,\)"):
-        sum_product(model, torch.zeros(3, 3), messages=torch.zeros(3))
-
-
 # Turbo
 
 
@@ -213,12 +115,12 @@ def test_a_neighbours_message_brings_an_inactive_entry_back():
     log_odds[1, 1], evidence[1, 1] = -0.5, -1.0
     strong = torch.where(log_odds > 0, 2.0, 0.0)
     belief = SiteBelief(strong, torch.tensor(0.01), log_odds, one, one)
-    state = replace(start(site), evidence=evidence)
+    state = replace(Exchange().start(site), evidence=evidence)
     after, state, _ = Exchange(tolerance=1e-6).run(site, belief, state, Structured())
     assert bool(after.active[1, 1])
     assert float(state.evidence[1, 1]) == -1.0
     weak = replace(belief, mean=torch.zeros(3, 3))
-    assert not bool(Exchange(tolerance=1e-6).run(site, weak, replace(start(site), evidence=evidence), Structured())[0].active[1, 1])
+    assert not bool(Exchange(tolerance=1e-6).run(site, weak, replace(Exchange().start(site), evidence=evidence), Structured())[0].active[1, 1])
 
 
 def test_one_turn_settles_the_structured_guide():
@@ -226,7 +128,7 @@ def test_one_turn_settles_the_structured_guide():
     site = declared.sites["1.weight"]
     one = torch.ones(2, 1, 1)
     belief = SiteBelief(declared.initial["1.weight"], torch.tensor(0.05), torch.full(site.matrix, 5.0), one, one)
-    first, second = (Exchange(turns=turns, tolerance=1e-7).run(site, belief, start(site), Structured())[0] for turns in (1, 3))
+    first, second = (Exchange(turns=turns, tolerance=1e-7).run(site, belief, Exchange().start(site), Structured())[0] for turns in (1, 3))
     assert torch.allclose(first.log_odds, second.log_odds, atol=1e-4)
 
 
@@ -235,10 +137,10 @@ def test_exchanged_messages_are_extrinsic():
     site = declared.sites["1.weight"]
     one = torch.ones(2, 1, 1)
     belief = SiteBelief(declared.initial["1.weight"], torch.tensor(0.05), torch.full(site.matrix, 5.0), one, one)
-    after, state, _ = Exchange().run(site, belief, start(site), Structured(), field=-0.7)
+    after, state, _ = Exchange().run(site, belief, Exchange().start(site), Structured(), field=-0.7)
     assert torch.allclose(after.log_odds, state.evidence + state.prior_log_odds, atol=1e-5)
     assert torch.allclose(state.evidence, support_evidence(belief.second_moment, site.precision))
-    without = Exchange().run(site, belief, start(site), Structured())[0]
+    without = Exchange().run(site, belief, Exchange().start(site), Structured())[0]
     assert float(after.log_odds.mean()) < float(without.log_odds.mean()) - 0.7 + 1e-4
     assert isinstance(state, SupportState)
 

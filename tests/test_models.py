@@ -14,20 +14,29 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, DataError, OrderingWarning, PriorError
-from bayesfed.inference import Structured, from_networkx, to_networkx
+from bayesfed.inference import Structured
 from bayesfed.keys import Key, forked
-from bayesfed.models import IsingSupport, SiteBelief, Transition, guide, weight_matrices
+from bayesfed.models import Neighbourhood, SiteBelief, Transition, guide, weight_matrices
 from bayesfed.models.ising import Ising
 from bayesfed.models.supports import neighbour_share
 from bayesfed.testing import check_support
 
 
+@pytest.mark.filterwarnings("ignore::bayesfed.errors.DensityWarning")
 @pytest.mark.parametrize(
-    "support",
-    [bf.Independent(0.2), bf.MarkovGrid(0.6, 0.55), bf.MarkovGrid(0.4, 0.6, field=-1.0), bf.MarkovGrid(Transition(0.7, 0.55), Transition(0.6, 0.5))],
+    ("support", "inputs"),
+    [
+        (bf.Independent(0.2), None),
+        (bf.MarkovGrid(0.6, 0.55), None),
+        (bf.MarkovGrid(0.4, 0.6, field=-1.0), None),
+        (bf.MarkovGrid(Transition(0.7, 0.55), Transition(0.6, 0.5)), None),
+        (bf.MarkovGrid(0.6, 0.62, field=-0.5, patch=(2, 3)), 6),
+        (Neighbourhood(nx.cycle_graph(5), 0.6, -0.4), 5),
+        (Neighbourhood(nx.path_graph(4), 0.8), 4),
+    ],
 )
-def test_supports_obey_the_laws(support):
-    check_support(support)
+def test_supports_obey_the_laws(support, inputs):
+    check_support(support, inputs=inputs)
 
 
 def test_the_grid_is_the_product_of_its_transitions():
@@ -77,34 +86,6 @@ def test_strong_couplings_warn_and_say_what_will_happen():
 def test_bad_declarations_are_refused(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
-
-
-def test_gibbs_draws_match_enumeration():
-    model = bf.MarkovGrid(0.6, 0.6, field=-0.3).lower((3, 3))
-    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=9))).reshape(-1, 3, 3)
-    exact = (torch.softmax(model.energy(states), 0)[:, None, None] * states).sum(0)
-    with forked(Key(0, "gibbs")):
-        drawn = IsingSupport(model).sample((20_000,)).mean(0)
-    # Bernoulli means of 20,000 independent chains: sd at most 0.0036.
-    assert float((drawn - exact).abs().max()) < 0.02
-
-
-def test_networkx_round_trip():
-    graph = nx.petersen_graph()
-    nx.set_edge_attributes(graph, 0.4, "coupling")
-    nx.set_node_attributes(graph, -0.2, "field")
-    model = from_networkx(graph)
-    back = to_networkx(model)
-    assert back.adj == graph.adj
-    assert back.nodes(data=True) == graph.nodes(data=True)
-    for bad, words in (
-        (nx.DiGraph([(0, 1)]), "simple undirected"),
-        (nx.Graph(), "simple undirected"),
-        (nx.Graph([(0, 1)]), "a finite 'coupling'"),
-        (nx.Graph([(0, 0, {"coupling": 1.0})]), "two ends"),
-    ):
-        with pytest.raises(ArgumentError, match=words):
-            from_networkx(bad)
 
 
 def test_declare_chooses_by_predicate(net):

@@ -17,7 +17,7 @@ def test_it_learns_digits_sparsely(digits, clients):
     net = bf.mlp([64, 64, 10], bf.Key(0, "net"))
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.1))
     algorithm = bf.d_turbo_vbi(declared, observations=len(train), steps=40, batch_size=32, optimiser=bf.Adam(4e-3))
-    result = bf.run(algorithm, clients, rounds=10, test=test, progress=False)
+    result = bf.run(algorithm, clients, rounds=15, test=test, progress=False)
     assert result.final("accuracy") > 0.9
     assert result.final("density") < 0.2
     elbos = [value for _, value in result.series("elbo")]

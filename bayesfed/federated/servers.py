@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,8 @@ from bayesfed.federated.protocols import Info
 from bayesfed.federated.update import Kind, Reducer, Sum, Update
 from bayesfed.inference.blocks import Blocks, Structured, kl_divergence
 from bayesfed.inference.elbo import Spread, encode_inclusion, spread_leaf
-from bayesfed.inference.turbo import Exchange, SupportState, start
+from bayesfed.inference.inferred import Inferred
+from bayesfed.inference.turbo import Exchange, SupportState
 from bayesfed.models.belief import Belief, SiteBelief
 from bayesfed.models.declared import Declared, Site
 from bayesfed.trees import Tree
@@ -61,6 +63,10 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
     return lambda round: to * min(1.0, round / rounds)
 
 
+# What of a site's state stays with the server.
+SECRET = ("log_odds", "prior_log_odds", "evidence", "messages", "transitions")
+
+
 @dataclass(frozen=True)
 class TurboStep:
     """Average mu and sigma, then update q(rho) and q(s) in closed form and exchange with the support graph.
@@ -68,8 +74,8 @@ class TurboStep:
     The mean of mu and of sigma, (23), is the Wasserstein-2 barycentre of diagonal Gaussians. It sees only sums.
 
     State, for each site: ``mean``, ``log_odds`` of q(s), ``prior_log_odds`` (the message v_{h -> s}), ``evidence`` (the
-    message v_{eta -> s}), ``messages`` (warm start of Module B); the sd leaves; the points. An inactive entry holds mean 0 and
-    the spike's sd, is neither sent nor trained, and keeps the evidence it was switched off with.
+    message v_{eta -> s}), ``messages`` (warm start of Module B), ``transitions`` (of the grid, if learned); the sd leaves; the points.
+    An inactive entry holds mean 0 and the spike's sd, is neither sent nor trained, and keeps the evidence it was switched off with.
 
     Parameters
     ----------
@@ -95,7 +101,7 @@ class TurboStep:
         """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
         state: Tree = {name: leaf for name, leaf in points.items() if name not in self.declared.sites}
         for name, site in self.declared.sites.items():
-            support = start(site)
+            support = self.exchange.start(site)
             state |= {
                 f"{name}.mean": points[name].reshape(site.matrix).clone(),
                 # Certain at first: nothing has been seen that could switch an entry off.
@@ -103,13 +109,14 @@ class TurboStep:
                 f"{name}.prior_log_odds": support.prior_log_odds,
                 f"{name}.evidence": support.evidence,
                 f"{name}.messages": support.messages,
+                f"{name}.transitions": support.transitions,
                 spread_leaf(name, self.spread): torch.full(site.matrix if self.spread == "weight" else (), sd),
             }
         return state
 
     def publish(self, state: Tree, version: int | None) -> Tree:
         """Publish means, one-byte inclusion probabilities, sds and points."""
-        hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in ("log_odds", "prior_log_odds", "evidence", "messages")}
+        hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET}
         inclusion = {f"{name}.inclusion": encode_inclusion(torch.sigmoid(state[f"{name}.log_odds"])) for name in self.declared.sites}
         return {name: leaf for name, leaf in state.items() if name not in hidden} | inclusion
 
@@ -138,9 +145,10 @@ class TurboStep:
                 f"{name}.prior_log_odds": support.prior_log_odds,
                 f"{name}.evidence": support.evidence,
                 f"{name}.messages": support.messages,
+                f"{name}.transitions": support.transitions,
             }
             new = self.belief_of(site, result)
-            totals.add(name, old, new, found.residual, found.sweeps, found.converged)
+            totals.add(name, old, new, found)
             totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
         return result, totals.info()
 
@@ -158,7 +166,7 @@ class TurboStep:
 
     def support_of(self, name: str, state: Tree) -> SupportState:
         """Return one site's support messages."""
-        return SupportState(state[f"{name}.prior_log_odds"], state[f"{name}.evidence"], state[f"{name}.messages"])
+        return SupportState(*(state[f"{name}.{leaf}"] for leaf in ("prior_log_odds", "evidence", "messages", "transitions")))
 
 
 class _Totals:
@@ -166,16 +174,20 @@ class _Totals:
 
     def __init__(self) -> None:
         self.active = self.entries = self.returned = self.removed = self.sweeps = 0
-        self.residual, self.kl, self.converged, self.layers = 0.0, 0.0, True, dict[str, float]()
+        self.residual, self.multistable, self.kl, self.converged, self.layers = 0.0, 0.0, 0.0, True, dict[str, float]()
 
-    def add(self, name: str, old: SiteBelief, new: SiteBelief, residual: float, sweeps: int, converged: bool) -> None:
+    def add(self, name: str, old: SiteBelief, new: SiteBelief, found: Inferred) -> None:
+        entries = new.active.numel()
         self.active += int(new.active.sum())
-        self.entries += new.active.numel()
+        self.entries += entries
         self.returned += int((new.active & ~old.active).sum())
         self.removed += int((old.active & ~new.active).sum())
-        self.residual, self.sweeps = max(self.residual, residual), max(self.sweeps, sweeps)
-        self.converged &= converged
-        self.layers[f"density/{name}"] = float(new.active.float().mean())
+        self.residual, self.sweeps = max(self.residual, found.residual), max(self.sweeps, found.sweeps)
+        self.converged &= found.converged
+        self.multistable += math.nan if found.multistable_share is None else entries * found.multistable_share
+        self.layers |= {f"density/{name}": float(new.active.float().mean()), f"bp_residual/{name}": found.residual}
+        if found.multistable_share is not None:
+            self.layers[f"bp_multistable/{name}"] = found.multistable_share
 
     def info(self) -> Info:
         return {
@@ -185,6 +197,7 @@ class _Totals:
             "bp_residual": self.residual,
             "bp_sweeps": float(self.sweeps),
             "bp_converged": float(self.converged),
+            **({} if math.isnan(self.multistable) else {"bp_multistable": self.multistable / self.entries}),
             "kl": self.kl,
             **self.layers,
         }

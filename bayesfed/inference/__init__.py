@@ -2,22 +2,30 @@
 
 from bayesfed.inference.blocks import MeanField, Structured, kl_divergence, support_evidence
 from bayesfed.inference.elbo import MeanFieldElbo
-from bayesfed.inference.graphs import from_networkx, to_networkx
+from bayesfed.inference.factor_graph import FactorGraph
+from bayesfed.inference.flat import TableGroup, Tables
+from bayesfed.inference.infer import infer, log_z
+from bayesfed.inference.inferred import Inferred
 from bayesfed.inference.objectives import MaximumLikelihood, Objective, Proximal
-from bayesfed.inference.sum_product import Messages, SumProduct, sum_product
+from bayesfed.inference.transitions import calibrate, maximise
+from bayesfed.inference.turbo import Exchange
 
 __all__ = [
+    "Exchange",
+    "FactorGraph",
+    "Inferred",
     "MaximumLikelihood",
     "MeanField",
     "MeanFieldElbo",
-    "Messages",
     "Objective",
     "Proximal",
     "Structured",
-    "SumProduct",
-    "from_networkx",
+    "TableGroup",
+    "Tables",
+    "calibrate",
+    "infer",
     "kl_divergence",
-    "sum_product",
+    "log_z",
+    "maximise",
     "support_evidence",
-    "to_networkx",
 ]

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError, complain
-from bayesfed.models.ising import Ising, IsingSupport
+from bayesfed.models.clustered import ClusteredSupport
+from bayesfed.models.grid import Grid
+from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood
 from bayesfed.models.precisions import Gammas
 from bayesfed.models.prior import Prior
@@ -38,7 +40,7 @@ class Site:
     name: str
     shape: tuple[int, ...]
     matrix: tuple[int, int]
-    support: Ising
+    support: Grid | Ising
     precision: Gammas
 
     @property
@@ -92,7 +94,7 @@ class Declared:
         """
         weights = {}
         for name, site in self.sites.items():
-            prior = IsingSupport(site.support) if log_odds is None else dist.Bernoulli(logits=log_odds[name]).to_event(2)
+            prior = ClusteredSupport(site.support) if log_odds is None else dist.Bernoulli(logits=log_odds[name]).to_event(2)
             support = pyro.sample(f"{name}.s", prior)
             precision = pyro.sample(f"{name}.rho", dist.Gamma(*site.precision.of(support)).to_event(2))
             weights[name] = pyro.sample(f"{name}.w", self.prior.weight.given(precision)).reshape(site.shape)

@@ -1,28 +1,32 @@
-"""Pairwise binary models: what every support prior is lowered to.
+"""Pairwise binary models on any graph: what a support prior is lowered to when it is no grid.
 
 ``log p(s) = sum_i field_i s_i + sum_(i,j) coupling_ij s_i s_j - log Z``,  s in {0, 1}^n.
 
-Any 2 x 2 table of log weights has this form up to a constant, so asymmetric Markov chains
+Any finite 2 x 2 table of log weights has this form up to a constant, so asymmetric Markov chains
 need no other kernel. In the spin notation of physics the coupling here is 4 J.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cached_property
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, complain
 
 
-@dataclass(frozen=True)
+def pairs(left: Tensor, right: Tensor) -> Tensor:
+    """Return edges ``(2, E)`` between the entries of two index tensors of one shape."""
+    return torch.stack([left.reshape(-1), right.reshape(-1)])
+
+
+# Compared by identity: what was worked out for a model is kept beside it.
+@dataclass(frozen=True, eq=False)
 class Ising:
-    """A pairwise binary model over n variables arranged as ``shape``.
+    """A pairwise binary model over n variables, or several independent copies of one, arranged as ``shape``.
 
     Parameters
     ----------
@@ -33,7 +37,7 @@ class Ising:
     coupling
         ``(E,)`` bonus in nats when both ends are 1.
     shape
-        How the variables are arranged; its product is n.
+        How the variables are arranged; its product is n times the number of copies.
     colours
         ``(n,)`` a proper colouring: neighbours differ. Messages leave one colour at a time.
     """
@@ -48,71 +52,51 @@ class Ising:
         count = self.field.numel()
         good = (
             self.field.shape == (count,)
+            and count > 0
             and self.edges.shape == (2, self.coupling.numel())
             and self.colours.shape == (count,)
-            and torch.Size(self.shape).numel() == count
+            and math.prod(self.shape) % count == 0
         )
         if not good:
             shapes = tuple(map(tuple, (self.field.shape, self.edges.shape, self.coupling.shape, self.colours.shape)))
             raise ArgumentError(
-                complain("Ising", expected=f"shapes (n,), (2, E), (E,), (n,) with n = prod{self.shape}", actual=shapes, hint="flat tensors")
+                complain("Ising", expected=f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}", actual=shapes, hint="flat tensors")
             )
         left, right = self.edges
         if self.coupling.numel() and bool((self.colours[left] == self.colours[right]).any()):
             raise ArgumentError(complain("Ising", expected="neighbours of different colours", actual="equal ones", hint="a proper colouring"))
 
+    @property
+    def copies(self) -> int:
+        """How many independent models the arrangement holds."""
+        return math.prod(self.shape) // self.field.numel()
+
+    def ising(self) -> Ising:
+        """Return itself: what every pairwise model can be turned into."""
+        return self
+
+    @cached_property
+    def is_forest(self) -> bool:
+        """Whether the graph has no cycle."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        count = self.field.numel()
+        matrix = coo_array((torch.ones(self.edges.shape[1]).numpy(), tuple(self.edges.cpu().numpy())), shape=(count, count))
+        parts = connected_components(matrix, directed=False)[0]
+        return self.edges.shape[1] == count - int(parts)
+
     def energy(self, support: Tensor) -> Tensor:
         """Return the unnormalised log probability of supports ``(..., *shape)`` as ``(...)``."""
-        flat = support.to(self.field.dtype).reshape(*support.shape[: support.ndim - len(self.shape)], -1)
+        batch = support.shape[: support.ndim - len(self.shape)]
+        flat = support.to(self.field.dtype).reshape(*batch, self.copies, -1)
         left, right = self.edges
-        return flat @ self.field + (flat[..., left] * flat[..., right]) @ self.coupling
+        return (flat @ self.field + (flat[..., left] * flat[..., right]) @ self.coupling).sum(-1)
 
     def strength(self) -> float:
         """Return the largest coupling in spin units, |J| = |coupling| / 4."""
         return float(self.coupling.abs().max()) / 4 if self.coupling.numel() else 0.0
 
-    def to(self, device: torch.device | str) -> Ising:
-        """Return the same model with its tensors on `device`."""
-        field, edges, coupling, colours = (tensor.to(device) for tensor in (self.field, self.edges, self.coupling, self.colours))
-        return Ising(field, edges, coupling, self.shape, colours)
-
-
-class IsingSupport(TorchDistribution):
-    """An Ising model as a Pyro distribution over ``shape``: `log_prob` up to ``log Z``, `sample` by Gibbs sweeps.
-
-    The normaliser is left out because it is a constant of the declared prior; it is zero, and
-    `sample` exact, when there are no edges. With edges `sample` runs `sweeps` colour-wise Gibbs
-    sweeps from independent fields, close to exact below the ordering threshold (|J| < 0.35).
-    """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch declares it as a plain dict
-    support = constraints.boolean
-    has_enumerate_support = False
-
-    def __init__(self, ising: Ising, sweeps: int = 30) -> None:
-        self.ising, self.sweeps = ising, sweeps
-        super().__init__(event_shape=torch.Size(ising.shape), validate_args=False)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the energy less the part of ``log Z`` that is known without summing over supports."""
-        free = torch.nn.functional.softplus(self.ising.field).sum() if not self.ising.coupling.numel() else 0.0
-        return self.ising.energy(value) - free
-
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw supports ``(*sample_shape, *shape)`` from torch's global generator."""
-        ising = self.ising
-        flat = torch.bernoulli(torch.sigmoid(ising.field).expand(*sample_shape, -1))
-        left, right = ising.edges
-        for _ in range(self.sweeps if ising.coupling.numel() else 0):
-            for colour in ising.colours.unique():
-                pull = ising.field.expand_as(flat).clone()
-                pull.index_add_(-1, right, flat[..., left] * ising.coupling)
-                pull.index_add_(-1, left, flat[..., right] * ising.coupling)
-                flat = torch.where(ising.colours == colour, torch.bernoulli(torch.sigmoid(pull)), flat)
-        return flat.reshape(*sample_shape, *ising.shape)
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        """Refuse batches: a support prior describes one grid."""
-        if torch.Size(batch_shape).numel() != 1:
-            raise ArgumentError(complain("IsingSupport", expected="no batch dimension", actual=tuple(batch_shape), hint="a site per layer"))
-        return self
+    def attractive(self) -> bool:
+        """Whether neighbours never repel each other."""
+        return bool((self.coupling >= 0).all())

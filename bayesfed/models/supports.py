@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, OrderingWarning, complain
+from bayesfed.errors import ArgumentError, DensityWarning, OrderingWarning, complain
+from bayesfed.models.grid import Grid, Link
 from bayesfed.models.ising import Ising
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Shape = tuple[int, int]
 # tanh(J) = 1/3: where loopy belief propagation on a 4-neighbour grid gets a second fixed point.
@@ -28,7 +32,7 @@ ONSAGER_THRESHOLD = math.asinh(1.0) / 2
 class Support(Protocol):
     """The seam: lower a declaration to a pairwise binary model for one M x N weight matrix."""
 
-    def lower(self, shape: Shape) -> Ising:
+    def lower(self, shape: Shape) -> Grid | Ising:
         """Return the model over the ``(M, N)`` supports of one matrix."""
         ...
 
@@ -51,11 +55,15 @@ class Transition:
         probability("Transition.off", self.off)
         probability("Transition.on", self.on)
 
-    def terms(self) -> tuple[float, float, float]:
+    def terms(self) -> Link:
         """Return (coupling, field of the source, field of the target), in nats."""
         l00, l01 = math.log(self.off), math.log1p(-self.off)
         l10, l11 = math.log1p(-self.on), math.log(self.on)
-        return l11 + l00 - l10 - l01, l10 - l00, l01 - l00
+        return Link(l11 + l00 - l10 - l01, l10 - l00, l01 - l00)
+
+    def stationary(self) -> float:
+        """Return the chain's long-run share of ones."""
+        return (1 - self.off) / (2 - self.off - self.on)
 
 
 @dataclass(frozen=True)
@@ -68,11 +76,9 @@ class Independent:
         probability("Independent.probability", self.probability)
 
     def lower(self, shape: Shape) -> Ising:
-        """Return a model without edges."""
+        """Return one lonely variable, as many copies of it as there are weights."""
         odds = math.log(self.probability) - math.log1p(-self.probability)
-        count = shape[0] * shape[1]
-        empty = torch.empty(2, 0, dtype=torch.long)
-        return Ising(torch.full((count,), odds), empty, torch.empty(0), shape, torch.zeros(count, dtype=torch.long))
+        return Ising(torch.tensor([odds]), torch.empty(2, 0, dtype=torch.long), torch.empty(0), shape, torch.zeros(1, dtype=torch.long))
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,22 @@ class MarkovGrid:
         `Transition`, or a stay probability when both states are alike.
     field
         Log-odds added to every weight: negative makes the prior sparser.
+    patch
+        Every unit's inputs are pictures (K, M) of their own, row by row: (28, 28) pixels of a first layer, the (3, 3) entries of
+        each kernel of a convolution. Neighbours are then pixels of one picture, and units do not speak to each other. Default: the matrix
+        itself is the grid.
 
     Notes
     -----
     A stay probability above 2/3 is past the point where message passing has several fixed
-    points; above 0.7071 the grid itself orders and whole layers switch together. `lower` warns.
+    points; above 0.7071 the grid itself orders and whole layers switch together. `lower` warns, as it does where the grid's
+    density is far from the chains'. `bayesfed.inference.calibrate` chooses field and coupling for a wanted density and cluster size.
     """
 
     row: float | Transition = 0.6
     column: float | Transition = 0.6
     field: float = 0.0
+    patch: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for name in ("row", "column"):
@@ -103,36 +115,83 @@ class MarkovGrid:
                 probability(f"MarkovGrid.{name}", value)
         if not math.isfinite(self.field):
             raise ArgumentError(complain("MarkovGrid.field", expected="a finite number", actual=self.field, hint="0.0"))
+        if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 1):
+            raise ArgumentError(complain("MarkovGrid.patch", expected="two sides >= 1", actual=self.patch, hint="(28, 28)"))
 
     def transitions(self) -> tuple[Transition, Transition]:
         """Return the row and the column transition."""
         row, column = (t if isinstance(t, Transition) else Transition(t, t) for t in (self.row, self.column))
         return row, column
 
-    def lower(self, shape: Shape) -> Ising:
-        """Return the grid as a pairwise model; warn if its coupling orders.
+    def lower(self, shape: Shape) -> Grid:
+        """Return the grid, described but not built; warn if its coupling orders or its density surprises.
 
         Warns
         -----
         OrderingWarning
             If both chains run and the mean coupling exceeds the Bethe threshold |J| = 0.3466.
+        DensityWarning
+            If the grid's density is further than 0.1 from that of its chains.
         """
-        index = torch.arange(shape[0] * shape[1]).reshape(shape)
-        field = torch.full(shape, self.field)
-        pairs, couplings, strengths = [], [], []
-        for transition, source, target in zip(self.transitions(), (index[:, :-1], index[:-1]), (index[:, 1:], index[1:]), strict=True):
-            coupling, at_source, at_target = transition.terms()
-            field.view(-1)[source.reshape(-1)] += at_source
-            field.view(-1)[target.reshape(-1)] += at_target
-            pairs.append(torch.stack([source.reshape(-1), target.reshape(-1)]))
-            couplings.append(torch.full((source.numel(),), coupling))
-            strengths.append(abs(coupling) / 4 if source.numel() else 0.0)
-        _warn_if_ordering(strengths)
-        rows, columns = torch.meshgrid(torch.arange(shape[0]), torch.arange(shape[1]), indexing="ij")
-        return Ising(field.reshape(-1), torch.cat(pairs, dim=1), torch.cat(couplings), shape, ((rows + columns) % 2).reshape(-1))
+        size = self.patch or shape
+        if shape[1] % (1 if self.patch is None else math.prod(size)):
+            raise ArgumentError(
+                complain(
+                    "MarkovGrid.patch", expected=f"{size[0]} x {size[1]} to divide the inputs of a unit", actual=shape[1], hint="one patch a layer"
+                )
+            )
+        row, column = self.transitions()
+        grid = Grid(size, row.terms(), column.terms(), self.field, None if self.patch is None else shape)
+        _warn_if_ordering(grid.strengths())
+        _warn_if_density_differs(grid, row, column)
+        return grid
 
 
-def _warn_if_ordering(strengths: list[float]) -> None:
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Every unit's inputs are the nodes of a graph whose edges attract: any networkx graph with one coupling.
+
+    Parameters
+    ----------
+    graph
+        Simple and undirected, one node for each input, in the order of the inputs.
+    stay
+        Probability that a neighbour is in the same state, were there but the two: the coupling is ``2 log(p / (1 - p))``.
+    field
+        Log-odds added to every weight.
+    """
+
+    graph: nx.Graph[Any]
+    stay: float = 0.55
+    field: float = 0.0
+
+    def __post_init__(self) -> None:
+        probability("Neighbourhood.stay", self.stay)
+
+    def lower(self, shape: Shape) -> Ising:
+        """Return one copy of the graph for each unit."""
+        import networkx as nx
+
+        if len(self.graph) != shape[1] or self.graph.is_directed() or self.graph.is_multigraph() or nx.number_of_selfloops(self.graph):
+            raise ArgumentError(
+                complain(
+                    "Neighbourhood.graph",
+                    expected=f"a simple undirected graph of {shape[1]} nodes",
+                    actual=self.graph,
+                    hint="nx.grid_2d_graph(28, 28)",
+                )
+            )
+        index = {node: i for i, node in enumerate(self.graph)}
+        edges = torch.tensor([(index[left], index[right]) for left, right in self.graph.edges], dtype=torch.long).reshape(-1, 2).T.contiguous()
+        coupling = 2 * (math.log(self.stay) - math.log1p(-self.stay))
+        degree = torch.bincount(edges.reshape(-1), minlength=len(index))
+        colour = nx.greedy_color(self.graph, strategy="connected_sequential_bfs")
+        colours = torch.tensor([colour[node] for node in self.graph])
+        # Each end of an edge gives up half the coupling: without field, on and off are alike.
+        return Ising(self.field - coupling / 2 * degree.float(), edges, torch.full((edges.shape[1],), coupling), shape, colours)
+
+
+def _warn_if_ordering(strengths: tuple[float, float]) -> None:
     # A chain never orders; on a grid it is the two couplings together that do.
     if min(strengths) == 0 or (mean := sum(strengths) / 2) <= BETHE_THRESHOLD:
         return
@@ -143,6 +202,31 @@ def _warn_if_ordering(strengths: list[float]) -> None:
         OrderingWarning,
         stacklevel=3,
     )
+
+
+def _warn_if_density_differs(grid: Grid, row: Transition, column: Transition) -> None:
+    chains = (row.stationary() + column.stationary()) / 2
+    if min(grid.size) == 1 or (row.off == row.on and column.off == column.on) or abs((found := bulk_density(grid)) - chains) <= 0.1:
+        return
+    warnings.warn(
+        f"MarkovGrid: the chains are active {chains:.3g} of the time, but the grid they make has density {found:.3g}: each weight hears four "
+        "neighbours; try calibrate(density, cluster_size), which chooses field and coupling of the grid itself",
+        DensityWarning,
+        stacklevel=3,
+    )
+
+
+def bulk_density(grid: Grid, sweeps: int = 500) -> float:
+    """Return the prior density far from the borders of a grid with even couplings and field, as belief propagation sees it."""
+    (row, row_field), (column, column_field) = ((float(link.coupling) / 2, float(sum(link))) for link in (grid.row, grid.column))
+    pull, along, across = float(grid.field) + row_field + column_field, 0.0, 0.0
+
+    def agree(x: float, half: float) -> float:
+        return math.log((math.exp(x + half) + 1) / (math.exp(x) + math.exp(half)))
+
+    for _ in range(sweeps):
+        along, across = agree(pull + along + 2 * across, row), agree(pull + 2 * along + across, column)
+    return 1 / (1 + math.exp(-(pull + 2 * along + 2 * across)))
 
 
 def neighbour_share(mask: Tensor) -> float:

@@ -1,0 +1,270 @@
+"""`infer`: sum-product on any factor graph, by the best method there is for it.
+
+Exact where it can be: trees in two passes, grids with a side of at most 12 by the transfer matrix. Elsewhere belief propagation ("bp"), which
+is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100 times smaller.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, ConvergenceWarning, MissingExtraError, MultistableWarning, complain
+from bayesfed.inference.factor_graph import FactorGraph
+from bayesfed.inference.flat import Tables
+from bayesfed.inference.inferred import Inferred, Method, Model
+from bayesfed.inference.passing import outcome as passing
+from bayesfed.inference.passing.chains import pass_chains
+from bayesfed.inference.passing.checkerboard import pass_checkerboard
+from bayesfed.inference.passing.edges import pass_edges, pass_forest
+from bayesfed.inference.passing.exact import sum_grid
+from bayesfed.inference.passing.outcome import Outcome, Settings
+from bayesfed.inference.passing.strip import pass_strips
+from bayesfed.inference.passing.tables import pass_tables
+from bayesfed.models import transfer
+from bayesfed.models.grid import Grid
+from bayesfed.models.ising import Ising
+
+Run = Callable[[Settings, Tensor | None], Outcome]
+
+
+def infer(
+    graph: FactorGraph | Model,
+    evidence: Tensor | None = None,
+    *,
+    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto",
+    init: passing.Start = "zero",
+    state: Tensor | None = None,
+    tol: float = 1e-4,
+    max_sweeps: int = 1000,
+    damping: float = 0.0,
+    certify: bool = False,
+    backend: Literal["auto", "numba", "torch"] = "auto",
+    warn: bool = True,
+) -> Inferred:
+    """Find the marginals of every variable.
+
+    Parameters
+    ----------
+    graph
+        A `FactorGraph` or a flat model.
+    evidence
+        From outside the graph, default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C the
+        largest cardinality. Batch dimensions may stand in front; float32 or float64; the computation runs on its device.
+    method
+        "exact" (grids with a side of at most 12, trees), "bp", "strip" and "chains" (grids). "auto" is "exact" where it applies, else "bp".
+    init
+        Start belief propagation from neutral messages, or from the largest ("hi") or smallest ("lo") there can be: with attractive
+        couplings those runs bracket every fixed point.
+    state
+        Messages of an earlier result with this graph, method and batch, for a warm start; overrides `init`.
+    tol, max_sweeps
+        Stop when no message changes by more than `tol` nats, or after so many sweeps. float32 settles to about 1e-5.
+    damping
+        Share of the old message that is kept, in [0, 1). Needed only where couplings of both signs frustrate each other.
+    certify
+        Also run from both extremes and report the share of variables on which they disagree; doubles or triples the work.
+    backend
+        "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where it can.
+    warn
+        False leaves saying what is wrong to the caller, by the result's fields.
+
+    Raises
+    ------
+    ArgumentError
+        If the evidence has another shape or is not finite, the method does not serve the graph, or the state belongs elsewhere.
+    MissingExtraError
+        If numba is asked for and not installed.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If `max_sweeps` passed first.
+    MultistableWarning
+        If `certify` finds that more than 1 % of the variables depend on the start.
+    """
+    model, order, constant = (graph.lower(), graph.order, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, None, 0.0)
+    evidence = _evidence(model, evidence)
+    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence))
+    _check_settings(settings)
+    with torch.no_grad():
+        # A recognised grid may number the variables in another order than the user.
+        there = evidence if order is None else evidence.flatten(-len(model.shape))[..., order].unflatten(-1, model.shape)  # type: ignore[union-attr]
+        chosen, run = _choose(_detached(model), there.detach(), method)
+        outcome = run(settings, state)
+        share = _multistable(model, chosen, run, settings) if certify else None
+        results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
+        if order is not None:
+            flat = [values.reshape(*evidence.shape[: -len(model.shape)], -1) for values in results]  # type: ignore[union-attr]
+            results = [torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape) for values in flat]
+    if warn:
+        _warn(outcome, share, settings)
+    return Inferred(
+        chosen, results[0].to(evidence.dtype), results[1].to(evidence.dtype), outcome.state, outcome.sweeps, outcome.residual, outcome.converged,
+        share, model, outcome, evidence, constant,
+    )  # fmt: skip
+
+
+def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: object) -> Tensor:
+    """Return log Z with gradients in the evidence and the model's tensors: ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
+
+    Options are those of `infer`.
+    """
+    return infer(graph, evidence, **options).log_z  # type: ignore[arg-type]
+
+
+def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
+    shape = tuple(model.unary.shape) if isinstance(model, Tables) else model.shape
+    if evidence is None:
+        like = model.unary if isinstance(model, Tables) else model.field
+        return torch.zeros(shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu")
+    kind, finite = "log-odds", False
+    if isinstance(evidence, Tensor):
+        # A general graph takes -inf: a state that cannot be.
+        kind, finite = ("log weights", bool((evidence < math.inf).all())) if isinstance(model, Tables) else (kind, bool(evidence.isfinite().all()))
+    fits = isinstance(evidence, Tensor) and evidence.dtype in (torch.float32, torch.float64)
+    if not fits or not finite or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape:
+        found = f"{evidence.dtype} of shape {tuple(evidence.shape)}" if isinstance(evidence, Tensor) else type(evidence).__name__
+        raise ArgumentError(
+            complain(
+                "infer evidence",
+                expected=f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
+                actual=found if finite or not fits else f"{found}, not all finite",
+                hint="0 where nothing is known",
+            )
+        )
+    return evidence
+
+
+def _check_settings(settings: Settings) -> None:
+    good = settings.tol >= 0 and settings.max_sweeps >= 1 and 0 <= settings.damping < 1 and settings.init in ("zero", "hi", "lo")
+    if not good:
+        raise ArgumentError(
+            complain("infer", expected="tol >= 0, max_sweeps >= 1, damping in [0, 1), init zero, hi or lo", actual=settings, hint="the defaults")
+        )
+
+
+def _backend(backend: str, evidence: Tensor) -> passing.Backend:
+    if backend not in ("auto", "numba", "torch"):
+        raise ArgumentError(complain("infer backend", expected="'auto', 'numba' or 'torch'", actual=repr(backend), hint="'auto'"))
+    usable = evidence.device.type == "cpu"
+    if backend == "torch" or (backend == "auto" and not usable):
+        return "torch"
+    if not usable:
+        raise ArgumentError(complain("infer backend 'numba'", expected="evidence on the CPU", actual=evidence.device, hint="backend='torch'"))
+    if importlib.util.find_spec("numba") is not None:
+        return "numba"
+    if backend == "numba":
+        raise MissingExtraError("numba", "fast")
+    return "torch"
+
+
+def _choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
+    """Return the method and its run on flat evidence."""
+    if isinstance(model, Tables):
+        if method not in ("auto", "bp"):
+            raise _unserved(method, "a general factor graph", "method='bp', exact on trees")
+        flat = evidence.reshape(-1, *model.unary.shape)
+        return "bp", lambda settings, state: pass_tables(model, flat, settings, state)
+    if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
+        return run
+    ising = model.ising()
+    nodes = evidence.reshape(-1, ising.field.numel())
+    if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
+        # On a single row or column every method is exact.
+        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+    if method in ("auto", "bp"):
+        return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
+    if method in ("exact", "strip", "chains"):
+        raise _unserved(method, "this graph", "a tree or a grid with a side of at most 12" if method == "exact" else "a grid, or method='bp'")
+    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
+
+
+def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
+    """Return the method and its run on a grid ``(B, K, M)`` of two rows and columns or more; None if it has no kernel of its own."""
+    if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
+        if not transfer.fits(grid, len(evidence), limit=2**34):
+            raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
+        return "exact", lambda settings, state: sum_grid(grid, evidence)
+    if method == "strip":
+        return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
+    if method == "chains":
+        return "chains", lambda settings, state: pass_chains(grid, evidence, settings, state)
+    if method in ("auto", "bp") and grid.is_even():
+        return "bp", lambda settings, state: pass_checkerboard(grid, evidence, settings, state)
+    return None
+
+
+def _as_grid(model: Grid | Ising, outcome: Outcome) -> Outcome:
+    """Sort the pair tables of a grid that was solved as an edge list into those of row links and those of column links."""
+    if isinstance(model, Ising):
+        return outcome
+    rows, columns = model.size
+
+    def pairs() -> tuple[Tensor, ...]:
+        along, across = outcome.pairs()[0].split([rows * (columns - 1), (rows - 1) * columns], dim=1)
+        return along.unflatten(1, (rows, columns - 1)), across.unflatten(1, (rows - 1, columns))
+
+    return replace(outcome, pairs=pairs)
+
+
+def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
+    return ArgumentError(complain(f"infer method {method!r}", expected="a graph it can serve", actual=graph, hint=hint))
+
+
+def _detached(model: Model) -> Model:
+    if isinstance(model, Grid):
+        ends = [value.requires_grad for value in (*model.row, *model.column, model.field) if isinstance(value, Tensor)]
+        if not any(ends):
+            return model
+
+        def plain(value: float | Tensor) -> float | Tensor:
+            return value.detach() if isinstance(value, Tensor) else value
+
+        return replace(
+            model, row=type(model.row)(*map(plain, model.row)), column=type(model.column)(*map(plain, model.column)), field=plain(model.field)
+        )
+    if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
+        return replace(model, field=model.field.detach(), coupling=model.coupling.detach())
+    return model
+
+
+def _multistable(model: Model, method: Method, run: Run, settings: Settings) -> float:
+    """Return the share of variables whose probability depends on where the messages start."""
+    if method == "exact":
+        return 0.0
+    if isinstance(model, Tables) or not model.attractive():
+        raise ArgumentError(
+            complain(
+                "infer certify",
+                expected="attractive couplings between binary variables",
+                actual="others",
+                hint="certify=False: extremes bracket nothing here",
+            )
+        )
+    high, low = (run(replace(settings, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
+    return float((high - low > 0.01).double().mean())
+
+
+def _warn(outcome: Outcome, share: float | None, settings: Settings) -> None:
+    if not outcome.converged:
+        warnings.warn(
+            f"infer: after {outcome.sweeps} sweeps a message still changed by {outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
+            "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    if share is not None and share > 0.01:
+        warnings.warn(
+            f"infer: {share:.1%} of the variables have a probability that depends on the starting messages: belief propagation has several fixed "
+            "points here and its marginals are overconfident; try method='strip', a weaker coupling or stronger evidence",
+            MultistableWarning,
+            stacklevel=3,
+        )

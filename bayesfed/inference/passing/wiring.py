@@ -1,0 +1,68 @@
+"""Edge lists arranged for message passing; worked out once a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from bayesfed.models.forest import Forest
+from bayesfed.models.ising import Ising
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Directed edges of a pairwise model: edge e runs left to right, edge E + e right to left.
+
+    Parameters
+    ----------
+    source, target
+        ``(2 E,)`` ends.
+    half
+        ``(2 E,)`` half the coupling, float64.
+    field
+        ``(n,)`` fields that go with agreement tables, float64.
+    groups
+        Directed edges by the colour of their source.
+    """
+
+    source: Tensor
+    target: Tensor
+    half: Tensor
+    field: Tensor
+    groups: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(model: Ising) -> Wiring:
+        """Return the wiring of a model."""
+        if model not in _WIRINGS:
+            left, right = model.edges
+            half = model.coupling.double() / 2
+            field = model.field.double().clone().index_add_(0, left, half).index_add_(0, right, half)
+            source, target = torch.cat([left, right]), torch.cat([right, left])
+            colour = model.colours[source]
+            groups = tuple((colour == number).nonzero(as_tuple=True)[0] for number in colour.unique())
+            _WIRINGS[model] = Wiring(source, target, torch.cat([half, half]), field, groups)
+        return _WIRINGS[model]
+
+    def reverse(self, edges: Tensor) -> Tensor:
+        """Return the edges that run the other way."""
+        count = len(self.source) // 2
+        return torch.where(edges < count, edges + count, edges - count)
+
+    def incoming(self, messages: Tensor) -> Tensor:
+        """Sum messages ``(B, 2 E)`` by the variable that hears them, ``(B, n)``."""
+        return messages.new_zeros(len(messages), len(self.field)).index_add_(1, self.target, messages)
+
+
+_WIRINGS: WeakKeyDictionary[Ising, Wiring] = WeakKeyDictionary()
+_FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
+
+
+def forest_of(model: Ising) -> Forest:
+    """Return the rooted forest of a model without cycles."""
+    if model not in _FORESTS:
+        _FORESTS[model] = Forest.of(model)
+    return _FORESTS[model]

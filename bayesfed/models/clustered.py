@@ -1,0 +1,101 @@
+"""Supports as a Pyro distribution: energy, exact draws where they can be had, Swendsen-Wang or Gibbs elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import softplus
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.models import transfer
+from bayesfed.models.grid import Grid
+from bayesfed.models.ising import Ising
+
+
+class ClusteredSupport(TorchDistribution):
+    """A pairwise binary model as a Pyro distribution over ``model.shape``.
+
+    `log_prob` leaves log Z out, a constant of the declared prior (it is known, and taken off, when nothing is coupled); to learn
+    couplings subtract `bayesfed.inference.log_z`, which has gradients.
+
+    `sample` is exact for grids with a side of at most 12, chains among them. Other models run `sweeps` Markov chain sweeps from independent
+    draws: Swendsen and Wang's clusters (1987; fields as in Edwards and Sokal, 1988) if neighbours attract, which cross the
+    ordering transition, otherwise Gibbs sweeps.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch declares it as a plain dict
+    support = constraints.boolean
+    has_enumerate_support = False
+
+    def __init__(self, model: Grid | Ising, sweeps: int = 30) -> None:
+        self.model, self.sweeps = model, sweeps
+        super().__init__(event_shape=torch.Size(model.shape), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the energy ``(...)`` of supports ``(..., *shape)``, less log Z if nothing is coupled."""
+        energy = self.model.energy(value.to(torch.get_default_dtype()) if not value.is_floating_point() else value)
+        if self.model.strength():
+            return energy
+        flat = self.model.fields() if isinstance(self.model, Grid) else self.model.field
+        return energy - softplus(flat).sum().to(energy.dtype) * self.model.copies
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw supports ``(*sample_shape, *shape)`` of zeros and ones from torch's global generator."""
+        count = torch.Size(sample_shape).numel() * self.model.copies
+        if isinstance(self.model, Grid) and transfer.fits(self.model, 1):
+            drawn = transfer.Transfer.of(self.model, torch.zeros(1, *self.model.size)).sample(count)
+            drawn = drawn if self.model.size[0] >= self.model.size[1] else drawn.mT
+        else:
+            drawn = _markov(self.model.ising(), count, self.sweeps)
+        return drawn.reshape(*sample_shape, *self.model.shape).to(torch.get_default_dtype())
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """Refuse batches: a support prior describes one layer."""
+        if torch.Size(batch_shape).numel() != 1:
+            raise ArgumentError(complain("ClusteredSupport", expected="no batch dimension", actual=tuple(batch_shape), hint="a site per layer"))
+        return self
+
+
+def _markov(model: Ising, count: int, sweeps: int) -> Tensor:
+    flat = torch.bernoulli(torch.sigmoid(model.field).expand(count, -1))
+    if not model.coupling.numel():
+        return flat
+    turn = swendsen_wang if model.attractive() else gibbs
+    for _ in range(sweeps):
+        flat = turn(model, flat)
+    return flat
+
+
+def gibbs(model: Ising, flat: Tensor) -> Tensor:
+    """Redraw every variable of states ``(S, n)``, one colour at a time."""
+    left, right = model.edges
+    coupling = model.coupling.to(flat)
+    for colour in model.colours.unique():
+        pull = model.field.to(flat).expand_as(flat).clone()
+        pull.index_add_(-1, right, flat[..., left] * coupling)
+        pull.index_add_(-1, left, flat[..., right] * coupling)
+        flat = torch.where(model.colours == colour, torch.bernoulli(torch.sigmoid(pull)), flat)
+    return flat
+
+
+def swendsen_wang(model: Ising, flat: Tensor) -> Tensor:
+    """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw a cluster."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    (left, right), half = model.edges, (model.coupling / 2).to(flat)
+    field = model.field.to(flat).clone().index_add_(0, left, half).index_add_(0, right, half)
+    bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left)) < -torch.expm1(-half))
+    draw, edge = (x.numpy() for x in bonds.nonzero(as_tuple=True))
+    count, size = flat.numel(), flat.shape[1]
+    ends = draw * size + left.numpy()[edge], draw * size + right.numpy()[edge]
+    clusters, label = connected_components(coo_array((np.ones(len(draw), dtype=np.int8), ends), shape=(count, count)), directed=False)
+    cluster = torch.from_numpy(label.astype(np.int64))
+    pull = flat.new_zeros(clusters).index_add_(0, cluster, field.repeat(len(flat)))
+    return torch.bernoulli(torch.sigmoid(pull))[cluster].reshape(flat.shape)

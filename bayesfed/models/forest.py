@@ -1,0 +1,63 @@
+"""The order in which a forest is summed exactly: leaves to roots, then back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayesfed.models.ising import Ising
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A pairwise model without cycles, rooted.
+
+    Parameters
+    ----------
+    order
+        ``(n,)`` variables, every parent before its children.
+    parent
+        ``(n,)`` parent of each variable, -1 for roots.
+    edge
+        ``(n,)`` index of the edge to the parent, -1 for roots.
+    levels
+        Variables by depth, roots first.
+    """
+
+    order: Tensor
+    parent: Tensor
+    edge: Tensor
+    levels: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(model: Ising) -> Forest:
+        """Root every component of a model that `is_forest` at its first variable."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+        count, (left, right) = model.field.numel(), model.edges.cpu().numpy()
+        matrix = coo_array((np.ones(len(left)), (left, right)), shape=(count, count))
+        labels = connected_components(matrix, directed=False)[1]
+        roots = np.unique(labels, return_index=True)[1]
+        # A node above all roots makes one tree of the forest.
+        size, above = count + 1, np.full(len(roots), count)
+        joined = coo_array((np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])), shape=(size, size))
+        order, parent = breadth_first_order(joined, count, directed=False)
+        depth = np.zeros(size, dtype=np.int64)
+        for node in order[1:].tolist():
+            depth[node] = depth[parent[node]] + 1
+        order, parent, depth = order[1:], np.where(parent[:-1] == count, -1, parent[:-1]), depth[:-1]
+        edge = np.full(count, -1, dtype=np.int64)
+        down = parent[right] == left
+        edge[np.where(down, right, left)] = np.arange(len(left))
+        by_depth = order[np.argsort(depth[order], kind="stable")]
+        levels = np.split(by_depth, np.cumsum(np.bincount(depth)[1:])[:-1])
+
+        def tensor(values: NDArray[np.generic]) -> Tensor:
+            return torch.from_numpy(values.astype(np.int64)).to(model.edges.device)
+
+        return Forest(tensor(order), tensor(parent), tensor(edge), tuple(map(tensor, levels)))
