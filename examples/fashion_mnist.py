@@ -6,8 +6,9 @@
 
 MLP 784-256-256-10, 10 clients, Dirichlet 0.5, 40 rounds of 50 local Adam steps of 64, cosine learning rate, 16-bit values for all.
 Learning rates were searched over 5e-4 to 4e-3 for FedAvg and 1e-3 to 5e-3 for D-Turbo-VBI, on seeds 0 and 1, by test accuracy:
-there is no validation split, so read small gaps with care. "Independent" is the clustered run with a prior without neighbours,
-its log-odds chosen for about the same density.
+there is no validation split, so read small gaps with care. "strip" is the clustered run with Module B's marginals by strips in place of
+belief propagation; "pixels" also makes the first layer's neighbours those of the picture (28 x 28 for each hidden unit). "Independent" is the
+clustered run with a prior without neighbours, its log-odds chosen for about the same density.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 import bayesfed as bf
-from bayesfed.federated import cosine, keep, ramp
-from bayesfed.inspect import plot_accuracy_against_bits, plot_series, plot_support_maps, save, table
+from bayesfed.federated import Algorithm, cosine, keep, ramp
+from bayesfed.inspect import plot_accuracy_against_bits, plot_series, plot_support_maps, plot_unit_maps, save, table
 from bayesfed.models.supports import neighbour_share
 
 HIDDEN = ("1.weight", "3.weight")
@@ -31,10 +34,12 @@ FED_AVG_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs between runs: prior, likelihood temperature, learning rate."""
+    """What differs between runs: prior (of the first layer, if it has its own), Module B's method, likelihood temperature, learning rate."""
 
     support: bf.MarkovGrid | bf.Independent
     field: float
+    method: Literal["auto", "strip"] = "auto"
+    first: bf.MarkovGrid | bf.Neighbourhood | None = None
     slab_sd: float = 4.0
     spike_sd: float = 0.15
     temperature: float = 0.02
@@ -42,8 +47,15 @@ class Setting:
 
 
 MARKOV, INDEPENDENT = bf.MarkovGrid(0.6, 0.6), bf.Independent(0.5)
-METHODS = {"clustered": Setting(MARKOV, -1.0), "independent": Setting(INDEPENDENT, -1.5)}
-SWEEP = {f"clustered {field:g}": Setting(MARKOV, field, 2.8, 0.28, 0.02, 4e-3) for field in (-0.5, -1.0, -1.5, -2.0, -2.5)}
+PIXELS = bf.MarkovGrid(0.6, 0.6, patch=(28, 28))
+METHODS = {
+    "clustered": Setting(MARKOV, -1.0),
+    "strip": Setting(MARKOV, -1.0, "strip"),
+    "pixels": Setting(MARKOV, -1.0, "strip", PIXELS),
+    "independent": Setting(INDEPENDENT, -1.5),
+}
+UNITS = {"strip": "Active weights, neighbours in the weight matrix", "pixels": "Active weights, neighbours in the picture"}
+SWEEP = {f"clustered {field:g}": Setting(MARKOV, field, slab_sd=2.8, spike_sd=0.28, learning_rate=4e-3) for field in (-0.5, -1.0, -1.5, -2.0, -2.5)}
 
 
 def main() -> None:
@@ -81,34 +93,47 @@ def run_seed(
     net = bf.mlp([784, 256, 256, 10], bf.Key(seed, "net"))
     schedule, codec = cosine(0.1, rounds), bf.Cast(16)
     algorithms = {"FedAvg": bf.fed_avg(net, steps=50, batch_size=64, optimiser=bf.Adam(FED_AVG_RATE), schedule=schedule, codec=codec)}
-    for name, setting in methods.items():
-        prior = bf.Prior(setting.support, bf.BernoulliGamma(setting.slab_sd, setting.spike_sd))
-        algorithms[name] = bf.d_turbo_vbi(
-            bf.declare(net, prior, likelihood=bf.Categorical(temperature=setting.temperature)),
-            observations=len(train),
-            steps=50,
-            batch_size=64,
-            optimiser=bf.Adam(setting.learning_rate),
-            schedule=schedule,
-            codec=codec,
-            field=ramp(setting.field, max(1, round(0.7 * rounds))),
-            warm_up=rounds // 4,
-        )
+    algorithms |= {name: d_turbo_vbi(net, setting, rounds, len(train), schedule) for name, setting in methods.items()}
     results, rows = {}, []
     for name, algorithm in algorithms.items():
         frames: dict[int, torch.Tensor] = {}
-        watch = [keep("3.weight.prior_log_odds", frames, every=max(1, rounds // 3))] if name.startswith("clustered") else []
+        watch = [keep("3.weight.prior_log_odds", frames, every=max(1, rounds // 3))] if name not in ("FedAvg", "independent") else []
         print(f"seed {seed}, {name}", flush=True)
         with bf.InProcess(clients, workers=workers) as pool:
-            results[name] = bf.run(algorithm, pool, rounds=rounds, test=test, seed=seed, callbacks=watch)
-        rows.append(figures(name, seed, results[name]))
+            results[name] = result = bf.run(algorithm, pool, rounds=rounds, test=test, seed=seed, callbacks=watch)
+        rows.append(figures(name, seed, result))
         if frames:
-            maps = plot_support_maps(frames, title=f"256 x 256 layer, {name}, seed {seed}: message from the support prior")
+            title = f"256 x 256 layer, {name}, seed {seed}: message from the support prior"
+            maps = plot_support_maps(frames, title=title, history=result.history, site="3.weight")
             save(maps[0], out / f"support_{name.replace(' ', '_')}_{seed}.png")
+        if name in UNITS and result.posterior is not None:
+            units = plot_unit_maps(result.posterior.belief["1.weight"].inclusion, (28, 28), count=32, title=f"{UNITS[name]}, seed {seed}")
+            save(units[0], out / f"units_{name}_{seed}.png")
     save(plot_accuracy_against_bits({name: result.history for name, result in results.items()}), out / f"accuracy_against_bits_{seed}.png")
     elbos = {name: result.series("elbo") for name, result in results.items() if name != "FedAvg"}
     save(plot_series(elbos, label="ELBO (nats)"), out / f"elbo_{seed}.png")
     return rows
+
+
+def d_turbo_vbi(net: torch.nn.Module, setting: Setting, rounds: int, observations: int, schedule: Callable[[int], float]) -> Algorithm:
+    """Return the recipe with one setting's prior."""
+    precision = bf.BernoulliGamma(setting.slab_sd, setting.spike_sd)
+
+    def prior(name: str) -> bf.Prior:
+        return bf.Prior(setting.first if setting.first and name == HIDDEN[0] else setting.support, precision)
+
+    return bf.d_turbo_vbi(
+        bf.declare(net, prior, likelihood=bf.Categorical(temperature=setting.temperature)),
+        observations=observations,
+        steps=50,
+        batch_size=64,
+        optimiser=bf.Adam(setting.learning_rate),
+        schedule=schedule,
+        codec=bf.Cast(16),
+        field=ramp(setting.field, max(1, round(0.7 * rounds))),
+        warm_up=rounds // 4,
+        exchange=bf.Exchange(method=setting.method),
+    )
 
 
 def figures(name: str, seed: int, result: bf.Result) -> dict[str, float | str]:
@@ -117,13 +142,14 @@ def figures(name: str, seed: int, result: bf.Result) -> dict[str, float | str]:
     clustering: dict[str, float] = {}
     for number, mask in enumerate(masks.values(), 1):
         clustering |= {f"density {number}": float(mask.float().mean()), f"share {number}": neighbour_share(mask)}
+    clustering["pixel share"] = neighbour_share(masks[HIDDEN[0]].reshape(-1, 28, 28))
     sparse = bool(result.series("density"))
     return {
         "method": name,
         "seed": seed,
         "accuracy %": 100 * result.final("accuracy"),
         "non-zero %": 100 * (result.final("density") if sparse else 1.0),
-        **(clustering if sparse else dict.fromkeys(("density 1", "share 1", "density 2", "share 2"), 1.0)),
+        **(clustering if sparse else dict.fromkeys(clustering, 1.0)),
         "returned": sum(value for _, value in result.series("reactivated")) / len(result.history) if sparse else 0.0,
         "MB down": result.bits("down") / 8e6,
         "MB up": result.bits("up") / 8e6,
@@ -133,7 +159,7 @@ def figures(name: str, seed: int, result: bf.Result) -> dict[str, float | str]:
 
 def report(rows: list[dict[str, float | str]]) -> None:
     """Print every run, then what the runs say together."""
-    print("\nshare: active neighbours of active weights, hidden layers 1 and 2; returned: re-activations a round\n")
+    print("\nshare: active neighbours of active weights, hidden layers 1 and 2, and among pixels; returned: re-activations a round\n")
     print(table(list(rows[0]), [list(row.values()) for row in rows]))
 
     def mean(name: str, figure: str) -> float:
@@ -143,8 +169,9 @@ def report(rows: list[dict[str, float | str]]) -> None:
     print()
     for name in dict.fromkeys(str(row["method"]) for row in rows if row["method"] != "FedAvg"):
         lost, left = fed_avg - mean(name, "accuracy %"), mean(name, "non-zero %")
-        lift = [mean(name, f"share {i}") / max(1e-9, mean(name, f"density {i}")) for i in (1, 2)]
-        print(f"{name}: {lost:+.2f} points below FedAvg with {left:.2f} % of the weights; neighbour share / density {lift[0]:.2f} and {lift[1]:.2f}")
+        lift = [mean(name, share) / max(1e-9, mean(name, f"density {i}")) for share, i in (("share 1", 1), ("share 2", 2), ("pixel share", 1))]
+        share = f"{lift[0]:.2f} and {lift[1]:.2f}, among pixels {lift[2]:.2f}"
+        print(f"{name}: {lost:+.2f} points below FedAvg with {left:.2f} % of the weights; neighbour share / density {share}")
 
 
 if __name__ == "__main__":

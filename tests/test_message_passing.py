@@ -179,8 +179,9 @@ def test_threads_change_no_bit():
 @pytest.mark.parametrize("size", [(3, 5), (17, 6), (30, 9), (130, 4)])
 def test_strip_backends_agree(size):
     grid, evidence = Grid(size, stay(0.72), stay(0.7), -0.3), normal(2, *size, scale=1.0)
-    for damping in (0.0, 0.2):
-        first, second = (infer(grid, evidence, method="strip", backend=backend, tol=1e-9, damping=damping) for backend in BACKENDS)
+    for damping, rows in ((0.0, 2), (0.2, 2), (0.0, 3), (0.0, 4), (0.1, 5)):
+        how = {"method": "strip", "strip_rows": rows, "tol": 1e-9, "damping": damping}
+        first, second = (infer(grid, evidence, backend=backend, **how) for backend in BACKENDS)
         assert first.sweeps == second.sweeps
         assert torch.allclose(first.belief, second.belief, atol=1e-9)
         assert torch.allclose(first.log_z, second.log_z, atol=1e-9)
@@ -202,13 +203,16 @@ def test_a_strip_is_kikuchis_fixed_point():
     """Strips in lanes, in one block, and turned by 90 degrees agree closely, where plain belief propagation is ten times further away."""
     grid, evidence = Grid((9, 9), stay(0.7), stay(0.7)), normal(9, 9, scale=1.0)
     exact = infer(grid, evidence, method="exact")
-    strip, turned = infer(grid, evidence, method="strip", tol=1e-9), infer(grid, evidence.T.contiguous(), method="strip", tol=1e-9)
+    strip, turned = (infer(grid, u, method="strip", strip_rows=2, tol=1e-9) for u in (evidence, evidence.T.contiguous()))
     bp = infer(grid, evidence, method="bp", tol=1e-6)
     error = float((strip.marginals - exact.marginals).abs().mean())
     assert error < 0.1 * float((bp.marginals - exact.marginals).abs().mean())
     assert error < 0.002
     assert float((strip.belief - turned.belief.T).abs().max()) < 1e-3
     assert abs(float(strip.log_z - exact.log_z)) < 0.1 * abs(float(bp.log_z - exact.log_z))
+    wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9) for rows in (3, 5, 8)]
+    errors = [error, *(float((found.marginals - exact.marginals).abs().mean()) for found in wider)]
+    assert errors == sorted(errors, reverse=True)
 
 
 # What theory promises
@@ -398,6 +402,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         (lambda grid: infer(grid, torch.zeros(3, 3), method="strip", state=torch.zeros(3)), "infer state"),
         (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="bp", state=torch.zeros(3)), "infer state"),
         (lambda grid: infer(grid, torch.zeros(3, 3), damping=1.0), "damping"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), strip_rows=1), "strip_rows: expected 2 to 8, found 1"),
         (lambda grid: infer(grid, torch.zeros(3, 3), tol=-1.0), "tol"),
         (lambda grid: infer(grid, torch.zeros(3, 3), max_sweeps=0), "max_sweeps"),
         (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="strip"), "'strip': expected a graph it can serve"),

@@ -1,7 +1,18 @@
 """Looking at a run: tables, pictures and the ArviZ export. Matplotlib and ArviZ are imported where they are used."""
 
 from bayesfed.inspect.export import to_arviz
-from bayesfed.inspect.pictures import plot_accuracy_against_bits, plot_forest, plot_series, plot_support_maps, save
+from bayesfed.inspect.maps import plot_support_maps, plot_unit_maps
+from bayesfed.inspect.pictures import plot_accuracy_against_bits, plot_forest, plot_series, save
 from bayesfed.inspect.tables import round_table, table
 
-__all__ = ["plot_accuracy_against_bits", "plot_forest", "plot_series", "plot_support_maps", "round_table", "save", "table", "to_arviz"]
+__all__ = [
+    "plot_accuracy_against_bits",
+    "plot_forest",
+    "plot_series",
+    "plot_support_maps",
+    "plot_unit_maps",
+    "round_table",
+    "save",
+    "table",
+    "to_arviz",
+]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
 from bayesfed.federated.engine import Record
@@ -28,34 +27,6 @@ def _axes(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     except ImportError as problem:
         raise MissingExtraError("matplotlib", "examples") from problem
     return Figure(figsize=(width, height), layout="constrained").subplots()
-
-
-def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "") -> list[Axes]:
-    """Draw prior inclusion probabilities of a layer over rounds: the message v_{h -> s}, as D-Turbo-VBI's Fig. 4.
-
-    Parameters
-    ----------
-    frames
-        Log-odds ``(M, N)`` by round, as the callback `keep` collects them.
-    """
-    if not frames:
-        raise ArgumentError(complain("plot_support_maps", expected="at least one frame", actual="none", hint="the callback keep"))
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    shape = next(iter(frames.values())).shape
-    aspect = min(2.0, max(0.5, shape[0] / shape[1]))
-    figure = Figure(figsize=(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8), layout="constrained")
-    panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
-    for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
-        image = panel.imshow(torch.sigmoid(log_odds).numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
-        panel.set(title=f"round {number + 1}", xlabel="input")
-    panels[0].set_ylabel("unit")
-    figure.colorbar(image, ax=panels, label="probability that the weight is active,\nas its neighbours see it")
-    if title:
-        figure.suptitle(title)
-    return panels
 
 
 def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None) -> Axes:

@@ -22,7 +22,7 @@ from bayesfed.models.grid import Grid
 from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood
 from bayesfed.models.precisions import Gammas
-from bayesfed.models.prior import Prior
+from bayesfed.models.prior import GaussianWeight, Prior
 from bayesfed.trees import Tree, parameters, running_statistics
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -42,6 +42,7 @@ class Site:
     matrix: tuple[int, int]
     support: Grid | Ising
     precision: Gammas
+    weight: GaussianWeight
 
     @property
     def module(self) -> str:
@@ -62,7 +63,6 @@ class Declared:
     """
 
     net: nn.Module
-    prior: Prior
     likelihood: Likelihood
     sites: Mapping[str, Site]
 
@@ -97,18 +97,24 @@ class Declared:
             prior = ClusteredSupport(site.support) if log_odds is None else dist.Bernoulli(logits=log_odds[name]).to_event(2)
             support = pyro.sample(f"{name}.s", prior)
             precision = pyro.sample(f"{name}.rho", dist.Gamma(*site.precision.of(support)).to_event(2))
-            weights[name] = pyro.sample(f"{name}.w", self.prior.weight.given(precision)).reshape(site.shape)
+            weights[name] = pyro.sample(f"{name}.w", site.weight.given(precision)).reshape(site.shape)
         output = functional_call(self.net, {**points, **weights}, (inputs,))
         return self.likelihood.observe(output, targets, scale)
 
 
-def declare(net: nn.Module, prior: Prior | None = None, *, where: Predicate = weight_matrices, likelihood: Likelihood | None = None) -> Declared:
+def declare(
+    net: nn.Module,
+    prior: Prior | Callable[[str], Prior] | None = None,
+    *,
+    where: Predicate = weight_matrices,
+    likelihood: Likelihood | None = None,
+) -> Declared:
     """Apply a prior to the parameters of `net` that `where` chooses.
 
     Parameters
     ----------
     prior
-        Default `Prior()`: a Markov grid over Bernoulli-Gamma precisions.
+        Default `Prior()`: a Markov grid over Bernoulli-Gamma precisions. A function of the parameter's name gives each its own.
     where
         ``(parameter name, owning module) -> bool``.
     likelihood
@@ -120,7 +126,7 @@ def declare(net: nn.Module, prior: Prior | None = None, *, where: Predicate = we
         If `where` chooses nothing, or a parameter that is not a matrix or a kernel; or if the
         network keeps running statistics (batch norm), which no round may change silently.
     """
-    prior, sites = prior or Prior(), {}
+    one, sites = Prior() if prior is None or callable(prior) else prior, {}
     for path, module in net.named_modules():
         for leaf, value in module.named_parameters(recurse=False):
             name = f"{path}.{leaf}" if path else leaf
@@ -136,7 +142,8 @@ def declare(net: nn.Module, prior: Prior | None = None, *, where: Predicate = we
                     )
                 )
             matrix = (value.shape[0], value[0].numel())
-            sites[name] = Site(name, tuple(value.shape), matrix, prior.support.lower(matrix), prior.precision.lower(matrix[1]))
+            own = prior(name) if callable(prior) else one
+            sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(matrix[1]), own.weight)
     if not sites:
         names = [name for name, _ in net.named_parameters()]
         raise PriorError(
@@ -146,4 +153,4 @@ def declare(net: nn.Module, prior: Prior | None = None, *, where: Predicate = we
         raise PriorError(
             complain("declare", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )
-    return Declared(net, prior, likelihood or Categorical(), sites)
+    return Declared(net, likelihood or Categorical(), sites)

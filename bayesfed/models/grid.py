@@ -100,7 +100,7 @@ class Grid:
 
     def is_even(self) -> bool:
         """Whether each direction has one coupling everywhere."""
-        return all(torch.as_tensor(link.coupling).ndim == 0 for link in (self.row, self.column))
+        return all(torch.as_tensor(value).ndim == 0 for link in (self.row, self.column) for value in link)
 
     def ising(self) -> Ising:
         """Return the same model as an edge list, in float64; worked out once."""

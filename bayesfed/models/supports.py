@@ -230,8 +230,9 @@ def bulk_density(grid: Grid, sweeps: int = 500) -> float:
 
 
 def neighbour_share(mask: Tensor) -> float:
-    """Return the share of 4-neighbours of active entries that are active, of an ``(M, N)`` mask; NaN if none is."""
+    """Return the share of 4-neighbours of active entries that are active, of masks ``(..., M, N)`` together; NaN if none is."""
     grid = mask.bool()
-    both = (grid[1:] & grid[:-1]).sum() + (grid[:, 1:] & grid[:, :-1]).sum()
-    ends = grid[1:].sum() + grid[:-1].sum() + grid[:, 1:].sum() + grid[:, :-1].sum()
+    upper, lower, left, right = grid[..., :-1, :], grid[..., 1:, :], grid[..., :-1], grid[..., 1:]
+    both = (upper & lower).sum() + (left & right).sum()
+    ends = upper.sum() + lower.sum() + left.sum() + right.sum()
     return float(2 * both / ends) if int(ends) else math.nan

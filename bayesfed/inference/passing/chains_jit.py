@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.inference.passing.jit import EXACT
 
-@numba.njit(parallel=True, error_model="numpy", cache=True)
+
+@numba.njit(parallel=True, **EXACT)
 def _solve(g: Any, a: Any, left: Any, right: Any) -> None:
     length = g.shape[1]
     for c in numba.prange(len(g)):

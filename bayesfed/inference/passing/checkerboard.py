@@ -82,6 +82,13 @@ def border(rows: int, columns: int, device: torch.device) -> list[Tensor]:
 
 def symmetric_field(grid: Grid, like: Tensor) -> Tensor:
     """Return the field ``(K, M)`` that goes with agreement tables: each end of a link takes half its coupling."""
+    if grid.is_even():
+        # The same everywhere but at the borders, where a neighbour is missing.
+        ends = [(float(link.source) + float(link.coupling) / 2, float(link.target) + float(link.coupling) / 2) for link in (grid.row, grid.column)]
+        field = torch.as_tensor(grid.field, dtype=like.dtype, device=like.device) + like.new_full(grid.size, sum(map(sum, ends)))
+        for side, value in zip((field[:, -1], field[:, 0], field[-1], field[0]), (*ends[0], *ends[1]), strict=True):
+            side.sub_(value)
+        return field
     row, column = (value / 2 for value in grid.couplings(torch.float64, like.device))
     field = grid.fields(torch.float64, like.device) + pad(row, (0, 1)) + pad(row, (1, 0)) + pad(column, (0, 0, 0, 1)) + pad(column, (0, 0, 1, 0))
     return field.to(like.dtype)

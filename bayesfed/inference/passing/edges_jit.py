@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.inference.passing.jit import EXACT
 from bayesfed.inference.passing.wiring import Wiring
 from bayesfed.models.forest import Forest
 from bayesfed.models.ising import Ising
 
-_EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
-
-@numba.njit(parallel=True, **_EXACT)
+@numba.njit(parallel=True, **EXACT)
 def colour_sweep(g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any, damping: float, change: Any) -> None:
     """Send every message of the variables `members`; slots of `m` ``(B, 2 E)`` are sorted by the variable that hears them."""
     count = len(members)
@@ -62,7 +61,7 @@ def _softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
-@numba.njit(parallel=True, **_EXACT)
+@numba.njit(parallel=True, **EXACT)
 def _two_passes(order: Any, parent: Any, up: Any, down: Any, half: Any, belief: Any, m: Any) -> None:
     for b in numba.prange(len(belief)):
         for number in range(len(order) - 1, -1, -1):

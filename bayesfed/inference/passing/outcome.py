@@ -30,6 +30,8 @@ class Settings:
         Messages without a warm start: neutral, or the largest or smallest a message can be.
     backend
         Whose kernels run; already resolved.
+    strip_rows
+        Rows that strips solve exactly.
     """
 
     tol: float = 1e-4
@@ -37,6 +39,7 @@ class Settings:
     damping: float = 0.0
     init: Start = "zero"
     backend: Backend = "torch"
+    strip_rows: int = 4
 
 
 @dataclass(frozen=True)

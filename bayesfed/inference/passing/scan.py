@@ -25,7 +25,7 @@ def prefix_products(matrices: Tensor) -> tuple[Tensor, Tensor]:
     product, scale = _unit(matrices)
     step = 1
     while step < len(product):
-        joined, more = _unit((product[:-step, ..., :, :, None] * product[step:, ..., None, :, :]).sum(-2))
+        joined, more = _unit(product[:-step] @ product[step:])
         scale = torch.cat([scale[:step], scale[:-step] + scale[step:] + more])
         product = torch.cat([product[:step], joined])
         step *= 2

@@ -1,11 +1,10 @@
-"""Strips of two rows solved exactly, rows exchanged as Markov chains: Kikuchi accuracy on grids.
+"""Strips of rows solved exactly, shared rows exchanged as Markov chains: what belief propagation misses on grids, mostly.
 
-A message between strips is a chain along the row they share: odds of each variable and of each pair of neighbours, chosen so that
-the strip's pair marginals are kept. Its fixed points are those of generalised belief propagation on 2 x 2 plaquettes (Yedidia,
-Freeman and Weiss, 2005). Two rows are exact.
+A strip has w rows and shares its first and last with its neighbours. A message between strips is a chain along the shared row: odds of
+each variable and of each pair of neighbours, chosen so that the strip's pair marginals are kept. With w = 2 the fixed points are those
+of Kikuchi's approximation on 2 x 2 plaquettes (Yedidia, Freeman and Weiss, 2005); wider strips err less. A grid of w rows is exact.
 
-Rows are cut into blocks, stored in the last dimension (lanes) and swept side by side; neighbours hear of each other between
-passes. Storage: ``(R + 1, M, lanes)`` for R strips a block; the last row of a block is the first of the next.
+Strips are cut into blocks that are swept side by side; blocks hear of each other between passes.
 """
 
 from __future__ import annotations
@@ -21,40 +20,73 @@ from torch.nn.functional import pad
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.passing.outcome import Outcome, Settings, resumed
 from bayesfed.inference.passing.settle import settle
-from bayesfed.inference.passing.strip_sums import Rows, keep_chain
+from bayesfed.inference.passing.strip_sums import chain_of, row_marginals, row_tables, states, strip_sums
 from bayesfed.models.grid import Grid
 
-Pass = Callable[[], float]
-BLOCKS = 16
+Sweep = Callable[..., float]
+BLOCKS, WIDEST = 8, 8
 LIMIT = 100.0
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """How K rows are cut: `blocks` of `strips` strips each, the last one padded with rows that hear nothing."""
+class Cut:
+    """How K rows become strips of `rows` rows, `size` strips a block; the last strips may be padded with rows that say nothing."""
 
     rows: int
     blocks: int
-    strips: int
+    size: int
 
     @staticmethod
-    def of(rows: int) -> Lanes:
-        """Cut so that a block has at least eight strips."""
-        blocks = max(1, min(BLOCKS, (rows - 1) // 8))
-        strips = max(1, -(-(rows - 1) // blocks))
-        return Lanes(rows, -(-max(1, rows - 1) // strips), strips)
+    def of(count: int, rows: int) -> Cut:
+        """Cut so that a block has at least eight strips, and there are at most eight blocks."""
+        strips = -(-(count - 1) // (rows - 1))
+        blocks = max(1, min(BLOCKS, strips // 8))
+        return Cut(rows, blocks, -(-strips // blocks))
 
-    def cut(self, values: Tensor, fill: float, shared: bool = True) -> Tensor:
-        """Turn ``(B, K, M)`` into ``(R + 1, M, B blocks)``; without `shared`, ``(B, K - 1, M)`` between rows into ``(R, M, B blocks)``."""
-        count = self.blocks * self.strips + shared
-        padded = pad(values, (0, 0, 0, count - values.shape[1]), value=fill)
-        return padded.unfold(1, self.strips + shared, self.strips).permute(3, 2, 0, 1).flatten(2).contiguous()
+    @property
+    def strips(self) -> int:
+        """Strips in all."""
+        return self.blocks * self.size
 
-    def join(self, values: Tensor, batch: int) -> Tensor:
-        """Turn ``(R + 1, M, B blocks)`` into ``(B, K, M)``; a shared row is taken from the block below."""
-        parts = values.unflatten(2, (batch, self.blocks)).permute(2, 3, 0, 1)
-        rows = torch.cat([parts[:, :, :-1].flatten(1, 2), parts[:, -1, -1:]], dim=1)
-        return rows[:, : self.rows]
+    @property
+    def height(self) -> int:
+        """Rows with padding."""
+        return self.strips * (self.rows - 1) + 1
+
+    def fill(self, values: Tensor, lacking: int = 0) -> Tensor:
+        """Pad ``(..., K - lacking, M)`` with ones to the full height."""
+        return pad(values, (0, 0, 0, self.height - lacking - values.shape[-2]), value=1.0).contiguous()
+
+    def strips_of(self, values: Tensor, lacking: int = 0) -> Tensor:
+        """View rows ``(..., height - lacking, M)`` as strips ``(..., strips, rows - lacking, M)``."""
+        return values.unfold(-2, self.rows - lacking, self.rows - 1).mT
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything in odds, rows padded: `own` ``(B, H, M)``, row links `pair` ``(H, M)`` (last column 1), column links `across` ``(H - 1, M)``."""
+
+    cut: Cut
+    own: Tensor
+    pair: Tensor
+    across: Tensor
+
+    def heard(self, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each strip with what it hears: unary ``(B, n, w, M)``, row links ``(B, n, w, M - 1)``, column links ``(1, n, w - 1, M)``."""
+        cut = self.cut
+        unary, pair = (cut.strips_of(values).expand(len(self.own), -1, -1, -1).clone() for values in (self.own, self.pair))
+        for kind, values in ((0, unary), (1, pair)):
+            values[:, :, 0] *= messages[0, kind, :, :-1]
+            values[:, :, -1] *= messages[1, kind, :, 1:]
+        return unary, pair[..., :-1], cut.strips_of(self.across, 1)[None]
+
+    def shared(self, messages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inner shared rows as chains: unary ``(B, n - 1, 1, M)`` and row links ``(B, n - 1, 1, M - 1)``."""
+        step = self.cut.rows - 1
+        rows = slice(step, -1, step)
+        unary = self.own[:, rows] * messages[0, 0, :, 1:-1] * messages[1, 0, :, 1:-1]
+        pair = self.pair[rows] * messages[0, 1, :, 1:-1] * messages[1, 1, :, 1:-1]
+        return unary[:, :, None], pair[:, :, None, :-1]
 
 
 def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
@@ -63,84 +95,111 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
     Parameters
     ----------
     evidence
-        Log-odds ``(B, K, M)``; unary log-odds enter clipped at 100.
+        Log-odds ``(B, K, M)``; unary log-odds and couplings enter clipped at 100.
+    settings
+        `settings.strip_rows` is w.
     state
-        Messages of an earlier run on this grid, ``(2, 2, R + 1, M, lanes)``: from above and below; of variables and of pairs.
+        Messages of an earlier run on this grid, ``(2, 2, B, n + 1, M)``: from above and below; of variables and of pairs.
     """
-    batch, (rows, columns) = len(evidence), grid.size
-    if rows < 2:
-        raise ArgumentError(complain("method 'strip'", expected="a grid of two rows or more", actual=grid.size, hint="method='exact'"))
+    rows = grid.size[0]
     field = grid.fields(torch.float64, evidence.device)
     row, column = (value.clamp(-LIMIT, LIMIT).exp() for value in grid.couplings(torch.float64, evidence.device))
-    lanes = Lanes.of(rows)
-    own = lanes.cut((evidence.double() + field).clamp(-LIMIT, LIMIT).exp_(), 1.0)
-    own_pair = lanes.cut(pad(row, (0, 1), value=1.0).expand(batch, rows, columns), 1.0)
-    across = lanes.cut(column.expand(batch, rows - 1, columns), 1.0, shared=False)
-    messages = _initial(across, batch, settings.init) if state is None else resumed(state, (2, 2, *own.shape), own)
-    odds = torch.ones_like(own)
+    cut = Cut.of(rows, min(settings.strip_rows, rows))
+    own = (evidence.double() + field).clamp_(-LIMIT, LIMIT).exp_()
+    problem = Problem(cut, cut.fill(own), cut.fill(pad(row, (0, 1), value=1.0)), cut.fill(column, 1))
+    messages = _initial(problem, settings.init)
+    messages = messages if state is None else resumed(state, tuple(messages.shape), own)
+    odds = torch.ones_like(problem.own)
+    sweep: Sweep = sweep_strips
     if settings.backend == "numba":
-        from bayesfed.inference.passing.strip_jit import passes
+        from bayesfed.inference.passing.strip_jit import sweep_strips as sweep
 
-        go_down, go_up = passes(own, own_pair, across, messages, odds, settings.damping)
-    else:
-        go_down, go_up = _passes(own, own_pair, across, messages, odds, settings.damping)
+    def go(down: bool) -> float:
+        first = slice(0, -1, cut.size) if down else slice(cut.size, None, cut.size)
+        inbox = messages[0 if down else 1, :, :, first].clone()
+        return sweep(problem.own, problem.pair, problem.across, messages, inbox, odds, down, cut.rows, cut.size, settings.damping)
 
     def step(count: int) -> float:
         change = 0.0
         for _ in range(count):
-            change = go_down()
-            _hand_on(messages, batch, 0)
-            change = max(change, go_up())
-            _hand_on(messages, batch, 1)
+            change = max(go(True), go(False))
         return math.log1p(change)
 
     sweeps, residual = settle(step, settings, every=1)
-    extrinsic = (lanes.join(odds.log() - own.log(), batch) + field).to(evidence.dtype)
-    down, down_pair, up, up_pair = (lanes.join(values, batch) for pair in messages for values in pair)
-    rows_of = Rows(lanes.join(own, batch), lanes.join(own_pair, batch), down, down_pair, up, up_pair, column.expand(batch, rows - 1, columns))
-    return Outcome(evidence + extrinsic, extrinsic, messages, sweeps, residual, residual <= settings.tol, rows_of.pairs, rows_of.log_z)
+    extrinsic = ((odds[:, :rows] / own).log() + field).to(evidence.dtype)
+
+    def pairs() -> tuple[Tensor, ...]:
+        return _pairs(problem, messages, rows)
+
+    def log_z() -> Tensor:
+        return _log_z(problem, messages, rows)
+
+    return Outcome(evidence + extrinsic, extrinsic, messages, sweeps, residual, residual <= settings.tol, pairs, log_z)
 
 
-def _initial(across: Tensor, batch: int, init: str) -> Tensor:
+def check_rows(rows: int) -> None:
+    """Refuse strips of fewer than 2 or more than 8 rows."""
+    if not 2 <= rows <= WIDEST:
+        raise ArgumentError(complain("infer strip_rows", expected=f"2 to {WIDEST}", actual=rows, hint="3"))
+
+
+def _initial(problem: Problem, init: str) -> Tensor:
     """Return messages that say nothing, or the largest or smallest odds a row can send."""
+    step, across = problem.cut.rows - 1, problem.across
     sent = {"zero": across.sqrt(), "hi": across.clamp(min=1.0), "lo": across.clamp(max=1.0)}[init]
-    messages = across.new_ones(2, 2, len(across) + 1, *across.shape[1:])
-    messages[0, 0, 1:], messages[1, 0, :-1] = sent, sent
-    _hand_on(messages, batch, 0)
-    _hand_on(messages, batch, 1)
+    messages = across.new_ones(2, 2, len(problem.own), problem.cut.strips + 1, across.shape[-1])
+    messages[0, 0, :, 1:], messages[1, 0, :, :-1] = sent[step - 1 :: step], sent[::step]
     return messages
 
 
-def _hand_on(messages: Tensor, batch: int, direction: int) -> None:
-    """Give the messages that leave a block to the next one: downwards (0) or upwards (1)."""
-    blocks = messages[direction].unflatten(-1, (batch, -1))
-    if direction == 0:
-        blocks[:, 0, :, :, 1:] = blocks[:, -1, :, :, :-1]
-    else:
-        blocks[:, -1, :, :, :-1] = blocks[:, 0, :, :, 1:]
+def sweep_strips(
+    own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, inbox: Tensor, odds: Tensor, down: bool, rows: int, size: int, damping: float
+) -> float:
+    """Send every strip's message downwards or upwards, block beside block; fill in the marginal odds ``(B, H, M)``.
 
-
-def _passes(own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, odds: Tensor, damping: float) -> tuple[Pass, Pass]:
-    """Return the pass down and the pass up in torch: what `strip_jit.passes` returns."""
-    down, up = messages
-
-    def solve(r: int, direction: int) -> float:
-        upper = own[r] * down[0, r], own_pair[r, :-1] * down[1, r, :-1]
-        lower = own[r + 1] * up[0, r + 1], own_pair[r + 1, :-1] * up[1, r + 1, :-1]
-        other, kept, target, row = (upper, lower, down, r + 1) if direction == 0 else (lower, upper, up, r)
-        unary, pair, odds[row] = keep_chain(other, kept, across[r])
-        changes = [_write(target[0, row], unary, damping), _write(target[1, row, :-1], pair, damping)]
-        return max(changes)
-
-    def go(direction: int) -> float:
-        rows = range(len(across)) if direction == 0 else range(len(across) - 1, -1, -1)
-        return max(solve(r, direction) for r in rows)
-
-    return lambda: go(0), lambda: go(1)
-
-
-def _write(target: Tensor, message: Tensor, damping: float) -> float:
-    mixed = message + damping * (target - message)
-    change = float(((mixed - target).abs() / torch.minimum(mixed, target)).max()) if mixed.numel() else 0.0
-    target.copy_(mixed)
+    Returns
+    -------
+    The largest ratio of a new message to the old one, less 1.
+    """
+    blocks, step, change = inbox.shape[2], rows - 1, 0.0
+    for r in range(size):
+        strip = torch.arange(blocks, device=own.device) * size + (r if down else size - 1 - r)
+        place = strip[:, None] * step + torch.arange(rows, device=own.device)
+        unary, pair = own[:, place], own_pair[place].expand(len(own), -1, -1, -1).clone()
+        for kind, values in ((0, unary), (1, pair)):
+            values[:, :, 0] *= inbox[kind] if down and r == 0 else messages[0, kind][:, strip]
+            values[:, :, -1] *= inbox[kind] if not down and r == 0 else messages[1, kind][:, strip + 1]
+        forward, backward, joint, _ = strip_sums(unary, pair[..., :-1], across[place[:, :-1]][None])
+        odds[:, place] = found = row_marginals(forward, backward, rows)
+        kept, way, to = (rows - 1, 0, strip + 1) if down else (0, 1, strip)
+        chain = chain_of(row_tables(joint, rows)[:, :, kept], found[:, :, kept])
+        for kind, fresh, sent in ((0, chain[0], unary[:, :, kept]), (1, chain[1], pair[:, :, kept, :-1])):
+            target = messages[way, kind][:, to, : fresh.shape[-1]]
+            new = fresh / sent
+            new = new + damping * (target - new)
+            if new.numel():
+                change = max(change, float(((new - target).abs() / torch.minimum(new, target)).max()))
+            messages[way, kind][:, to, : fresh.shape[-1]] = new
     return change
+
+
+def _pairs(problem: Problem, messages: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return pair tables of row links ``(B, K, M - 1, 2, 2)`` and of column links ``(B, K - 1, M, 2, 2)``."""
+    width = problem.cut.rows
+    forward, backward, joint, _ = strip_sums(*problem.heard(messages))
+    along = row_tables(joint, width)
+    # A shared row is taken from the strip it is the first row of.
+    along = torch.cat([along[:, :, :-1].flatten(1, 2), along[:, -1, -1:]], dim=1)[:, :rows]
+    bits = states(width, forward)
+    on = torch.stack([1 - bits, bits], dim=-1)
+    across = torch.einsum("mbns,swx,swy->bnwmxy", forward * backward, on[:, :-1], on[:, 1:]).flatten(1, 2)[:, : rows - 1]
+    return along / along.sum((-2, -1), keepdim=True), across / across.sum((-2, -1), keepdim=True)
+
+
+def _log_z(problem: Problem, messages: Tensor, rows: int) -> Tensor:
+    """Return the strips' log Z less that of the rows they share, ``(B,)``, and less log 2 for each padded variable."""
+    total = strip_sums(*problem.heard(messages))[3].sum(-1)
+    if problem.cut.strips > 1:
+        unary, pair = problem.shared(messages)
+        total = total - strip_sums(unary, pair, unary[:, :, :0])[3].sum(-1)
+    return total - math.log(2) * (problem.cut.height - rows) * problem.own.shape[-1]

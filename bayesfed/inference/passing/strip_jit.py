@@ -1,149 +1,183 @@
-"""The strip solve as a numba kernel: blocks of rows in SIMD lanes. Imported only where numba is installed (extra ``fast``).
+"""The strip solve as a numba kernel. Imported only where numba is installed (extra ``fast``).
 
 Everything is a ratio of non-negative sums, in odds: no exponential, no logarithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 from torch import Tensor
 
-# Lanes a thread works on at a time: one AVX-512 register of float64.
-WIDTH = 8
-_EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True, "fastmath": {"nnan", "nsz"}}
+from bayesfed.inference.passing.jit import EXACT, both
 
 
 @numba.njit(inline="always")
-def blend(new: Any, old: Any, damping: Any) -> Any:
-    """Return the damped message and how much it changed: the ratio of larger to smaller, less 1."""
+def contract(w: Any, vector: Any, bit: int, odds: float) -> None:
+    """Apply [[1, 1], [1, odds]] to one row of a column's states, in place."""
+    for state in range(1 << len(w)):
+        if not state & bit:
+            off, on = vector[state], vector[state | bit]
+            vector[state], vector[state | bit] = off + on, off + odds * on
+
+
+@numba.njit(inline="always")
+def weigh(w: Any, unary: Any, across: Any, j: int, weights: Any) -> None:
+    """Write the weight of each state of column j by itself; row i of the strip is bit i."""
+    weights[0] = 1.0
+    for i in range(len(w)):
+        bit = 1 << i
+        for state in range(bit):
+            joined = across[i - 1, j] if i and state & (bit >> 1) else 1.0
+            weights[state | bit] = weights[state] * unary[i, j] * joined
+
+
+@numba.njit(inline="always")
+def scale(w: Any, vector: Any) -> None:
+    """Divide by the sum, in place."""
+    total = 0.0
+    for state in range(1 << len(w)):
+        total += vector[state]
+    total = 1.0 / total
+    for state in range(1 << len(w)):
+        vector[state] *= total
+
+
+@numba.njit(inline="always")
+def blend(new: float, old: float, damping: float, worst: float) -> Any:
+    """Return the damped message, and the larger of `worst` and its change: the ratio of larger to smaller, less 1."""
     mixed = new + damping * (old - new)
-    return mixed, abs(mixed - old) / min(mixed, old)
+    return mixed, max(worst, abs(mixed - old) / min(mixed, old))
 
 
-@numba.njit(**_EXACT)
-def forward(other: Any, other_pair: Any, kept: Any, kept_pair: Any, across: Any, sums: Any) -> None:
-    """Sum a strip from the left: states (other, kept) = 00, 01, 10, 11 in `sums` ``(M, 4, lanes)``, each column scaled to sum 1.
-
-    `other` and `kept` are pairs of arrays whose product is meant: a row's own odds and its message.
-    """
-    columns, lanes = across.shape
-    for n in range(lanes):
-        a, b = other[0][0, n] * other[1][0, n], kept[0][0, n] * kept[1][0, n]
-        both = a * b * across[0, n]
-        scale = 1.0 / (1.0 + a + b + both)
-        sums[0, 0, n], sums[0, 1, n], sums[0, 2, n], sums[0, 3, n] = scale, b * scale, a * scale, both * scale
-    for j in range(1, columns):
-        for n in range(lanes):
-            a, b = other[0][j, n] * other[1][j, n], kept[0][j, n] * kept[1][j, n]
-            p, q = other_pair[0][j - 1, n] * other_pair[1][j - 1, n], kept_pair[0][j - 1, n] * kept_pair[1][j - 1, n]
-            f00, f01, f10, f11 = sums[j - 1, 0, n], sums[j - 1, 1, n], sums[j - 1, 2, n], sums[j - 1, 3, n]
-            s00, s01, s10, s11 = f00 + f10, f01 + f11, f00 + p * f10, f01 + p * f11
-            f00, f01 = s00 + s01, (s00 + q * s01) * b
-            f10, f11 = (s10 + s11) * a, (s10 + q * s11) * (a * b * across[j, n])
-            scale = 1.0 / (f00 + f01 + f10 + f11)
-            sums[j, 0, n], sums[j, 1, n], sums[j, 2, n], sums[j, 3, n] = f00 * scale, f01 * scale, f10 * scale, f11 * scale
+@numba.njit(**EXACT)
+def forward(w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any) -> None:
+    """Sum a strip from the left into `sums` ``(M, S)``; `unary` and `pair` ``(w, M)``, `across` ``(w - 1, M)``."""
+    for j in range(sums.shape[0]):
+        weigh(w, unary, across, j, weights)
+        column = sums[j]
+        if j:
+            for state in range(1 << len(w)):
+                column[state] = sums[j - 1, state]
+            for i in range(len(w)):
+                contract(w, column, 1 << i, pair[i, j - 1])
+            for state in range(1 << len(w)):
+                column[state] *= weights[state]
+        else:
+            for state in range(1 << len(w)):
+                column[state] = weights[state]
+        scale(w, column)
 
 
-@numba.njit(**_EXACT)
+@numba.njit(**EXACT)
+def marginal(w: Any, column: Any, back: Any, bit: int) -> float:
+    """Return the odds that a row is on, from forward and backward sums of a column."""
+    off, on = 0.0, 0.0
+    for state in range(1 << len(w)):
+        if state & bit:
+            on += column[state] * back[state]
+        else:
+            off += column[state] * back[state]
+    return on / off
+
+
+@numba.njit(**EXACT)
 def backward(
-    other: Any,
-    other_pair: Any,
-    kept: Any,
-    kept_pair: Any,
-    across: Any,
-    sums: Any,
-    carry: Any,
-    unary: Any,
-    pair: Any,
-    odds: Any,
-    damping: float,
-    change: Any,
-) -> None:
-    """Sum from the right and write the kept row's chain, less what went in, to the messages `unary` and `pair`; its marginal odds to `odds`."""
-    columns, lanes = across.shape
-    last = columns - 1
-    for n in range(lanes):
-        a, b = other[0][last, n] * other[1][last, n], kept[0][last, n] * kept[1][last, n]
-        carry[0, n], carry[1, n], carry[2, n], carry[3, n] = 1.0, b, a, a * b * across[last, n]
-        odds[last, n] = (sums[last, 1, n] + sums[last, 3, n]) / (sums[last, 0, n] + sums[last, 2, n])
-        carry[4, n] = 1.0 if last else odds[last, n]
+    w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any, back: Any, kept: int, to_unary: Any, to_pair: Any, odds: Any, damping: float
+) -> float:
+    """Sum from the right; write the kept row's chain, less what went in, to the messages, and every row's marginal odds ``(w, M)``.
+
+    Returns
+    -------
+    The largest ratio of a new message to the old one, less 1.
+    """
+    last, bit = sums.shape[0] - 1, 1 << kept
+    worst: float = 0.0
+    back[:] = 1.0
+    for i in range(len(w)):
+        odds[i, last] = marginal(w, sums[last], back, 1 << i)
+    pending = 1.0 if last else odds[kept, 0]
     for j in range(last - 1, -1, -1):
-        for n in range(lanes):
-            p, q = other_pair[0][j, n] * other_pair[1][j, n], kept_pair[0][j, n] * kept_pair[1][j, n]
-            w00, w01, w10, w11 = carry[0, n], carry[1, n], carry[2, n], carry[3, n]
-            g00, g01, g10, g11 = w00 + w10, w01 + w11, w00 + p * w10, w01 + p * w11
-            f00, f01, f10, f11 = sums[j, 0, n], sums[j, 1, n], sums[j, 2, n], sums[j, 3, n]
-            # The kept row's pair table, column j by column j + 1.
-            t00, t01 = f00 * g00 + f10 * g10, f00 * g01 + f10 * g11
-            t10, t11 = f01 * g00 + f11 * g10, q * (f01 * g01 + f11 * g11)
-            a, b = other[0][j, n] * other[1][j, n], kept[0][j, n] * kept[1][j, n]
-            b00, b01, b10, b11 = g00 + g01, (g00 + q * g01) * b, (g10 + g11) * a, (g10 + q * g11) * (a * b * across[j, n])
-            scale = 1.0 / (b00 + b01 + b10 + b11)
-            carry[0, n], carry[1, n], carry[2, n], carry[3, n] = b00 * scale, b01 * scale, b10 * scale, b11 * scale
-            first, second, marginal = t10 / t00, t01 / t00, (t10 + t11) / (t00 + t01)
-            next_kept = kept[0][j + 1, n] * kept[1][j + 1, n]
-            pair[j, n], moved = blend((t11 / t10) * (t00 / t01) / q, pair[j, n], damping)
-            unary[j + 1, n], moved_too = blend(carry[4, n] * second / next_kept, unary[j + 1, n], damping)
-            change[n] = max(change[n], moved, moved_too)
-            odds[j, n] = marginal
-            carry[4, n] = first / marginal if j else first
-    for n in range(lanes):
-        unary[0, n], moved = blend(carry[4, n] / (kept[0][0, n] * kept[1][0, n]), unary[0, n], damping)
-        change[n] = max(change[n], moved)
+        weigh(w, unary, across, j + 1, weights)
+        for state in range(1 << len(w)):
+            back[state] *= weights[state]
+        scale(w, back)
+        for i in range(len(w)):
+            if i != kept:
+                contract(w, back, 1 << i, pair[i, j])
+        # The kept row's pair table, column j by column j + 1.
+        column, t00, t01, t10, t11 = sums[j], 0.0, 0.0, 0.0, 0.0
+        for state in range(1 << len(w)):
+            if not state & bit:
+                off, on = state, state | bit
+                t00 += column[off] * back[off]
+                t01 += column[off] * back[on]
+                t10 += column[on] * back[off]
+                t11 += column[on] * back[on]
+        t11 *= pair[kept, j]
+        contract(w, back, bit, pair[kept, j])
+        for i in range(len(w)):
+            odds[i, j] = marginal(w, column, back, 1 << i)
+        to_pair[j], worst = blend((t11 / t10) * (t00 / t01) / pair[kept, j], to_pair[j], damping, worst)
+        to_unary[j + 1], worst = blend(pending * (t01 / t00) / unary[kept, j + 1], to_unary[j + 1], damping, worst)
+        pending = t10 / t00 / (odds[kept, j] if j else 1.0)
+    to_unary[0], worst = blend(pending / unary[kept, 0], to_unary[0], damping, worst)
+    return worst
 
 
-def _down(own: Any, own_pair: Any, across: Any, down: Any, up: Any, odds: Any, damping: float, change: Any) -> None:
-    rows, columns, lanes = across.shape
-    for chunk in numba.prange((lanes + WIDTH - 1) // WIDTH):
-        s = slice(chunk * WIDTH, min(lanes, (chunk + 1) * WIDTH))
-        sums, carry = np.empty((columns, 4, WIDTH))[:, :, : s.stop - s.start], np.empty((5, WIDTH))
-        for r in range(rows):
-            other, other_pair = (own[r][:, s], down[0, r][:, s]), (own_pair[r][:, s], down[1, r][:, s])
-            kept, kept_pair = (own[r + 1][:, s], up[0, r + 1][:, s]), (own_pair[r + 1][:, s], up[1, r + 1][:, s])
-            forward(other, other_pair, kept, kept_pair, across[r][:, s], sums)
-            backward(
-                other, other_pair, kept, kept_pair, across[r][:, s], sums, carry,
-                down[0, r + 1][:, s], down[1, r + 1][:, s], odds[r + 1][:, s], damping, change[s],
-            )  # fmt: skip
+@numba.njit(**EXACT)
+def sweep_block(
+    own: Any, own_pair: Any, across: Any, messages: Any, inbox: Any, odds: Any, down: bool, w: Any, size: int, damping: float, block: int
+) -> float:
+    """Send the messages of one block's strips, one after the other; arrays are those of one batch entry."""
+    rows, columns = len(w), own.shape[1]
+    step = rows - 1
+    unary, pair = np.empty((rows, columns)), np.empty((rows, columns))
+    sums, weights, back = np.empty((columns, 1 << rows)), np.empty(1 << rows), np.empty(1 << rows)
+    worst = 0.0
+    for r in range(size):
+        strip = block * size + (r if down else size - 1 - r)
+        top = strip * step
+        # What other blocks said last comes from the inbox: they may be writing.
+        above = inbox if down and r == 0 else messages[0, :, strip]
+        below = inbox if not down and r == 0 else messages[1, :, strip + 1]
+        unary[:] = own[top : top + rows]
+        pair[:] = own_pair[top : top + rows]
+        unary[0] *= above[0]
+        pair[0] *= above[1]
+        unary[step] *= below[0]
+        pair[step] *= below[1]
+        forward(w, unary, pair, across[top : top + step], sums, weights)
+        kept, way, to = (step, 0, strip + 1) if down else (0, 1, strip)
+        moved = backward(
+            w, unary, pair, across[top : top + step], sums, weights, back, kept, messages[way, 0, to], messages[way, 1, to],
+            odds[top : top + rows], damping,
+        )  # fmt: skip
+        worst = max(worst, float(moved))
+    return worst
 
 
-def _up(own: Any, own_pair: Any, across: Any, down: Any, up: Any, odds: Any, damping: float, change: Any) -> None:
-    rows, columns, lanes = across.shape
-    for chunk in numba.prange((lanes + WIDTH - 1) // WIDTH):
-        s = slice(chunk * WIDTH, min(lanes, (chunk + 1) * WIDTH))
-        sums, carry = np.empty((columns, 4, WIDTH))[:, :, : s.stop - s.start], np.empty((5, WIDTH))
-        for r in range(rows - 1, -1, -1):
-            other, other_pair = (own[r + 1][:, s], up[0, r + 1][:, s]), (own_pair[r + 1][:, s], up[1, r + 1][:, s])
-            kept, kept_pair = (own[r][:, s], down[0, r][:, s]), (own_pair[r][:, s], down[1, r][:, s])
-            forward(other, other_pair, kept, kept_pair, across[r][:, s], sums)
-            backward(
-                other, other_pair, kept, kept_pair, across[r][:, s], sums, carry,
-                up[0, r][:, s], up[1, r][:, s], odds[r][:, s], damping, change[s],
-            )  # fmt: skip
+def _sweep(
+    own: Any, own_pair: Any, across: Any, messages: Any, inbox: Any, odds: Any, down: bool, w: Any, size: int, damping: float, change: Any
+) -> None:
+    blocks = inbox.shape[2]
+    for number in numba.prange(len(change)):
+        b, block = number // blocks, number % blocks
+        change[number] = sweep_block(
+            own[b], own_pair, across, messages[:, :, b], inbox[:, b, block], odds[b], down, w, size, damping, block
+        )  # fmt: skip
 
 
-_down_parallel, _up_parallel = (numba.njit(parallel=True, **_EXACT)(function) for function in (_down, _up))
-_down_serial, _up_serial = (numba.njit(**_EXACT)(function) for function in (_down, _up))
+_SWEEP = both(_sweep)
 
 
-def passes(
-    own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, odds: Tensor, damping: float
-) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Return the pass down and the pass up over these arrays in place; each returns the largest ratio of new to old, less 1."""
-    arrays = [values.numpy() for values in (own, own_pair, across, messages[0], messages[1], odds)]
-    change = np.zeros(own.shape[-1])
-    parallel = own.shape[-1] > WIDTH
-
-    def make(kernel: Any) -> Callable[[], float]:
-        def sweep() -> float:
-            change[:] = 0
-            kernel(*arrays, damping, change)
-            return float(change.max())
-
-        return sweep
-
-    return make(_down_parallel if parallel else _down_serial), make(_up_parallel if parallel else _up_serial)
+def sweep_strips(
+    own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, inbox: Tensor, odds: Tensor, down: bool, rows: int, size: int, damping: float
+) -> float:
+    """Do what `strip.sweep_strips` does."""
+    change = np.zeros(inbox.shape[1] * inbox.shape[2])
+    arrays = [values.numpy() for values in (own, own_pair, across, messages, inbox, odds)]
+    _SWEEP[len(change) > 1](*arrays, down, (0,) * rows, size, damping, change)
+    return float(change.max())

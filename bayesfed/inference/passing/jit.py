@@ -1,0 +1,25 @@
+"""How kernels are compiled. Imported only where numba is installed (extra ``fast``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numba
+
+EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
+
+
+def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
+    """Compile a kernel for one core (False) and for all of them (True).
+
+    Numba's cache knows a kernel by its name and line, not by its options: each variant gets a name of its own.
+    """
+    code, variants = kernel.__code__, {}
+    for parallel in (False, True):
+        name = f"{code.co_name}_{'parallel' if parallel else 'serial'}"
+        twin = FunctionType(code.replace(co_name=name), kernel.__globals__, name, kernel.__defaults__, kernel.__closure__)
+        twin.__qualname__, twin.__module__ = name, kernel.__module__
+        variants[parallel] = numba.njit(parallel=parallel, **EXACT, **options)(twin)
+    return variants

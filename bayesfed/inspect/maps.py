@@ -1,0 +1,98 @@
+"""Maps of supports: a layer over the rounds, and the inputs of hidden units as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.federated.engine import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "examples") from problem
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history: Sequence[Record] = (), site: str = "") -> list[Axes]:
+    """Draw prior inclusion probabilities of a layer over rounds: the message v_{h -> s}, as D-Turbo-VBI's Fig. 4.
+
+    Parameters
+    ----------
+    frames
+        Log-odds ``(M, N)`` by round, as the callback `keep` collects them.
+    history, site
+        Write below each map how far message passing had settled and what share of the weights depends on where it starts.
+    """
+    if not frames:
+        raise ArgumentError(complain("plot_support_maps", expected="at least one frame", actual="none", hint="the callback keep"))
+    figures = {record.round: record.server for record in history}
+    shape = next(iter(frames.values())).shape
+    aspect = min(2.0, max(0.5, shape[0] / shape[1]))
+    figure = _figure(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8)
+    panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
+    for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
+        image = panel.imshow(torch.sigmoid(log_odds).numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
+        trust = _trust(figures.get(number, {}), site)
+        panel.set(title=f"round {number + 1}", xlabel=f"input\n{trust}" if trust else "input")
+    panels[0].set_ylabel("unit")
+    figure.colorbar(image, ax=panels, label="probability that the weight is active,\nas its neighbours see it")
+    if title:
+        figure.suptitle(title)
+    return panels
+
+
+def _trust(figures: Mapping[str, float], site: str) -> str:
+    """Say in a line how far a site's message passing can be trusted; nothing if the round made none."""
+    residual, share = figures.get(f"bp_residual/{site}"), figures.get(f"bp_multistable/{site}")
+    settled = "" if residual is None else "messages exact" if residual == 0 else f"messages within {residual:.0e}"
+    return settled if share is None else f"{settled}, {share:.1%} multistable"
+
+
+def plot_unit_maps(
+    values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = "", label: str = "probability that the weight is active"
+) -> list[Axes]:
+    """Draw the inputs of hidden units as pictures: which pixels each unit looks at.
+
+    Parameters
+    ----------
+    values
+        Probabilities ``(M, N)``, a row a unit.
+    size
+        (height, width) of a picture; their product is N.
+    count
+        How many units, those with the largest sums of probabilities, in their own order.
+
+    Raises
+    ------
+    ArgumentError
+        If the size does not fit the inputs, or count is below 1.
+    """
+    if values.ndim != 2 or size[0] * size[1] != values.shape[1] or count < 1:
+        raise ArgumentError(
+            complain("plot_unit_maps", expected=f"(M, {size[0] * size[1]}) and count >= 1", actual=(tuple(values.shape), count), hint="size=(28, 28)")
+        )
+    chosen = sorted(values.sum(1).topk(min(count, len(values))).indices.tolist())
+    columns = min(8, len(chosen))
+    rows = -(-len(chosen) // columns)
+    figure = _figure(1.15 * columns + 1.0, 1.3 * rows + 0.5)
+    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in panels:
+        panel.axis("off")
+    for panel, unit in zip(panels, chosen, strict=False):
+        image = panel.imshow(values[unit].reshape(size).numpy(), vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+        panel.set_title(f"unit {unit}", fontsize=7)
+    figure.colorbar(image, ax=panels, label=label)
+    if title:
+        figure.suptitle(title)
+    return panels
