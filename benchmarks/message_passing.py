@@ -37,12 +37,12 @@ import networkx as nx
 import numpy as np
 import torch
 from peers.client import Peer, environment, peer, say
-from targets import ratio, target
+from targets import at_least, ratio, target
 from torch import Tensor
 from tqdm import tqdm
 
 from bayesfed.inference import FactorGraph, infer
-from bayesfed.inference.flat import TableGroup, Tables
+from bayesfed.inference.graphs.flat import TableGroup, Tables
 from bayesfed.inspect import table
 from bayesfed.models.grid import Grid, Link
 
@@ -320,13 +320,6 @@ def report(title: str, seconds: Seconds, shape: tuple[int, int], against: tuple[
         rows.append([key, 1e3 * median, 1e3 * min(values), 1e3 * max(values), 1e9 * median / math.prod(shape), *times])
     print(title)
     print(table(["", "ms", "fastest", "slowest", "ns a variable", *(f"times faster than {other}" for other in against)], rows))
-
-
-def at_least(title: str, measured: float, wanted: float) -> bool:
-    """Print one target's line and return whether it is met."""
-    met = measured >= wanted
-    print(f"target {title}: measured {measured:.3f}, wanted >= {wanted:g}, {'met' if met else 'missed'}")
-    return met
 
 
 def name(shape: tuple[int, int]) -> str:

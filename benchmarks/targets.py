@@ -35,6 +35,13 @@ def ratio(above: list[float], below: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
+def at_least(name: str, measured: float, wanted: float) -> bool:
+    """Print the line of a target that is to be reached from below, and return whether it is met."""
+    met = measured >= wanted
+    print(f"target {name}: measured {measured:.3f}, wanted >= {wanted:g}, {'met' if met else 'missed'}")
+    return met
+
+
 def target(name: str, measured: float, at_most: float) -> bool:
     """Print one target's line and return whether it is met."""
     met = measured <= at_most

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.inference.factor_graph import FactorGraph
-from bayesfed.inference.flat import Tables
-from bayesfed.inference.recognise import colours, recognise
+from bayesfed.inference.graphs.factor_graph import FactorGraph
+from bayesfed.inference.graphs.flat import Tables
+from bayesfed.inference.graphs.recognise import colours, recognise
 from bayesfed.models.grid import Grid, Link
 from bayesfed.models.ising import Ising
 from bayesfed.models.supports import Transition

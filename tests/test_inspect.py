@@ -9,7 +9,7 @@ import xarray
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import keep
-from bayesfed.inspect import plot_accuracy_against_bits, plot_forest, plot_series, plot_support_maps, save, table, to_arviz
+from bayesfed.inspect import plot_accuracy_against_bits, plot_forest, plot_series, plot_support_maps, plot_unit_maps, save, table, to_arviz
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,10 @@ def test_every_group_is_there_with_names(finished):
     assert federation["bits_up"].dims == ("round", "client")
     assert float(federation["bits_up"].sum()) == result.bits("up")
     assert float(federation["bits_down"].sum()) == result.bits("down")
-    assert {"elbo", "density", "accuracy", "reactivated"} <= set(federation.data_vars)
+    assert {"elbo", "density", "accuracy", "reactivated", "bp_residual", "bp_multistable"} <= set(federation.data_vars)
+    assert {"bp_residual.1.weight", "bp_multistable.3.weight"} <= set(federation.data_vars)
+    assert float(federation["bp_multistable"].max()) == 0
+    assert float(federation["bp_residual.1.weight"].max()) <= 1e-2
     assert bool((federation["accepted"] == 1).all())
 
 
@@ -144,7 +147,13 @@ def test_tables_line_up(finished):
 
 def test_pictures_say_what_they_show(finished, tmp_path):
     result, _, frames = finished
-    maps = plot_support_maps(frames, title="layer")
+    maps = plot_support_maps(frames, title="layer", history=result.history, site="1.weight")
+    assert all("messages within" in panel.texts[0].get_text() and "0.0% multistable" in panel.texts[0].get_text() for panel in maps)
+    units = plot_unit_maps(result.posterior.belief["1.weight"].inclusion, (8, 8), count=5)
+    chosen = [int(panel.get_title().removeprefix("unit ")) for panel in units if panel.get_title()]
+    inclusion = result.posterior.belief["1.weight"].inclusion
+    assert chosen == sorted(inclusion.sum(1).topk(5).indices.tolist())
+    assert np.allclose(units[2].images[0].get_array(), inclusion[chosen[2]].reshape(8, 8))
     assert [panel.get_title() for panel in maps] == ["round 1", "round 2", "round 4"]
     shown = maps[-1].images[0].get_array()
     assert np.allclose(shown, torch.sigmoid(frames[3]))
@@ -157,7 +166,7 @@ def test_pictures_say_what_they_show(finished, tmp_path):
     forest = plot_forest(site, chosen=[(3, 7), (0, 1)])
     assert [label.get_text() for label in forest.get_yticklabels()] == ["unit 0, input 1", "unit 3, input 7"]
     assert len(plot_forest(site, count=5).get_yticklabels()) == 5
-    for number, axes in enumerate((maps[0], elbo, curve, forest)):
+    for number, axes in enumerate((maps[0], elbo, curve, forest, units[0])):
         save(axes, tmp_path / "new" / f"{number}.png")
         assert (tmp_path / "new" / f"{number}.png").stat().st_size > 5000
 
@@ -166,6 +175,7 @@ def test_pictures_say_what_they_show(finished, tmp_path):
     ("call", "words"),
     [
         (lambda site: plot_support_maps({}), "at least one frame"),
+        (lambda site: plot_unit_maps(site.inclusion, (7, 8)), r"expected \(M, 56\)"),
         (lambda site: plot_series({"a": []}, label="x"), "a value"),
         (lambda site: plot_forest(site, mass=1.0), r"mass in \(0, 1\)"),
         (lambda site: plot_forest(site, chosen=[(99, 0)]), "inside 16 x 64"),

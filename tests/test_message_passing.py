@@ -338,6 +338,20 @@ def test_log_z_has_the_marginals_as_gradients(method):
     assert float(evidence.grad[1, 2]) == pytest.approx(slope, abs=2e-6)
 
 
+def test_general_trees_are_exact_by_name_and_loops_are_not():
+    pair = TableGroup(normal(1, 2, 3, name="t", scale=1.0), torch.tensor([0]), torch.tensor([[0, 1]]))
+    tree = Tables(torch.tensor([2, 3]), torch.tensor([[0.0, 0.0, -math.inf], [0.0, 0.0, 0.0]], dtype=torch.float64), (pair,))
+    assert {infer(tree, method=method).method for method in ("auto", "bp", "exact")} == {"exact"}
+    assert infer(tree, certify=True).multistable_share == 0
+    corners = torch.tensor([[0, 1], [1, 2], [2, 0]])
+    loop = Tables(torch.full((3,), 2), torch.zeros(3, 2, dtype=torch.float64), (TableGroup(torch.eye(2)[None], torch.zeros(3).long(), corners),))
+    assert infer(loop).method == "bp"
+    with pytest.raises(ArgumentError, match="a general factor graph with cycles"):
+        infer(loop, method="exact")
+    with pytest.raises(ArgumentError, match="'strip'"):
+        infer(tree, method="strip")
+
+
 def test_log_z_of_general_tables_has_gradients():
     tables = normal(1, 2, 3, name="t", scale=1.0).requires_grad_()
     unary = torch.tensor([[0.1, 0.2, -math.inf], [0.3, -0.4, 0.5]], dtype=torch.float64)

@@ -17,7 +17,7 @@ from bayesfed.inference.turbo import Exchange
 from bayesfed.keys import Key, forked
 from bayesfed.models import ClusteredSupport, Grid, Link, MarkovGrid, Neighbourhood
 from bayesfed.models.clustered import gibbs, swendsen_wang
-from bayesfed.models.supports import bulk_density
+from bayesfed.models.ordering import bulk_density
 
 DRAWS = 20_000
 
@@ -44,6 +44,16 @@ def test_exact_draws_match_exact_marginals(size):
     # A share of 20,000 draws has sd 0.0035; the largest of 1,500 stays below 5 of them.
     exact = (found.marginals, *(table[..., 1, 1] for table in found.pair_marginals))
     assert all(float((share - wanted).abs().max()) < 0.018 for share, wanted in zip(statistics(drawn), exact, strict=True) if share.numel())
+
+
+def test_draws_from_trees_are_exact():
+    tree = FactorGraph.tree([-1, 0, 0, 1, 1, -1, 5], Link(1.7, -0.6, -0.2)).lower()
+    with forked(Key(0, "tree")):
+        drawn = ClusteredSupport(tree).sample((DRAWS,)).double()
+    found = infer(tree)
+    left, right = tree.edges
+    assert float((drawn.mean(0) - found.marginals).abs().max()) < 0.018
+    assert float(((drawn[:, left] * drawn[:, right]).mean(0) - found.pair_marginals[0][..., 1, 1]).abs().max()) < 0.018
 
 
 @pytest.mark.parametrize("turn", [gibbs, swendsen_wang])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.flat import TableGroup, Tables
+from bayesfed.inference.graphs.flat import TableGroup, Tables
 from bayesfed.inference.passing import table_schedule
 from bayesfed.inference.passing.outcome import Settings
 from bayesfed.inference.passing.table_schedule import COLOURS, compile_tables

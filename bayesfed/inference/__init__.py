@@ -2,8 +2,8 @@
 
 from bayesfed.inference.blocks import MeanField, Structured, kl_divergence, support_evidence
 from bayesfed.inference.elbo import MeanFieldElbo
-from bayesfed.inference.factor_graph import FactorGraph
-from bayesfed.inference.flat import TableGroup, Tables
+from bayesfed.inference.graphs.factor_graph import FactorGraph
+from bayesfed.inference.graphs.flat import TableGroup, Tables
 from bayesfed.inference.infer import infer, log_z
 from bayesfed.inference.inferred import Inferred
 from bayesfed.inference.objectives import MaximumLikelihood, Objective, Proximal

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -17,22 +16,15 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, ConvergenceWarning, MissingExtraError, MultistableWarning, complain
-from bayesfed.inference.factor_graph import FactorGraph
-from bayesfed.inference.flat import Tables
+from bayesfed.inference.choice import Run, choose
+from bayesfed.inference.graphs.factor_graph import FactorGraph
+from bayesfed.inference.graphs.flat import Tables
 from bayesfed.inference.inferred import Inferred, Method, Model
 from bayesfed.inference.passing import outcome as passing
-from bayesfed.inference.passing.chains import pass_chains
-from bayesfed.inference.passing.checkerboard import pass_checkerboard
-from bayesfed.inference.passing.edges import pass_edges, pass_forest
-from bayesfed.inference.passing.exact import sum_grid
 from bayesfed.inference.passing.outcome import Outcome, Settings
-from bayesfed.inference.passing.strip import check_rows, pass_strips
-from bayesfed.inference.passing.tables import pass_tables
-from bayesfed.models import transfer
+from bayesfed.inference.passing.strip import check_rows
 from bayesfed.models.grid import Grid
 from bayesfed.models.ising import Ising
-
-Run = Callable[[Settings, Tensor | None], Outcome]
 
 
 def infer(
@@ -102,7 +94,7 @@ def infer(
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
         there = evidence if order is None else evidence.flatten(-len(model.shape))[..., order].unflatten(-1, model.shape)  # type: ignore[union-attr]
-        chosen, run = _choose(_detached(model), there.detach(), method)
+        chosen, run = choose(_detached(model), there.detach().contiguous(), method)
         outcome = run(settings, state)
         share = _multistable(model, chosen, run, settings) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
@@ -171,59 +163,6 @@ def _backend(backend: str, evidence: Tensor) -> passing.Backend:
     return "torch"
 
 
-def _choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
-    """Return the method and its run on flat evidence."""
-    if isinstance(model, Tables):
-        if method not in ("auto", "bp"):
-            raise _unserved(method, "a general factor graph", "method='bp', exact on trees")
-        flat = evidence.reshape(-1, *model.unary.shape)
-        return "bp", lambda settings, state: pass_tables(model, flat, settings, state)
-    if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
-        return run
-    ising = model.ising()
-    nodes = evidence.reshape(-1, ising.field.numel())
-    if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
-        # On a single row or column every method is exact.
-        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
-    if method in ("auto", "bp"):
-        return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
-    if method in ("exact", "strip", "chains"):
-        raise _unserved(method, "this graph", "a tree or a grid with a side of at most 12" if method == "exact" else "a grid, or method='bp'")
-    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
-
-
-def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
-    """Return the method and its run on a grid ``(B, K, M)`` of two rows and columns or more; None if it has no kernel of its own."""
-    if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
-        if not transfer.fits(grid, len(evidence), limit=2**34):
-            raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
-        return "exact", lambda settings, state: sum_grid(grid, evidence)
-    if method == "strip":
-        return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
-    if method == "chains":
-        return "chains", lambda settings, state: pass_chains(grid, evidence, settings, state)
-    if method in ("auto", "bp") and grid.is_even():
-        return "bp", lambda settings, state: pass_checkerboard(grid, evidence, settings, state)
-    return None
-
-
-def _as_grid(model: Grid | Ising, outcome: Outcome) -> Outcome:
-    """Sort the pair tables of a grid that was solved as an edge list into those of row links and those of column links."""
-    if isinstance(model, Ising):
-        return outcome
-    rows, columns = model.size
-
-    def pairs() -> tuple[Tensor, ...]:
-        along, across = outcome.pairs()[0].split([rows * (columns - 1), (rows - 1) * columns], dim=1)
-        return along.unflatten(1, (rows, columns - 1)), across.unflatten(1, (rows - 1, columns))
-
-    return replace(outcome, pairs=pairs)
-
-
-def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
-    return ArgumentError(complain(f"infer method {method!r}", expected="a graph it can serve", actual=graph, hint=hint))
-
-
 def _detached(model: Model) -> Model:
     if isinstance(model, Grid):
         ends = [value.requires_grad for value in (*model.row, *model.column, model.field) if isinstance(value, Tensor)]
@@ -254,7 +193,9 @@ def _multistable(model: Model, method: Method, run: Run, settings: Settings) -> 
                 hint="certify=False: extremes bracket nothing here",
             )
         )
-    high, low = (run(replace(settings, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
+    # A loose tolerance would let an unfinished run look like another fixed point.
+    sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
+    high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
     return float((high - low > 0.01).double().mean())
 
 

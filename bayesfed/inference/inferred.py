@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.inference.flat import Tables
+from bayesfed.inference.graphs.flat import Tables
 from bayesfed.inference.passing.outcome import Outcome
 from bayesfed.models.grid import Grid
 from bayesfed.models.ising import Ising

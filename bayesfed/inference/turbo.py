@@ -56,7 +56,8 @@ class Exchange:
     turns
         A-to-B-to-A exchanges a round.
     method
-        Module B's, as in `infer`: "auto" (exact on narrow layers, else belief propagation) or, for Kikuchi accuracy, "strip".
+        Module B's, as in `infer`: "auto" (exact on narrow layers, else belief propagation) or, for Kikuchi's accuracy and better, "strip".
+        Supports that are no grid are served by "auto" whatever is asked for.
     tolerance, max_sweeps
         When Module B's messages count as settled, and when it gives up and says so. Messages are kept warm
         between rounds, so a loose tolerance loses little.

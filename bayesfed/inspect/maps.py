@@ -43,8 +43,8 @@ def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history:
     panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
     for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
         image = panel.imshow(torch.sigmoid(log_odds).numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
-        trust = _trust(figures.get(number, {}), site)
-        panel.set(title=f"round {number + 1}", xlabel=f"input\n{trust}" if trust else "input")
+        panel.set(title=f"round {number + 1}", xlabel="input")
+        panel.text(0.5, -0.24, _trust(figures.get(number, {}), site), transform=panel.transAxes, ha="center", va="top", fontsize=7.5)
     panels[0].set_ylabel("unit")
     figure.colorbar(image, ax=panels, label="probability that the weight is active,\nas its neighbours see it")
     if title:
@@ -53,15 +53,13 @@ def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history:
 
 
 def _trust(figures: Mapping[str, float], site: str) -> str:
-    """Say in a line how far a site's message passing can be trusted; nothing if the round made none."""
+    """Say how far a site's message passing can be trusted; nothing if the round made none."""
     residual, share = figures.get(f"bp_residual/{site}"), figures.get(f"bp_multistable/{site}")
     settled = "" if residual is None else "messages exact" if residual == 0 else f"messages within {residual:.0e}"
-    return settled if share is None else f"{settled}, {share:.1%} multistable"
+    return settled if share is None else f"{settled}\n{share:.1%} multistable"
 
 
-def plot_unit_maps(
-    values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = "", label: str = "probability that the weight is active"
-) -> list[Axes]:
+def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = "") -> list[Axes]:
     """Draw the inputs of hidden units as pictures: which pixels each unit looks at.
 
     Parameters
@@ -92,7 +90,7 @@ def plot_unit_maps(
     for panel, unit in zip(panels, chosen, strict=False):
         image = panel.imshow(values[unit].reshape(size).numpy(), vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
         panel.set_title(f"unit {unit}", fontsize=7)
-    figure.colorbar(image, ax=panels, label=label)
+    figure.colorbar(image, ax=panels, label="probability that the weight is active")
     if title:
         figure.suptitle(title)
     return panels

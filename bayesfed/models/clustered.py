@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from torch.nn.functional import softplus
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.models import transfer
+from bayesfed.models import forest, transfer
 from bayesfed.models.grid import Grid
 from bayesfed.models.ising import Ising
 
@@ -24,9 +24,9 @@ class ClusteredSupport(TorchDistribution):
     `log_prob` leaves log Z out, a constant of the declared prior (it is known, and taken off, when nothing is coupled); to learn
     couplings subtract `bayesfed.inference.log_z`, which has gradients.
 
-    `sample` is exact for grids with a side of at most 12, chains among them. Other models run `sweeps` Markov chain sweeps from independent
-    draws: Swendsen and Wang's clusters (1987; fields as in Edwards and Sokal, 1988) if neighbours attract, which cross the
-    ordering transition, otherwise Gibbs sweeps.
+    `sample` is exact for trees and for grids with a side of at most 12, chains among them. Other models run `sweeps` Markov chain sweeps
+    from independent draws: Swendsen and Wang's clusters (1987; fields as in Edwards and Sokal, 1988) if neighbours attract, which cross
+    the ordering transition, otherwise Gibbs sweeps.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch declares it as a plain dict
@@ -52,7 +52,7 @@ class ClusteredSupport(TorchDistribution):
             drawn = transfer.Transfer.of(self.model, torch.zeros(1, *self.model.size)).sample(count)
             drawn = drawn if self.model.size[0] >= self.model.size[1] else drawn.mT
         else:
-            drawn = _markov(self.model.ising(), count, self.sweeps)
+            drawn = _draw(self.model.ising(), count, self.sweeps)
         return drawn.reshape(*sample_shape, *self.model.shape).to(torch.get_default_dtype())
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
@@ -62,10 +62,10 @@ class ClusteredSupport(TorchDistribution):
         return self
 
 
-def _markov(model: Ising, count: int, sweeps: int) -> Tensor:
+def _draw(model: Ising, count: int, sweeps: int) -> Tensor:
+    if model.is_forest:
+        return forest.sample(model, count)
     flat = torch.bernoulli(torch.sigmoid(model.field).expand(count, -1))
-    if not model.coupling.numel():
-        return flat
     turn = swendsen_wang if model.attractive() else gibbs
     for _ in range(sweeps):
         flat = turn(model, flat)

@@ -1,4 +1,4 @@
-"""The order in which a forest is summed exactly: leaves to roots, then back."""
+"""The order in which a forest is summed exactly, leaves to roots, then back; and exact draws."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from bayesfed.models.ising import Ising
 
@@ -61,3 +62,17 @@ class Forest:
             return torch.from_numpy(values.astype(np.int64)).to(model.edges.device)
 
         return Forest(tensor(order), tensor(parent), tensor(edge), tuple(map(tensor, levels)))
+
+
+def sample(model: Ising, count: int) -> Tensor:
+    """Draw states ``(count, n)`` of a model without cycles: sum towards the roots, draw away from them. Uses torch's global generator."""
+    forest, log_odds = Forest.of(model), model.field.double().clone()
+    coupling = model.coupling.double()[forest.edge.clamp(min=0)] if model.coupling.numel() else log_odds
+    for level in reversed(forest.levels[1:]):
+        below = log_odds[level]
+        log_odds.index_add_(0, forest.parent[level], softplus(below + coupling[level]) - softplus(below))
+    drawn = torch.bernoulli(torch.sigmoid(log_odds).expand(count, -1))
+    for level in forest.levels[1:]:
+        pull = log_odds[level] + coupling[level] * drawn[:, forest.parent[level]]
+        drawn[:, level] = torch.bernoulli(torch.sigmoid(pull))
+    return drawn

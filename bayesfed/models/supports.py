@@ -8,25 +8,21 @@ a grid it is an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, DensityWarning, OrderingWarning, complain
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.models.grid import Grid, Link
 from bayesfed.models.ising import Ising
+from bayesfed.models.ordering import warn_if_density_differs, warn_if_ordering
 
 if TYPE_CHECKING:
     import networkx as nx
 
 Shape = tuple[int, int]
-# tanh(J) = 1/3: where loopy belief propagation on a 4-neighbour grid gets a second fixed point.
-BETHE_THRESHOLD = math.atanh(1 / 3)
-# sinh(2 J) = 1: where the infinite grid itself orders (Onsager).
-ONSAGER_THRESHOLD = math.asinh(1.0) / 2
 
 
 class Support(Protocol):
@@ -142,8 +138,9 @@ class MarkovGrid:
             )
         row, column = self.transitions()
         grid = Grid(size, row.terms(), column.terms(), self.field, None if self.patch is None else shape)
-        _warn_if_ordering(grid.strengths())
-        _warn_if_density_differs(grid, row, column)
+        warn_if_ordering(grid.strengths())
+        if row.off != row.on or column.off != column.on:
+            warn_if_density_differs(grid, (row.stationary() + column.stationary()) / 2)
         return grid
 
 
@@ -189,44 +186,6 @@ class Neighbourhood:
         colours = torch.tensor([colour[node] for node in self.graph])
         # Each end of an edge gives up half the coupling: without field, on and off are alike.
         return Ising(self.field - coupling / 2 * degree.float(), edges, torch.full((edges.shape[1],), coupling), shape, colours)
-
-
-def _warn_if_ordering(strengths: tuple[float, float]) -> None:
-    # A chain never orders; on a grid it is the two couplings together that do.
-    if min(strengths) == 0 or (mean := sum(strengths) / 2) <= BETHE_THRESHOLD:
-        return
-    beyond = "the grid itself is ordered" if mean > ONSAGER_THRESHOLD else "message passing is multistable"
-    warnings.warn(
-        f"MarkovGrid: coupling J = {mean:.3f} exceeds {BETHE_THRESHOLD:.3f} (stay probability 2/3): {beyond}, so whole layers "
-        "tend to switch on or off together and inclusion probabilities are overconfident; try a stay probability of at most 0.65",
-        OrderingWarning,
-        stacklevel=3,
-    )
-
-
-def _warn_if_density_differs(grid: Grid, row: Transition, column: Transition) -> None:
-    chains = (row.stationary() + column.stationary()) / 2
-    if min(grid.size) == 1 or (row.off == row.on and column.off == column.on) or abs((found := bulk_density(grid)) - chains) <= 0.1:
-        return
-    warnings.warn(
-        f"MarkovGrid: the chains are active {chains:.3g} of the time, but the grid they make has density {found:.3g}: each weight hears four "
-        "neighbours; try calibrate(density, cluster_size), which chooses field and coupling of the grid itself",
-        DensityWarning,
-        stacklevel=3,
-    )
-
-
-def bulk_density(grid: Grid, sweeps: int = 500) -> float:
-    """Return the prior density far from the borders of a grid with even couplings and field, as belief propagation sees it."""
-    (row, row_field), (column, column_field) = ((float(link.coupling) / 2, float(sum(link))) for link in (grid.row, grid.column))
-    pull, along, across = float(grid.field) + row_field + column_field, 0.0, 0.0
-
-    def agree(x: float, half: float) -> float:
-        return math.log((math.exp(x + half) + 1) / (math.exp(x) + math.exp(half)))
-
-    for _ in range(sweeps):
-        along, across = agree(pull + along + 2 * across, row), agree(pull + 2 * along + across, column)
-    return 1 / (1 + math.exp(-(pull + 2 * along + 2 * across)))
 
 
 def neighbour_share(mask: Tensor) -> float:

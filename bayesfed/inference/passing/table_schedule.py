@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
-from bayesfed.inference.flat import TableGroup, Tables
+from bayesfed.inference.graphs.flat import TableGroup, Tables
 
 Ints = NDArray[np.int64]
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.inference.flat import Tables
+from bayesfed.inference.graphs.flat import Tables
 from bayesfed.inference.passing.outcome import Outcome, Settings
 from bayesfed.inference.passing.settle import settle
 from bayesfed.inference.passing.table_schedule import Batch, Program, compile_tables

@@ -1,0 +1,79 @@
+"""Which message-passing method serves which graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.graphs.flat import Tables
+from bayesfed.inference.inferred import Method, Model
+from bayesfed.inference.passing.chains import pass_chains
+from bayesfed.inference.passing.checkerboard import pass_checkerboard
+from bayesfed.inference.passing.edges import pass_edges, pass_forest
+from bayesfed.inference.passing.exact import sum_grid
+from bayesfed.inference.passing.outcome import Outcome, Settings
+from bayesfed.inference.passing.strip import pass_strips
+from bayesfed.inference.passing.table_schedule import compile_tables
+from bayesfed.inference.passing.tables import pass_tables
+from bayesfed.models import transfer
+from bayesfed.models.grid import Grid
+from bayesfed.models.ising import Ising
+
+Run = Callable[[Settings, Tensor | None], Outcome]
+
+
+def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
+    """Return the method and its run on flat evidence."""
+    if isinstance(model, Tables):
+        flat = evidence.reshape(-1, *model.unary.shape)
+        name: Method = "exact" if compile_tables(model, flat.dtype, flat.device).forest else "bp"
+        if method not in ("auto", "bp", name):
+            raise _unserved(method, "a general factor graph with cycles" if name == "bp" else "a general factor graph", "method='auto'")
+        return name, lambda settings, state: pass_tables(model, flat, settings, state)
+    if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
+        return run
+    ising = model.ising()
+    nodes = evidence.reshape(-1, ising.field.numel())
+    if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
+        # On a single row or column every method is exact.
+        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+    if method in ("auto", "bp"):
+        return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
+    if method in ("exact", "strip", "chains"):
+        raise _unserved(method, "this graph", "a tree or a grid with a side of at most 12" if method == "exact" else "a grid, or method='bp'")
+    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
+
+
+def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
+    """Return the method and its run on a grid ``(B, K, M)`` of two rows and columns or more; None if it has no kernel of its own."""
+    if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
+        if not transfer.fits(grid, len(evidence), limit=2**34):
+            raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
+        return "exact", lambda settings, state: sum_grid(grid, evidence)
+    if method == "strip":
+        return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
+    if method == "chains":
+        return "chains", lambda settings, state: pass_chains(grid, evidence, settings, state)
+    if method in ("auto", "bp") and grid.is_even():
+        return "bp", lambda settings, state: pass_checkerboard(grid, evidence, settings, state)
+    return None
+
+
+def _as_grid(model: Grid | Ising, outcome: Outcome) -> Outcome:
+    """Sort the pair tables of a grid that was solved as an edge list into those of row links and those of column links."""
+    if isinstance(model, Ising):
+        return outcome
+    rows, columns = model.size
+
+    def pairs() -> tuple[Tensor, ...]:
+        along, across = outcome.pairs()[0].split([rows * (columns - 1), (rows - 1) * columns], dim=1)
+        return along.unflatten(1, (rows, columns - 1)), across.unflatten(1, (rows - 1, columns))
+
+    return replace(outcome, pairs=pairs)
+
+
+def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
+    return ArgumentError(complain(f"infer method {method!r}", expected="a graph it can serve", actual=graph, hint=hint))

@@ -1,0 +1,35 @@
+"""What reading and writing networkx graphs share: refusals in words, a look at the kind of graph, and a collector that does not scan it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import networkx as nx
+
+from bayesfed.errors import ArgumentError, complain
+
+
+def refuse(where: str, *, expected: object, actual: object, hint: str) -> NoReturn:
+    """Raise an `ArgumentError` laid out by `complain`."""
+    raise ArgumentError(complain(where, expected=expected, actual=actual, hint=hint))
+
+
+def check_simple(where: str, graph: object) -> None:
+    """Raise `ArgumentError` unless `graph` is a simple undirected networkx graph with nodes."""
+    if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph() or not len(graph):
+        refuse(where, expected="a simple undirected graph with nodes", actual=graph, hint="nx.Graph()")
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from scanning a growing graph again and again."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
