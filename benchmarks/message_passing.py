@@ -199,7 +199,7 @@ def memory() -> Iterator[bool]:
     say("memory")
     count = math.prod(LARGE)
     spent = child("memory")
-    print(f"memory of bp, {name(LARGE)}: {spent / 2**20:.0f} MiB. Peak resident size of a fresh process during the call (getrusage), its result")
+    print(f"memory of bp, {name(LARGE)}: {spent / 2**20:.0f} MiB. Peak resident size of a fresh process during the call (VmHWM), its result")
     print("included, less the resident size just before it: evidence made, numba loaded and its kernels run on a small grid.")
     yield target(f"peak bytes a variable of a bp call, {name(LARGE)}", spent / count, 40.0)
     say("first calls")
@@ -359,7 +359,8 @@ def peak_bytes() -> float:
     gc.collect()
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     result = infer(grid, u, method="bp", backend="numba", tol=0.0, max_sweeps=8, warn=False)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # getrusage would count what this process was before exec: a copy of its parent.
+    peak = 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     return peak - before if result.extrinsic.numel() else 0.0
 
 

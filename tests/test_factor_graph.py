@@ -374,12 +374,13 @@ def test_grids_with_a_few_edges_swapped_are_grids_only_if_isomorphic(size):
     assert False in seen
 
 
-def test_a_repeated_edge_does_not_stand_for_a_missing_one():
+def test_a_repeated_edge_cannot_stand_for_a_missing_one():
     whole = Grid((3, 3), Link(0.4), Link(0.4)).ising()
     edges = whole.edges.clone()
     edges[:, 1] = edges[:, 0]
     assert recognise(whole) is not None
-    assert recognise(Ising(whole.field, edges, whole.coupling, (9,), whole.colours)) is None
+    with pytest.raises(ArgumentError, match="each pair at most once"):
+        Ising(whole.field, edges, whole.coupling, (9,), whole.colours)
 
 
 # Generators.

@@ -11,9 +11,9 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ConvergenceWarning, MissingExtraError, MultistableWarning, OrderingWarning
-from bayesfed.inference import FactorGraph, TableGroup, Tables, infer, log_z
+from bayesfed.inference import Exchange, FactorGraph, TableGroup, Tables, infer, log_z
 from bayesfed.keys import Key
-from bayesfed.models import Grid, Link, MarkovGrid
+from bayesfed.models import Grid, Ising, Link, MarkovGrid
 from bayesfed.testing.beliefs import enumerate_log_odds
 
 BACKENDS = ["numba", "torch"]
@@ -307,6 +307,49 @@ def test_everything_stays_finite_at_the_edge(dtype):
         assert all(bool(torch.isfinite(table).all()) for table in found.pair_marginals)
 
 
+@pytest.mark.parametrize("strength", [28.0, 50.0, -28.0, 2 * math.log(1e6 - 1)])
+@pytest.mark.parametrize("size", [40.0, 1e4])
+def test_extreme_couplings_and_evidence_are_right_not_merely_finite(strength, size):
+    """On two rows, where strips and the transfer matrix are exact, and on a chain, where everything is."""
+    for shape in ((2, 5), (1, 7)):
+        grid, evidence = (
+            Grid(shape, Link(strength, -strength / 2, -strength / 2), Link(strength, -strength / 2, -strength / 2)),
+            size * normal(*shape).sign(),
+        )
+        evidence = evidence + normal(*shape, name="jitter")
+        total, marginals, _ = enumerate_all(grid, evidence)
+        for method, backend, dtype in itertools.product(("exact", "strip", "bp", "chains"), BACKENDS, (torch.float32, torch.float64)):
+            if shape[0] > 1 and method in ("bp", "chains"):
+                continue
+            found = infer(grid, evidence.to(dtype), method=method, backend=backend, max_sweeps=100)
+            assert found.converged
+            assert bool(found.extrinsic.isfinite().all())
+            assert float((found.marginals - marginals).abs().max()) < 1e-4
+            assert float(found.log_z) == pytest.approx(float(total), rel=1e-5)
+
+
+def test_strong_couplings_leave_float32_for_float64():
+    grid, evidence = Grid((6, 7), stay(1 - 1e-7), stay(1 - 1e-7)), 40 * normal(6, 7).sign() - 2
+    for method in ("bp", "chains"):
+        single, double = (infer(grid, values, method=method, max_sweeps=5000, warn=False) for values in (evidence.float(), evidence))
+        assert float((single.marginals - double.marginals).abs().max()) < 1e-5
+        assert single.belief.dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_of_a_wider_grid_of_the_same_storage_does_no_harm(backend):
+    wide = infer(Grid((20, 14), stay(0.65), stay(0.65)), normal(20, 14), method="bp").state
+    grid, evidence = Grid((20, 13), stay(0.65), stay(0.65)), normal(20, 13)
+    warm, cold = (infer(grid, evidence, method="bp", state=state, tol=1e-9, backend=backend) for state in (wide, None))
+    assert torch.allclose(warm.belief, cold.belief, atol=1e-6)
+
+
+def test_chains_on_uneven_grids_start_from_extremes():
+    grid, evidence = uneven((13, 14)), normal(13, 14)
+    grid = Grid(grid.size, grid.row, Link(grid.column.coupling.abs() / 2), grid.field)
+    assert infer(grid, evidence, method="chains", certify=True).multistable_share == 0
+
+
 def test_float32_agrees_with_float64():
     grid, evidence = Grid((40, 33), stay(0.68), stay(0.66)), normal(40, 33)
     for method in ("bp", "strip", "chains"):
@@ -412,13 +455,27 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         (lambda grid: infer(grid, np.zeros((3, 3))), "ndarray"),
         (lambda grid: infer(grid, torch.zeros(3, 3), method="magic"), "auto, exact, bp, strip or chains, found 'magic'"),
         (lambda grid: infer(grid, torch.zeros(3, 3), backend="jax"), "'auto', 'numba' or 'torch'"),
-        (lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=torch.zeros(3)), "infer state: expected messages of shape"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=torch.zeros(3)), "infer state: expected finite messages of shape"),
         (lambda grid: infer(grid, torch.zeros(3, 3), method="strip", state=torch.zeros(3)), "infer state"),
         (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="bp", state=torch.zeros(3)), "infer state"),
         (lambda grid: infer(grid, torch.zeros(3, 3), damping=1.0), "damping"),
-        (lambda grid: infer(grid, torch.zeros(3, 3), strip_rows=1), "strip_rows: expected 2 to 8, found 1"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), strip_rows=1), "strip_rows: expected an integer from 2 to 8, found 1"),
         (lambda grid: infer(grid, torch.zeros(3, 3), tol=-1.0), "tol"),
         (lambda grid: infer(grid, torch.zeros(3, 3), max_sweeps=0), "max_sweeps"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), max_sweeps=2.5), "max_sweeps: expected an integer >= 1, found 2.5"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), tol="a"), "infer tol"),
+        (lambda grid: infer(grid, torch.zeros(0, 3, 3)), "infer evidence"),
+        (lambda grid: infer(nx.path_graph(3)), "a FactorGraph or a flat model, found Graph"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=[1]), "infer state: .* found list"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=infer(grid, method="bp").state * math.nan), "finite messages"),
+        (lambda grid: grid.energy(torch.zeros(9)), r"energy: expected supports of shape \(\.\.\., 3, 3\)"),
+        (lambda grid: Grid((3, 3), row=0.5), "Grid.row: expected a Link"),
+        (lambda grid: Grid((3, 3), row=Link("a")), "Grid.row: expected finite"),
+        (lambda grid: Grid((3.5, 2)), "sides >= 1"),
+        (lambda grid: Ising(torch.zeros(2), torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2,), torch.tensor([0, 1])), "at most once"),
+        (lambda grid: Ising(torch.zeros(2), torch.tensor([[0], [2]]), torch.ones(1), (2,), torch.tensor([0, 1])), "integers from 0 to 1"),
+        (lambda grid: Ising(torch.full((2,), math.nan), torch.tensor([[0], [1]]), torch.ones(1), (2,), torch.tensor([0, 1])), "finite field"),
+        (lambda grid: Exchange(turns=0), "turns and max_sweeps >= 1"),
         (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="strip"), "'strip': expected a graph it can serve"),
         (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="exact"), "a tree or a grid"),
         (lambda grid: infer(Grid((13, 13), stay(0.6), stay(0.6)), method="exact"), "a side of at most 12"),

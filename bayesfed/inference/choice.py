@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.graphs.flat import Tables
 from bayesfed.inference.inferred import Method, Model
 from bayesfed.inference.passing.chains import pass_chains
-from bayesfed.inference.passing.checkerboard import pass_checkerboard
+from bayesfed.inference.passing.checkerboard import holds, pass_checkerboard
 from bayesfed.inference.passing.edges import pass_edges, pass_forest
 from bayesfed.inference.passing.exact import sum_grid
 from bayesfed.inference.passing.outcome import Outcome, Settings
 from bayesfed.inference.passing.strip import pass_strips
 from bayesfed.inference.passing.table_schedule import compile_tables
 from bayesfed.inference.passing.tables import pass_tables
+from bayesfed.inference.passing.wiring import placed
 from bayesfed.models import transfer
 from bayesfed.models.grid import Grid
 from bayesfed.models.ising import Ising
@@ -35,7 +37,7 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
         return name, lambda settings, state: pass_tables(model, flat, settings, state)
     if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
         return run
-    ising = model.ising()
+    ising = placed(model.ising(), evidence.device)
     nodes = evidence.reshape(-1, ising.field.numel())
     if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
         # On a single row or column every method is exact.
@@ -55,10 +57,12 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
+    # What float32 would have to clip is done in float64.
+    wide = evidence if evidence.dtype == torch.float64 or holds(grid, evidence) else evidence.double()
     if method == "chains":
-        return "chains", lambda settings, state: pass_chains(grid, evidence, settings, state)
+        return "chains", lambda settings, state: pass_chains(grid, wide, settings, state)
     if method in ("auto", "bp") and grid.is_even():
-        return "bp", lambda settings, state: pass_checkerboard(grid, evidence, settings, state)
+        return "bp", lambda settings, state: pass_checkerboard(grid, wide, settings, state)
     return None
 
 

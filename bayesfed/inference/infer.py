@@ -10,6 +10,7 @@ import importlib.util
 import math
 import warnings
 from dataclasses import replace
+from types import UnionType
 from typing import Literal
 
 import torch
@@ -22,7 +23,7 @@ from bayesfed.inference.graphs.flat import Tables
 from bayesfed.inference.inferred import Inferred, Method, Model
 from bayesfed.inference.passing import outcome as passing
 from bayesfed.inference.passing.outcome import Outcome, Settings
-from bayesfed.inference.passing.strip import check_rows
+from bayesfed.inference.passing.strip import WIDEST
 from bayesfed.models.grid import Grid
 from bayesfed.models.ising import Ising
 
@@ -55,11 +56,12 @@ def infer(
         "exact" (grids with a side of at most 12, trees), "bp", "strip" and "chains" (grids). "auto" is "exact" where it applies, else "bp".
     init
         Start belief propagation from neutral messages, or from the largest ("hi") or smallest ("lo") there can be: with attractive
-        couplings those runs bracket every fixed point.
+        couplings those runs bracket every fixed point of "bp" and "chains".
     state
         Messages of an earlier result with this graph, method and batch, for a warm start; overrides `init`.
     tol, max_sweeps
-        Stop when no message changes by more than `tol` nats, or after so many sweeps. float32 settles to about 1e-5.
+        Stop when no message changes by more than `tol` nats, or after so many sweeps. float32 settles to about 1e-5; "exact" and "strip" compute
+        in float64, and so do the others where float32 cannot hold the couplings or the evidence.
     damping
         Share of the old message that is kept, in [0, 1). Needed only where couplings of both signs frustrate each other.
     strip_rows
@@ -86,17 +88,26 @@ def infer(
     MultistableWarning
         If `certify` finds that more than 1 % of the variables depend on the start.
     """
+    if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
+        hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
+        raise ArgumentError(complain("infer graph", expected="a FactorGraph or a flat model", actual=type(graph).__name__, hint=hint))
     model, order, constant = (graph.lower(), graph.order, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, None, 0.0)
     evidence = _evidence(model, evidence)
+    order = None if order is None else order.to(evidence.device)
     settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows)
     _check_settings(settings)
-    check_rows(strip_rows)
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
         there = evidence if order is None else evidence.flatten(-len(model.shape))[..., order].unflatten(-1, model.shape)  # type: ignore[union-attr]
         chosen, run = choose(_detached(model), there.detach().contiguous(), method)
+        if certify and chosen != "exact" and (isinstance(model, Tables) or not model.attractive()):
+            hint = "certify=False: extremes bracket nothing here"
+            raise ArgumentError(complain("infer certify", expected="attractive couplings between binary variables", actual="others", hint=hint))
         outcome = run(settings, state)
-        share = _multistable(model, chosen, run, settings) if certify else None
+        if bool(outcome.belief.isnan().any()):
+            hint = "smaller couplings, or method='exact'"
+            raise ArgumentError(complain("infer", expected="weights that float64 can hold", actual="NaN beliefs", hint=hint))
+        share = _multistable(chosen, run, settings) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
             flat = [values.reshape(*evidence.shape[: -len(model.shape)], -1) for values in results]  # type: ignore[union-attr]
@@ -127,7 +138,7 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
         # A general graph takes -inf: a state that cannot be.
         kind, finite = ("log weights", bool((evidence < math.inf).all())) if isinstance(model, Tables) else (kind, bool(evidence.isfinite().all()))
     fits = isinstance(evidence, Tensor) and evidence.dtype in (torch.float32, torch.float64)
-    if not fits or not finite or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape:
+    if not fits or not finite or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape or not evidence.numel():
         found = f"{evidence.dtype} of shape {tuple(evidence.shape)}" if isinstance(evidence, Tensor) else type(evidence).__name__
         raise ArgumentError(
             complain(
@@ -141,11 +152,19 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
 
 
 def _check_settings(settings: Settings) -> None:
-    good = settings.tol >= 0 and settings.max_sweeps >= 1 and 0 <= settings.damping < 1 and settings.init in ("zero", "hi", "lo")
-    if not good:
-        raise ArgumentError(
-            complain("infer", expected="tol >= 0, max_sweeps >= 1, damping in [0, 1), init zero, hi or lo", actual=settings, hint="the defaults")
-        )
+    def number(value: object, kind: type | UnionType) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool)
+
+    good = {
+        "tol": (number(settings.tol, int | float) and settings.tol >= 0, "a number >= 0", "1e-4"),
+        "max_sweeps": (number(settings.max_sweeps, int) and settings.max_sweeps >= 1, "an integer >= 1", "1000"),
+        "damping": (number(settings.damping, int | float) and 0 <= settings.damping < 1, "a number in [0, 1)", "0.5"),
+        "init": (settings.init in ("zero", "hi", "lo"), "'zero', 'hi' or 'lo'", "'zero'"),
+        "strip_rows": (number(settings.strip_rows, int) and 2 <= settings.strip_rows <= WIDEST, f"an integer from 2 to {WIDEST}", "4"),
+    }
+    for name, (fine, expected, hint) in good.items():
+        if not fine:
+            raise ArgumentError(complain(f"infer {name}", expected=expected, actual=repr(getattr(settings, name)), hint=hint))
 
 
 def _backend(backend: str, evidence: Tensor) -> passing.Backend:
@@ -180,19 +199,10 @@ def _detached(model: Model) -> Model:
     return model
 
 
-def _multistable(model: Model, method: Method, run: Run, settings: Settings) -> float:
+def _multistable(method: Method, run: Run, settings: Settings) -> float:
     """Return the share of variables whose probability depends on where the messages start."""
     if method == "exact":
         return 0.0
-    if isinstance(model, Tables) or not model.attractive():
-        raise ArgumentError(
-            complain(
-                "infer certify",
-                expected="attractive couplings between binary variables",
-                actual="others",
-                hint="certify=False: extremes bracket nothing here",
-            )
-        )
     # A loose tolerance would let an unfinished run look like another fixed point.
     sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
     high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))

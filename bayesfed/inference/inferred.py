@@ -36,7 +36,8 @@ class Inferred:
         the sum is exact.
     multistable_share
         Share of variables whose probability differs by more than 0.01 between the highest and the lowest fixed point; None if
-        not asked for. 0 proves, up to the tolerance, that belief propagation has one fixed point.
+        not asked for. For "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point; for "strip" it only says that the extremes
+        agree; 0 where the sum is exact.
     """
 
     method: Method
@@ -104,17 +105,18 @@ class Inferred:
         own = self._evidence.double() * marginals
         if isinstance(model, Tables):
             # Padded states weigh -inf and have probability 0.
-            logs = torch.where(marginals > 0, self._evidence.double() + model.unary.double(), 0.0) * marginals
+            logs = torch.where(marginals > 0, self._evidence.double() + model.unary.double().to(marginals.device), 0.0) * marginals
             total = logs.flatten(batch).sum(-1)
             for group, table in zip(model.groups, self.pair_marginals, strict=True):
-                weights = group.tables.double()[group.which]
+                weights = group.tables.double().to(table.device)[group.which.to(table.device)]
                 total = total + (torch.where(table > 0, weights, 0.0) * table).flatten(batch).sum(-1)
             return total
         total = own.flatten(batch).sum(-1)
         both = [table[..., 1, 1] for table in self.pair_marginals]
         flat = marginals.reshape(*self._batch, model.copies, -1)
-        couplings = model.couplings() if isinstance(model, Grid) else (model.coupling.double(),)
-        fields = model.fields().reshape(-1) if isinstance(model, Grid) else model.field.double()
+        device = marginals.device
+        couplings = model.couplings(device=device) if isinstance(model, Grid) else (model.coupling.double().to(device),)
+        fields = model.fields(device=device).reshape(-1) if isinstance(model, Grid) else model.field.double().to(device)
         total = total + (flat * fields).flatten(batch).sum(-1)
         for probability, coupling in zip(both, tuple(couplings), strict=True):
             total = total + (probability * coupling).flatten(batch).sum(-1)

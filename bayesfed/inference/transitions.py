@@ -151,7 +151,7 @@ def maximise(grid: Grid, found: Inferred) -> Grid:
         keep = slice(None) if small else slice(2, -2)
         return torch.stack([values.double()[..., keep, keep].mean() for values in (along, across, ones)])
 
-    wanted = statistics(found)
+    wanted = statistics(found).cpu()
 
     def residual(parameters: Tensor) -> Tensor:
         kept = _kept(parameters)

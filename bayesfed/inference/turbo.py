@@ -74,6 +74,12 @@ class Exchange:
     certify: bool = True
     learn_transitions: bool = False
 
+    def __post_init__(self) -> None:
+        methods = ("auto", "exact", "bp", "strip", "chains")
+        if self.turns < 1 or self.tolerance < 0 or self.max_sweeps < 1 or self.method not in methods:
+            expected = f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
+            raise ArgumentError(complain("Exchange", expected=expected, actual=self, hint="Exchange()"))
+
     def start(self, site: Site) -> SupportState:
         """Return a support of which nothing is known but its prior: Module B's message without evidence."""
         nothing = torch.zeros(site.matrix)

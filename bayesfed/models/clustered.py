@@ -45,9 +45,12 @@ class ClusteredSupport(TorchDistribution):
         flat = self.model.fields() if isinstance(self.model, Grid) else self.model.field
         return energy - softplus(flat).sum().to(energy.dtype) * self.model.copies
 
+    @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw supports ``(*sample_shape, *shape)`` of zeros and ones from torch's global generator."""
         count = torch.Size(sample_shape).numel() * self.model.copies
+        if not count:
+            return torch.zeros(*sample_shape, *self.model.shape)
         if isinstance(self.model, Grid) and transfer.fits(self.model, 1):
             drawn = transfer.Transfer.of(self.model, torch.zeros(1, *self.model.size)).sample(count)
             drawn = drawn if self.model.size[0] >= self.model.size[1] else drawn.mT
@@ -91,11 +94,11 @@ def swendsen_wang(model: Ising, flat: Tensor) -> Tensor:
 
     (left, right), half = model.edges, (model.coupling / 2).to(flat)
     field = model.field.to(flat).clone().index_add_(0, left, half).index_add_(0, right, half)
-    bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left)) < -torch.expm1(-half))
-    draw, edge = (x.numpy() for x in bonds.nonzero(as_tuple=True))
+    bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left), device=flat.device) < -torch.expm1(-half))
+    draw, edge = (x.cpu().numpy() for x in bonds.nonzero(as_tuple=True))
     count, size = flat.numel(), flat.shape[1]
-    ends = draw * size + left.numpy()[edge], draw * size + right.numpy()[edge]
+    ends = draw * size + left.cpu().numpy()[edge], draw * size + right.cpu().numpy()[edge]
     clusters, label = connected_components(coo_array((np.ones(len(draw), dtype=np.int8), ends), shape=(count, count)), directed=False)
-    cluster = torch.from_numpy(label.astype(np.int64))
+    cluster = torch.from_numpy(label.astype(np.int64)).to(flat.device)
     pull = flat.new_zeros(clusters).index_add_(0, cluster, field.repeat(len(flat)))
     return torch.bernoulli(torch.sigmoid(pull))[cluster].reshape(flat.shape)

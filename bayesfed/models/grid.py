@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.models.ising import Ising, pairs
+from bayesfed.models.ising import Ising, check_arrangement, pairs
 
 Number = float | Tensor
 
@@ -54,16 +54,24 @@ class Grid:
     arrangement: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        rows, columns = self.size
-        if min(self.size) < 1 or math.prod(self.shape) % (rows * columns):
+        whole = isinstance(self.size, tuple) and len(self.size) == 2 and all(isinstance(side, int) and side > 0 for side in self.size)
+        rows, columns = self.size if whole else (1, 1)
+        if not whole or math.prod(self.shape) % (rows * columns) or not math.prod(self.shape):
             raise ArgumentError(
                 complain("Grid", expected="sides >= 1 that divide the arrangement", actual=(self.size, self.shape), hint="Grid((784, 256))")
             )
         expected = {"row": (rows, columns - 1), "column": (rows - 1, columns), "field": (rows, columns)}
+        for name, link in (("row", self.row), ("column", self.column)):
+            if not isinstance(link, Link):
+                raise ArgumentError(complain(f"Grid.{name}", expected="a Link", actual=link, hint="Link(0.8), or FactorGraph.grid for probabilities"))
         for name, values in (("row", self.row), ("column", self.column), ("field", (self.field,))):
             for value in values:
                 shape = tuple(value.shape) if isinstance(value, Tensor) else ()
-                if shape not in ((), expected[name]) or not bool(torch.isfinite(torch.as_tensor(value)).all()):
+                if (
+                    not isinstance(value, int | float | Tensor)
+                    or shape not in ((), expected[name])
+                    or not bool(torch.isfinite(torch.as_tensor(value)).all())
+                ):
                     raise ArgumentError(
                         complain(
                             f"Grid.{name}", expected=f"finite numbers, or tensors of shape {expected[name]}", actual=shape or value, hint="Link(0.8)"
@@ -73,7 +81,7 @@ class Grid:
     @property
     def shape(self) -> tuple[int, ...]:
         """How the evidence is arranged."""
-        return self.arrangement or self.size
+        return self.size if self.arrangement is None else self.arrangement
 
     @property
     def copies(self) -> int:
@@ -116,6 +124,7 @@ class Grid:
 
     def energy(self, support: Tensor) -> Tensor:
         """Return the unnormalised log probability of supports ``(..., *shape)`` as ``(...)``, in float64 unless the support is floating."""
+        check_arrangement(support, self.shape)
         dtype = support.dtype if support.is_floating_point() else torch.float64
         batch = support.shape[: support.ndim - len(self.shape)]
         on = support.to(dtype).reshape(*batch, self.copies, *self.size)

@@ -23,6 +23,14 @@ def pairs(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([left.reshape(-1), right.reshape(-1)])
 
 
+def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse supports whose last dimensions are not `shape`."""
+    if tuple(support.shape[support.ndim - len(shape) :]) != tuple(shape):
+        raise ArgumentError(
+            complain("energy", expected=f"supports of shape (..., {str(tuple(shape))[1:]}", actual=tuple(support.shape), hint="the model's shape")
+        )
+
+
 # Compared by identity: what was worked out for a model is kept beside it.
 @dataclass(frozen=True, eq=False)
 class Ising:
@@ -63,6 +71,15 @@ class Ising:
                 complain("Ising", expected=f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}", actual=shapes, hint="flat tensors")
             )
         left, right = self.edges
+        if left.is_floating_point() or (left.numel() and not bool(((self.edges >= 0) & (self.edges < count)).all())):
+            raise ArgumentError(complain("Ising.edges", expected=f"integers from 0 to {count - 1}", actual=self.edges, hint="variables by number"))
+        if not all(bool(torch.isfinite(values.detach()).all()) for values in (self.field, self.coupling)):
+            raise ArgumentError(
+                complain("Ising", expected="finite field and coupling", actual="NaN or infinite ones", hint="tables of finite weights")
+            )
+        keys = torch.minimum(left, right) * count + torch.maximum(left, right)
+        if len(keys.unique()) < len(keys):
+            raise ArgumentError(complain("Ising.edges", expected="each pair at most once", actual="a pair twice", hint="adding their couplings"))
         if self.coupling.numel() and bool((self.colours[left] == self.colours[right]).any()):
             raise ArgumentError(complain("Ising", expected="neighbours of different colours", actual="equal ones", hint="a proper colouring"))
 
@@ -88,14 +105,15 @@ class Ising:
 
     def energy(self, support: Tensor) -> Tensor:
         """Return the unnormalised log probability of supports ``(..., *shape)`` as ``(...)``."""
+        check_arrangement(support, self.shape)
         batch = support.shape[: support.ndim - len(self.shape)]
         flat = support.to(self.field.dtype).reshape(*batch, self.copies, -1)
         left, right = self.edges
-        return (flat @ self.field + (flat[..., left] * flat[..., right]) @ self.coupling).sum(-1)
+        return (flat @ self.field + (flat[..., left] * flat[..., right]) @ self.coupling.to(flat.dtype)).sum(-1)
 
     def strength(self) -> float:
         """Return the largest coupling in spin units, |J| = |coupling| / 4."""
-        return float(self.coupling.abs().max()) / 4 if self.coupling.numel() else 0.0
+        return float(self.coupling.detach().abs().max()) / 4 if self.coupling.numel() else 0.0
 
     def attractive(self) -> bool:
         """Whether neighbours never repel each other."""

@@ -42,12 +42,13 @@ def warn_if_density_differs(grid: Grid, chains: float) -> None:
 
 def bulk_density(grid: Grid, sweeps: int = 500) -> float:
     """Return the prior density far from the borders of a grid with even couplings and field, as belief propagation sees it."""
-    (row, row_field), (column, column_field) = ((float(link.coupling) / 2, float(sum(link))) for link in (grid.row, grid.column))
+    (row, row_field), (column, column_field) = ((min(300.0, float(link.coupling) / 2), float(sum(link))) for link in (grid.row, grid.column))
     pull, along, across = float(grid.field) + row_field + column_field, 0.0, 0.0
 
     def agree(x: float, half: float) -> float:
+        x = min(max(x, -300.0), 300.0)
         return math.log((math.exp(x + half) + 1) / (math.exp(x) + math.exp(half)))
 
     for _ in range(sweeps):
         along, across = agree(pull + along + 2 * across, row), agree(pull + 2 * along + across, column)
-    return 1 / (1 + math.exp(-(pull + 2 * along + 2 * across)))
+    return 1 / (1 + math.exp(min(300.0, -(pull + 2 * along + 2 * across))))

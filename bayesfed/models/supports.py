@@ -111,7 +111,7 @@ class MarkovGrid:
                 probability(f"MarkovGrid.{name}", value)
         if not math.isfinite(self.field):
             raise ArgumentError(complain("MarkovGrid.field", expected="a finite number", actual=self.field, hint="0.0"))
-        if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 1):
+        if self.patch is not None and (len(self.patch) != 2 or not all(isinstance(side, int) and side > 0 for side in self.patch)):
             raise ArgumentError(complain("MarkovGrid.patch", expected="two sides >= 1", actual=self.patch, hint="(28, 28)"))
 
     def transitions(self) -> tuple[Transition, Transition]:
@@ -164,6 +164,8 @@ class Neighbourhood:
 
     def __post_init__(self) -> None:
         probability("Neighbourhood.stay", self.stay)
+        if not math.isfinite(self.field):
+            raise ArgumentError(complain("Neighbourhood.field", expected="a finite number", actual=self.field, hint="0.0"))
 
     def lower(self, shape: Shape) -> Ising:
         """Return one copy of the graph for each unit."""

@@ -67,7 +67,7 @@ class Transfer:
 
     def step(self, weights: Tensor, row: int) -> Tensor:
         """Sum weights ``(B, 2^L)`` of a row's states over the table to the next row (which is symmetric: also the other way)."""
-        for number, factor in enumerate(self.across[row].exp().tolist()):
+        for number, factor in enumerate(self.across[row].clamp(max=600.0).exp().tolist()):
             weights = contract(weights, factor, number)
         return weights
 

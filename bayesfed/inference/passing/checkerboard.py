@@ -31,7 +31,7 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
     ----------
     evidence
         Log-odds ``(B, K, M)``, float32 or float64. Unary log-odds enter clipped at 40 (float64: 300), half a coupling at
-        log 1e6 (log 1e40).
+        log 1e6 (log 1e40): ask `holds` first.
     state
         Messages of an earlier run on this grid; left as they are.
     """
@@ -40,6 +40,13 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
     messages = start(grid, evidence, settings, state)
     sweeps, residual = _run(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings)
     return outcome(grid, evidence, messages, sweeps, residual, residual <= settings.tol)
+
+
+def holds(grid: Grid, evidence: Tensor) -> bool:
+    """Whether couplings and unary log-odds lie within the limits of the evidence's dtype, so that nothing is clipped."""
+    limit, most, _ = LIMITS[evidence.dtype]
+    strong = 2 * grid.strength() > math.log(most)
+    return not strong and not bool(((evidence + symmetric_field(grid, evidence)).abs() > limit).any())
 
 
 def odds(grid: Grid, dtype: torch.dtype) -> list[float]:
@@ -51,17 +58,22 @@ def odds(grid: Grid, dtype: torch.dtype) -> list[float]:
 def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None) -> Tensor:
     """Return the messages to start from: a copy of `state`, neutral ones, or the largest or smallest there can be."""
     if state is not None:
-        return resumed(state, parity.neutral(len(evidence), grid.size, evidence).shape, evidence)
+        most = LIMITS[evidence.dtype][1]
+        rows, columns = grid.size
+        shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
+        return parity.cleared(resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size)
     if settings.init == "zero":
         return parity.neutral(len(evidence), grid.size, evidence)
-    pick = max if settings.init == "hi" else min
-    return parity.extreme(len(evidence), grid.size, evidence, *(pick(value, 1 / value) for value in odds(grid, evidence.dtype)))
+    most, sign = math.log(LIMITS[evidence.dtype][1]), 1 if settings.init == "hi" else -1
+    along, across = ((sign * value.abs() / 2).clamp(-most, most).exp() for value in grid.couplings(torch.float64, evidence.device))
+    return parity.extreme(len(evidence), grid.size, evidence, along.to(evidence), across.to(evidence))
 
 
 def outcome(grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool) -> Outcome:
     """Return the result that packed messages stand for."""
-    product = messages[:, 0] * messages[:, 1] * (messages[:, 2] * messages[:, 3])
-    extrinsic = parity.unpack(product, grid.size[1]).log_().add_(symmetric_field(grid, evidence))
+    # Two logarithms: the product of four strong messages could overflow.
+    heard = (messages[:, 0] * messages[:, 1]).log_().add_((messages[:, 2] * messages[:, 3]).log_())
+    extrinsic = parity.unpack(heard, grid.size[1]).add_(symmetric_field(grid, evidence))
     belief = evidence + extrinsic
 
     def log_z() -> Tensor:

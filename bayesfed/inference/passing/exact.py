@@ -5,26 +5,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesfed.inference.passing.checkerboard import symmetric_field
 from bayesfed.inference.passing.outcome import Outcome
 from bayesfed.models.grid import Grid
 from bayesfed.models.transfer import Transfer, contract
 
+LIMIT = 300.0
+
 
 def sum_grid(grid: Grid, evidence: Tensor) -> Outcome:
     """Sum a grid with evidence ``(B, K, M)`` exactly, in float64."""
-    transfer = Transfer.of(grid, evidence)
+    # Beyond e^+-300 a state underflows; a variable so certain is linear in its evidence.
+    field = symmetric_field(grid, evidence.double())
+    held = (evidence.double() + field).clamp_(-LIMIT, LIMIT) - field
+    transfer = Transfer.of(grid, held)
     turned = grid.size[0] < grid.size[1]
     rows = torch.stack([a * b for a, b in zip(transfer.forward[0], transfer.backward, strict=True)], dim=1)
     rows = rows / rows.sum(-1, keepdim=True)
     belief = (rows @ transfer.bits).log() - (rows @ (1 - transfer.bits)).log()
-    belief = belief.mT if turned else belief
-    extrinsic = belief - evidence.double()
+    extrinsic = (belief.mT if turned else belief) - held
+    belief = evidence.double() + extrinsic
 
     def pairs() -> tuple[Tensor, ...]:
         along, across = _along(transfer, rows), _across(transfer)
         return (across.transpose(1, 2), along.transpose(1, 2)) if turned else (along, across)
 
-    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, transfer.log_z)
+    def log_z() -> Tensor:
+        return transfer.log_z() + ((evidence.double() - held) * belief.sigmoid()).flatten(1).sum(1)
+
+    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, log_z)
 
 
 def _along(transfer: Transfer, rows: Tensor) -> Tensor:
@@ -41,7 +50,7 @@ def _across(transfer: Transfer) -> Tensor:
     for row in range(count - 1):
         logs = transfer.potential(row + 1)
         below = (logs - logs.amax(-1, keepdim=True)).exp() * transfer.backward[row + 1]
-        above, factors = transfer.forward[0][row], transfer.across[row].exp().tolist()
+        above, factors = transfer.forward[0][row], transfer.across[row].clamp(max=600.0).exp().tolist()
         lower = [below]
         for axis in range(width - 1, 0, -1):
             lower.append(contract(lower[-1], factors[axis], axis))

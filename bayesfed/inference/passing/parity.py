@@ -67,8 +67,15 @@ def neutral(batch: int, size: tuple[int, int], like: Tensor) -> Tensor:
     return like.new_ones(2, 4, batch, rows + 2, (columns + 1) // 2 + 2)
 
 
-def extreme(batch: int, size: tuple[int, int], like: Tensor, row: float, column: float) -> Tensor:
-    """Return messages of odds `row` along rows and `column` along columns wherever a neighbour sends one."""
-    left, right, up, down = (like.new_full((batch, *size), value) for value in (row, row, column, column))
+def extreme(batch: int, size: tuple[int, int], like: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Return messages of odds `row` ``(K, M - 1)`` along rows and `column` ``(K - 1, M)`` along columns."""
+    left, right, up, down = (like.new_ones(batch, *size) for _ in range(4))
+    left[..., 1:], right[..., :-1], up[..., 1:, :], down[..., :-1, :] = row, row, column, column
+    return pack_messages(left, right, up, down)
+
+
+def cleared(messages: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a copy in which padding and the far side of borders say nothing, whatever grid of this storage it came from."""
+    left, right, up, down = unpack_messages(messages, size[1])
     left[..., 0], right[..., -1], up[..., 0, :], down[..., -1, :] = 1.0, 1.0, 1.0, 1.0
     return pack_messages(left, right, up, down)

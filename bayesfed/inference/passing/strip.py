@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.passing.checkerboard import symmetric_field
 from bayesfed.inference.passing.outcome import Outcome, Settings, resumed
 from bayesfed.inference.passing.settle import settle
 from bayesfed.inference.passing.strip_sums import chain_of, row_marginals, row_tables, states, strip_sums
@@ -25,7 +25,6 @@ from bayesfed.models.grid import Grid
 
 Sweep = Callable[..., float]
 BLOCKS, WIDEST = 8, 8
-LIMIT = 100.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,15 @@ class Cut:
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything in odds, rows padded: `own` ``(B, H, M)``, row links `pair` ``(H, M)`` (last column 1), column links `across` ``(H - 1, M)``."""
+    """A grid in odds and agreement tables, rows padded with ones.
+
+    Parameters
+    ----------
+    own
+        Odds ``(B, H, M)`` of the variables.
+    pair, across
+        a of row links ``(H, M)`` (last column 1) and of column links ``(H - 1, M)``.
+    """
 
     cut: Cut
     own: Tensor
@@ -95,17 +102,21 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
     Parameters
     ----------
     evidence
-        Log-odds ``(B, K, M)``; unary log-odds and couplings enter clipped at 100.
+        Log-odds ``(B, K, M)``. With w rows, half a coupling enters clipped at 690 / (6 w - 1) nats and unary log-odds at four times that: 30 and
+        120 for w = 4.
     settings
         `settings.strip_rows` is w.
     state
         Messages of an earlier run on this grid, ``(2, 2, B, n + 1, M)``: from above and below; of variables and of pairs.
     """
     rows = grid.size[0]
-    field = grid.fields(torch.float64, evidence.device)
-    row, column = (value.clamp(-LIMIT, LIMIT).exp() for value in grid.couplings(torch.float64, evidence.device))
+    field = symmetric_field(grid, evidence.double())
     cut = Cut.of(rows, min(settings.strip_rows, rows))
-    own = (evidence.double() + field).clamp_(-LIMIT, LIMIT).exp_()
+    # The weights of a column's 2^w states stay below e^690.
+    most = 690 / (6 * cut.rows - 1)
+    row, column = ((value / 2).clamp(-most, most).exp() for value in grid.couplings(torch.float64, evidence.device))
+    unary = evidence.double() + field
+    own = unary.clamp(-4 * most, 4 * most).exp_()
     problem = Problem(cut, cut.fill(own), cut.fill(pad(row, (0, 1), value=1.0)), cut.fill(column, 1))
     messages = _initial(problem, settings.init)
     messages = messages if state is None else resumed(state, tuple(messages.shape), own)
@@ -132,21 +143,19 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
         return _pairs(problem, messages, rows)
 
     def log_z() -> Tensor:
-        return _log_z(problem, messages, rows)
+        # A variable certain enough to be clipped is linear in its log-odds.
+        clipped = ((unary - own.log()) * (evidence + extrinsic).double().sigmoid()).flatten(1).sum(1)
+        halves = sum(float(value.sum()) / 2 for value in grid.couplings())
+        return _log_z(problem, messages, rows) + clipped - halves
 
     return Outcome(evidence + extrinsic, extrinsic, messages, sweeps, residual, residual <= settings.tol, pairs, log_z)
-
-
-def check_rows(rows: int) -> None:
-    """Refuse strips of fewer than 2 or more than 8 rows."""
-    if not 2 <= rows <= WIDEST:
-        raise ArgumentError(complain("infer strip_rows", expected=f"2 to {WIDEST}", actual=rows, hint="3"))
 
 
 def _initial(problem: Problem, init: str) -> Tensor:
     """Return messages that say nothing, or the largest or smallest odds a row can send."""
     step, across = problem.cut.rows - 1, problem.across
-    sent = {"zero": across.sqrt(), "hi": across.clamp(min=1.0), "lo": across.clamp(max=1.0)}[init]
+    extreme = torch.maximum(across, 1 / across)
+    sent = {"zero": torch.ones_like(across), "hi": extreme, "lo": 1 / extreme}[init]
     messages = across.new_ones(2, 2, len(problem.own), problem.cut.strips + 1, across.shape[-1])
     messages[0, 0, :, 1:], messages[1, 0, :, :-1] = sent[step - 1 :: step], sent[::step]
     return messages

@@ -1,10 +1,11 @@
 """The strip solve as a numba kernel. Imported only where numba is installed (extra ``fast``).
 
-Everything is a ratio of non-negative sums, in odds: no exponential, no logarithm.
+Everything is a ratio of non-negative sums, in odds, through agreement tables [[a, 1], [1, a]]: no exponential, no logarithm.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
@@ -16,11 +17,11 @@ from bayesfed.inference.passing.jit import EXACT, both
 
 @numba.njit(inline="always")
 def contract(w: Any, vector: Any, bit: int, odds: float) -> None:
-    """Apply [[1, 1], [1, odds]] to one row of a column's states, in place."""
+    """Apply the agreement table [[odds, 1], [1, odds]] to one row of a column's states, in place."""
     for state in range(1 << len(w)):
         if not state & bit:
             off, on = vector[state], vector[state | bit]
-            vector[state], vector[state | bit] = off + on, off + odds * on
+            vector[state], vector[state | bit] = odds * off + on, off + odds * on
 
 
 @numba.njit(inline="always")
@@ -30,8 +31,12 @@ def weigh(w: Any, unary: Any, across: Any, j: int, weights: Any) -> None:
     for i in range(len(w)):
         bit = 1 << i
         for state in range(bit):
-            joined = across[i - 1, j] if i and state & (bit >> 1) else 1.0
+            # The row above agrees with this one, or not.
+            joined, parted = (across[i - 1, j], 1.0) if i else (1.0, 1.0)
+            if i and not state & (bit >> 1):
+                joined, parted = parted, joined
             weights[state | bit] = weights[state] * unary[i, j] * joined
+            weights[state] *= parted
 
 
 @numba.njit(inline="always")
@@ -116,13 +121,15 @@ def backward(
                 t01 += column[off] * back[on]
                 t10 += column[on] * back[off]
                 t11 += column[on] * back[on]
+        t00 *= pair[kept, j]
         t11 *= pair[kept, j]
         contract(w, back, bit, pair[kept, j])
         for i in range(len(w)):
             odds[i, j] = marginal(w, column, back, 1 << i)
-        to_pair[j], worst = blend((t11 / t10) * (t00 / t01) / pair[kept, j], to_pair[j], damping, worst)
-        to_unary[j + 1], worst = blend(pending * (t01 / t00) / unary[kept, j + 1], to_unary[j + 1], damping, worst)
-        pending = t10 / t00 / (odds[kept, j] if j else 1.0)
+        to_pair[j], worst = blend(math.sqrt((t11 / t10) * (t00 / t01)) / pair[kept, j], to_pair[j], damping, worst)
+        right = math.sqrt((t01 / t00) * (t11 / t10))
+        to_unary[j + 1], worst = blend(pending * right / unary[kept, j + 1], to_unary[j + 1], damping, worst)
+        pending = math.sqrt((t10 / t00) * (t11 / t01)) / (odds[kept, j] if j else 1.0)
     to_unary[0], worst = blend(pending / unary[kept, 0], to_unary[0], damping, worst)
     return worst
 

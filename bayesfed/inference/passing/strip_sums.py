@@ -18,18 +18,19 @@ def strip_sums(unary: Tensor, pair: Tensor, across: Tensor) -> tuple[Tensor, Ten
 
     Parameters
     ----------
-    unary, pair
-        Odds ``(..., w, M)`` of variables and ``(..., w, M - 1)`` of row links.
-    across
-        Odds ``(..., w - 1, M)`` of column links.
+    unary
+        Odds ``(..., w, M)`` of variables.
+    pair, across
+        a of the agreement tables [[a, 1], [1, a]]: ``(..., w, M - 1)`` of row links, ``(..., w - 1, M)`` of column links.
 
     Returns
     -------
     Forward and backward weights ``(M, ..., S)`` as in `chain_sums`, joint tables ``(M - 1, ..., S, S)`` up to scale, log Z ``(...)``.
     """
     on = states(unary.shape[-2], unary)
-    alone = torch.einsum("...wm,sw->m...s", unary.log(), on) + torch.einsum("...wm,sw->m...s", across.log(), on[:, 1:] * on[:, :-1])
-    tables = torch.einsum("...wm,sw,tw->m...st", pair.log(), on, on).exp()
+    alike = (on[:, 1:] == on[:, :-1]).to(unary)
+    alone = torch.einsum("...wm,sw->m...s", unary.log(), on) + torch.einsum("...wm,sw->m...s", across.log(), alike)
+    tables = torch.einsum("...wm,stw->m...st", pair.log(), (on[:, None] == on[None]).to(unary)).exp()
     top = alone.amax(-1, keepdim=True)
     weights = (alone - top).exp()
     forward, backward, log_z = chain_sums(weights, tables)
@@ -51,11 +52,12 @@ def row_tables(joint: Tensor, rows: int) -> Tensor:
 
 
 def chain_of(tables: Tensor, odds: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Markov chain with given pair tables ``(..., M - 1, 2, 2)`` and marginal odds ``(..., M)``: unary and pair odds."""
+    """Return the chain with given pair tables ``(..., M - 1, 2, 2)`` and marginal odds ``(..., M)``: unary odds, and a of its agreement tables."""
     if odds.shape[-1] == 1:
         return odds, odds[..., :0]
     t00, t01, t10, t11 = (tables[..., i, j] for i in (0, 1) for j in (0, 1))
     one = torch.ones_like(odds[..., :1])
-    unary = torch.cat([t10 / t00, one], -1) * torch.cat([one, t01 / t00], -1)
+    to_right, to_left = ((t10 / t00) * (t11 / t01)).sqrt(), ((t01 / t00) * (t11 / t10)).sqrt()
+    unary = torch.cat([to_right, one], -1) * torch.cat([one, to_left], -1)
     unary[..., 1:-1] /= odds[..., 1:-1]
-    return unary, (t11 / t10) * (t00 / t01)
+    return unary, ((t11 / t10) * (t00 / t01)).sqrt()

@@ -66,3 +66,18 @@ def forest_of(model: Ising) -> Forest:
     if model not in _FORESTS:
         _FORESTS[model] = Forest.of(model)
     return _FORESTS[model]
+
+
+_ELSEWHERE: WeakKeyDictionary[Ising, dict[torch.device, Ising]] = WeakKeyDictionary()
+
+
+def placed(model: Ising, device: torch.device) -> Ising:
+    """Return the model with its tensors on a device; the same object each time."""
+    if model.field.device == device:
+        return model
+    there = _ELSEWHERE.setdefault(model, {})
+    if device not in there:
+        there[device] = Ising(
+            model.field.to(device), model.edges.to(device), model.coupling.to(device), model.shape, model.colours.to(device)
+        )  # fmt: skip
+    return there[device]
