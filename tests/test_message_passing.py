@@ -176,7 +176,7 @@ def test_threads_change_no_bit():
         assert torch.equal(*results)
 
 
-@pytest.mark.parametrize("size", [(3, 5), (17, 6), (30, 9), (130, 4)])
+@pytest.mark.parametrize("size", [(3, 5), (17, 6), (40, 4)])
 def test_strip_backends_agree(size):
     grid, evidence = Grid(size, stay(0.72), stay(0.7), -0.3), normal(2, *size, scale=1.0)
     for damping, rows in ((0.0, 2), (0.2, 2), (0.0, 3), (0.0, 4), (0.1, 5)):

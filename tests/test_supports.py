@@ -34,14 +34,14 @@ def statistics(drawn):
 # Draws
 
 
-@pytest.mark.parametrize("size", [(3, 4), (9, 2), (1, 8), (12, 40)])
+@pytest.mark.parametrize("size", [(3, 4), (9, 2), (1, 8), (6, 30)])
 def test_exact_draws_match_exact_marginals(size):
     grid = Grid(size, Link(1.1, -0.4, -0.5), Link(0.7, -0.3, -0.4), 0.2)
     with forked(Key(0, "draws")):
         drawn = ClusteredSupport(grid).sample((DRAWS,))
     assert drawn.shape == (DRAWS, *size)
     found = infer(grid, method="exact")
-    # A share of 20,000 draws has sd 0.0035; the largest of 1,500 stays below 5 of them.
+    # A share of 20,000 draws has sd 0.0035; the largest of 500 stays below 5 of them.
     exact = (found.marginals, *(table[..., 1, 1] for table in found.pair_marginals))
     assert all(float((share - wanted).abs().max()) < 0.018 for share, wanted in zip(statistics(drawn), exact, strict=True) if share.numel())
 
@@ -115,13 +115,12 @@ def test_independent_supports_are_normalised_and_drawn_exactly():
 
 @pytest.mark.parametrize(("density", "cluster_size"), [(0.2, 1.6), (0.05, 1.15), (0.5, 2.2), (0.8, 5.6)])
 def test_calibrated_priors_have_the_density_and_clusters_asked_for(density, cluster_size):
-    grid = calibrate(density, cluster_size).lower((60, 12))
+    grid = calibrate(density, cluster_size).lower((30, 9))
     found = infer(grid, method="exact")
-    centre = slice(10, -10), slice(5, 7)
-    ones = float(found.marginals[centre].mean())
-    assert ones == pytest.approx(density, abs=0.005)
+    ones = float(found.marginals[10:-10, 4].mean())
+    assert ones == pytest.approx(density, abs=0.01)
     # Runs end where a one is followed by a zero.
-    ends = float(found.pair_marginals[1][..., 1, 0][10:-10, 5:7].mean())
+    ends = float(found.pair_marginals[1][10:-10, 4, 1, 0].mean())
     assert ones / ends == pytest.approx(cluster_size, rel=0.02)
 
 
