@@ -12,8 +12,8 @@ a minute where pip's cache is warm) is made under DIR on first use.
 The limit: a sweep that keeps its messages in memory reads the unary odds and four messages of every variable and writes four
 messages, 36 bytes of float32. At the speed at which `torch.Tensor.copy_` moves bytes that is the floor; "of the floor" says how near
 the kernel is, with copies far beyond the last cache ("memory") and with copies of the kernel's own working set ("own size"). On two cores of an AMD
-EPYC (32 MiB of last cache) a sweep took 0.4 to 0.65 of the floor in memory at 784 x 256 and 512 x 512, 0.9 at 4096 x 1024, and 0.9 to 2.1 of the floor
-at its own size: inside the cache it is the divisions that cost.
+EPYC (32 MiB of last cache) a sweep took 0.4 to 0.65 of the floor in memory at 784 x 256 and 512 x 512, 0.9 at 4096 x 1024, and 0.9 to 2.1
+of the floor at its own size: inside the cache it is the divisions that cost.
 """
 
 from __future__ import annotations
