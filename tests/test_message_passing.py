@@ -110,6 +110,29 @@ def test_extrinsic_ignores_a_variables_own_evidence_on_trees():
         assert float(infer(model, moved).extrinsic[i] - before[i]) == pytest.approx(0, abs=1e-13)
 
 
+# Said by the library itself when it is imported.
+@pytest.mark.filterwarnings("ignore:.pgmpy.estimators.StructureScore. is deprecated:FutureWarning")
+@pytest.mark.parametrize("size", [(3, 3), (4, 5), (6, 6)])
+def test_grids_agree_with_a_junction_tree(size):
+    from pgmpy.factors.discrete import DiscreteFactor
+    from pgmpy.inference import BeliefPropagation
+    from pgmpy.models import DiscreteMarkovNetwork
+
+    grid, evidence = uneven(size), normal(*size)
+    edges, unary = grid.ising(), (evidence + grid.fields()).reshape(-1)
+    network = DiscreteMarkovNetwork([(f"v{i}", f"v{j}") for i, j in edges.edges.T.tolist()])
+    for i, value in enumerate(unary.tolist()):
+        network.add_factors(DiscreteFactor([f"v{i}"], [2], [1.0, math.exp(value)]))
+    for (i, j), coupling in zip(edges.edges.T.tolist(), edges.coupling.tolist(), strict=True):
+        network.add_factors(DiscreteFactor([f"v{i}", f"v{j}"], [2, 2], [1.0, 1.0, 1.0, math.exp(coupling)]))
+    oracle = BeliefPropagation(network)
+    oracle.calibrate()
+    found = infer(grid, evidence, method="exact")
+    for i in range(0, unary.numel(), 5):
+        expected = oracle.query([f"v{i}"], show_progress=False).values[1]
+        assert float(found.marginals.reshape(-1)[i]) == pytest.approx(expected, abs=1e-8)
+
+
 def test_copies_and_batches_are_independent_problems():
     grid = Grid((3, 4), stay(0.62), stay(0.58), -0.2, arrangement=(5, 12))
     evidence = normal(2, 5, 12)
