@@ -39,6 +39,8 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
     g = parity.pack((evidence + symmetric_field(grid, evidence)).clamp_(-limit, limit).exp_(), 1.0)
     messages = start(grid, evidence, settings, state)
     sweeps, residual = _run(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings)
+    # Not needed any more, and the result is about to be made.
+    del g
     return outcome(grid, evidence, messages, sweeps, residual, residual <= settings.tol)
 
 
