@@ -11,7 +11,7 @@ import math
 import warnings
 from dataclasses import replace
 from types import UnionType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ def infer(
     _check_settings(settings)
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
-        there = evidence if order is None else evidence.flatten(-len(model.shape))[..., order].unflatten(-1, model.shape)  # type: ignore[union-attr]
+        there = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
         chosen, run = choose(_detached(model), there.detach().contiguous(), method)
         if certify and chosen != "exact" and (isinstance(model, Tables) or not model.attractive()):
             hint = "certify=False: extremes bracket nothing here"
@@ -110,7 +110,7 @@ def infer(
         share = _multistable(chosen, run, settings) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
-            flat = [values.reshape(*evidence.shape[: -len(model.shape)], -1) for values in results]  # type: ignore[union-attr]
+            flat = [values.reshape(-1, len(order)) for values in results]
             results = [torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape) for values in flat]
     if warn:
         _warn(outcome, share, settings)
@@ -120,12 +120,12 @@ def infer(
     )  # fmt: skip
 
 
-def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: object) -> Tensor:
+def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
     """Return log Z with gradients in the evidence and the model's tensors: ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
 
     Options are those of `infer`.
     """
-    return infer(graph, evidence, **options).log_z  # type: ignore[arg-type]
+    return infer(graph, evidence, **options).log_z
 
 
 def _evidence(model: Model, evidence: Tensor | None) -> Tensor:

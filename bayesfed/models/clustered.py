@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch.nn.functional import softplus
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.models import forest, transfer
 from bayesfed.models.grid import Grid
-from bayesfed.models.ising import Ising
+from bayesfed.models.ising import Ising, components
 
 
 class ClusteredSupport(TorchDistribution):
@@ -89,16 +88,11 @@ def gibbs(model: Ising, flat: Tensor) -> Tensor:
 
 def swendsen_wang(model: Ising, flat: Tensor) -> Tensor:
     """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw a cluster."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     (left, right), half = model.edges, (model.coupling / 2).to(flat)
-    field = model.field.to(flat).clone().index_add_(0, left, half).index_add_(0, right, half)
     bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left), device=flat.device) < -torch.expm1(-half))
     draw, edge = (x.cpu().numpy() for x in bonds.nonzero(as_tuple=True))
     count, size = flat.numel(), flat.shape[1]
-    ends = draw * size + left.cpu().numpy()[edge], draw * size + right.cpu().numpy()[edge]
-    clusters, label = connected_components(coo_array((np.ones(len(draw), dtype=np.int8), ends), shape=(count, count)), directed=False)
-    cluster = torch.from_numpy(label.astype(np.int64)).to(flat.device)
-    pull = flat.new_zeros(clusters).index_add_(0, cluster, field.repeat(len(flat)))
+    clusters, label = components(count, draw * size + left.cpu().numpy()[edge], draw * size + right.cpu().numpy()[edge])
+    cluster = torch.from_numpy(label).to(flat.device)
+    pull = flat.new_zeros(clusters).index_add_(0, cluster, model.symmetric_field().to(flat).repeat(len(flat)))
     return torch.bernoulli(torch.sigmoid(pull))[cluster].reshape(flat.shape)

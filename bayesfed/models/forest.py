@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayesfed.models.ising import Ising
+from bayesfed.models.ising import Ising, components
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,18 @@ class Forest:
 
     @staticmethod
     def of(model: Ising) -> Forest:
-        """Root every component of a model that `is_forest` at its first variable."""
+        """Root every component of a model that `is_forest` at its first variable; worked out once a model."""
+        if model not in _FORESTS:
+            _FORESTS[model] = Forest._rooted(model)
+        return _FORESTS[model]
+
+    @staticmethod
+    def _rooted(model: Ising) -> Forest:
         from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import breadth_first_order, connected_components
+        from scipy.sparse.csgraph import breadth_first_order
 
         count, (left, right) = model.field.numel(), model.edges.cpu().numpy()
-        matrix = coo_array((np.ones(len(left)), (left, right)), shape=(count, count))
-        labels = connected_components(matrix, directed=False)[1]
-        roots = np.unique(labels, return_index=True)[1]
+        roots = np.unique(components(count, left, right)[1], return_index=True)[1]
         # A node above all roots makes one tree of the forest.
         size, above = count + 1, np.full(len(roots), count)
         joined = coo_array((np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])), shape=(size, size))
@@ -62,6 +67,9 @@ class Forest:
             return torch.from_numpy(values.astype(np.int64)).to(model.edges.device)
 
         return Forest(tensor(order), tensor(parent), tensor(edge), tuple(map(tensor, levels)))
+
+
+_FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
 
 
 def sample(model: Ising, count: int) -> Tensor:

@@ -135,8 +135,8 @@ class Grid:
 
     def strengths(self) -> tuple[float, float]:
         """Return the largest |J| = |coupling| / 4 (spin units) of the row and of the column links; 0 where there is no link."""
-        row, column = self.couplings()
-        return tuple(float(value.detach().abs().max()) / 4 if value.numel() else 0.0 for value in (row, column))  # type: ignore[return-value]
+        rows, columns = self.size
+        return _largest(self.row.coupling) if columns > 1 else 0.0, _largest(self.column.coupling) if rows > 1 else 0.0
 
     def strength(self) -> float:
         """Return the largest coupling in spin units."""
@@ -144,4 +144,8 @@ class Grid:
 
     def attractive(self) -> bool:
         """Whether neighbours never repel each other."""
-        return all(bool((value >= 0).all()) for value in self.couplings())
+        return all(bool((torch.as_tensor(link.coupling) >= 0).all()) for link in (self.row, self.column))
+
+
+def _largest(coupling: Number) -> float:
+    return float(torch.as_tensor(coupling).detach().abs().max()) / 4

@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
@@ -21,6 +23,15 @@ from bayesfed.errors import ArgumentError, complain
 def pairs(left: Tensor, right: Tensor) -> Tensor:
     """Return edges ``(2, E)`` between the entries of two index tensors of one shape."""
     return torch.stack([left.reshape(-1), right.reshape(-1)])
+
+
+def components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """Return how many connected components a graph of `count` nodes has, and the component ``(count,)`` of each."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    number, label = connected_components(coo_array((np.ones(len(left), np.int8), (left, right)), shape=(count, count)), directed=False)
+    return int(number), label.astype(np.int64)
 
 
 def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
@@ -95,13 +106,13 @@ class Ising:
     @cached_property
     def is_forest(self) -> bool:
         """Whether the graph has no cycle."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
+        left, right = self.edges.cpu().numpy()
+        return len(left) == self.field.numel() - components(self.field.numel(), left, right)[0]
 
-        count = self.field.numel()
-        matrix = coo_array((torch.ones(self.edges.shape[1]).numpy(), tuple(self.edges.cpu().numpy())), shape=(count, count))
-        parts = connected_components(matrix, directed=False)[0]
-        return self.edges.shape[1] == count - int(parts)
+    def symmetric_field(self) -> Tensor:
+        """Return the field ``(n,)``, float64, that goes with agreement tables: each end of an edge takes half its coupling."""
+        (left, right), half = self.edges, self.coupling.double() / 2
+        return self.field.double().clone().index_add_(0, left, half).index_add_(0, right, half)
 
     def energy(self, support: Tensor) -> Tensor:
         """Return the unnormalised log probability of supports ``(..., *shape)`` as ``(...)``."""

@@ -22,15 +22,7 @@ MAX_DRAWN = 500
 
 
 def draw(graph: FactorGraph, axes: Axes | None) -> Axes:
-    """Draw as `FactorGraph.draw` documents.
-
-    Raises
-    ------
-    ArgumentError
-        If the graph has more than 500 nodes.
-    MissingExtraError
-        If matplotlib is not installed.
-    """
+    """Draw as `FactorGraph.draw` documents, whose errors these are."""
     count = math.prod(graph.shape)
     total = count if count > MAX_DRAWN else len(graph.to_networkx())
     if total > MAX_DRAWN:

@@ -38,9 +38,14 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
     limit, _, cap = LIMITS[evidence.dtype]
     g = parity.pack((evidence + symmetric_field(grid, evidence)).clamp_(-limit, limit).exp_(), 1.0)
     messages = start(grid, evidence, settings, state)
-    sweeps, residual = _run(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings)
+    if settings.backend == "numba":
+        from bayesfed.inference.passing.checkerboard_jit import sweeper
+    else:
+        from bayesfed.inference.passing.checkerboard_torch import sweeper
+    step = sweeper(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings.damping)
+    sweeps, residual = settle(step, settings)
     # Not needed any more, and the result is about to be made.
-    del g
+    del g, step
     return outcome(grid, evidence, messages, sweeps, residual, residual <= settings.tol)
 
 
@@ -115,58 +120,3 @@ def edges(grid: Grid, belief: Tensor, messages: Tensor) -> list[Edge]:
     along = ((belief - right)[..., :-1], (belief - left)[..., 1:], row)
     across = ((belief - down)[..., :-1, :], (belief - up)[..., 1:, :], column)
     return [along, across]
-
-
-def _run(g: Tensor, messages: Tensor, columns: int, a: list[float], cap: float, settings: Settings) -> tuple[int, float]:
-    if settings.backend == "numba":
-        from bayesfed.inference.passing.checkerboard_jit import sweeper
-
-        return settle(sweeper(g, messages, columns, a, cap, settings.damping), settings)
-
-    def step(count: int) -> float:
-        for number in range(count):
-            changes = [half_sweep(g, messages, columns, a, cap, p, settings.damping, number == count - 1) for p in (0, 1)]
-        return math.log1p(max(changes))
-
-    return settle(step, settings)
-
-
-def half_sweep(g: Tensor, messages: Tensor, columns: int, a: list[float], cap: float, sender: int, damping: float, look: bool) -> float:
-    """Send every message out of one parity; return the largest ratio of new to old, less 1, if asked to look.
-
-    The order of operations is that of the numba kernel: both give the same bits.
-    """
-    own, other = messages[sender], messages[1 - sender]
-    partner, far, up, down = (own[direction, :, 1:-1, 1:-1] for direction in range(4))
-    field = g[sender, :, 1:-1, 1:-1]
-    across, along = field * (up * down), field * (partner * far)
-    sent = [*_send(across * far, across * partner, a[0], cap), *_send(along * down, along * up, a[1], cap)]
-    if columns % 2:
-        for message in sent:
-            # The last cell of every second row is padding: it says nothing.
-            message[:, 1 - sender :: 2, -1] = 1.0
-    places = [(0, slice(1, -1), slice(1, -1)), (3, slice(0, -2), slice(1, -1)), (2, slice(2, None), slice(1, -1))]
-    change = 0.0
-    for (direction, rows, cells), message in zip(places, (sent[0], sent[2], sent[3]), strict=True):
-        change = max(change, _write(other[direction, :, rows, cells], message, damping, look))
-    for start in (0, 1):
-        flag = (start + sender) % 2
-        target = other[1, :, 1 + start : -1 : 2, 2 * flag : 2 * flag + field.shape[-1]]
-        change = max(change, _write(target, sent[1][:, start::2], damping, look))
-    return change
-
-
-def _send(x: Tensor, y: Tensor, a: float, cap: float) -> tuple[Tensor, Tensor]:
-    x.clamp_(max=cap)
-    y.clamp_(max=cap)
-    dx, dy = x + a, y + a
-    inverse = (dx * dy).reciprocal_()
-    return x.mul_(a).add_(1.0).mul_(dy.mul_(inverse)), y.mul_(a).add_(1.0).mul_(dx.mul_(inverse))
-
-
-def _write(target: Tensor, message: Tensor, damping: float, look: bool) -> float:
-    if damping:
-        message = message + damping * (target - message)
-    change = float(((message - target).abs_() / torch.minimum(message, target)).max()) if look and message.numel() else 0.0
-    target.copy_(message)
-    return change

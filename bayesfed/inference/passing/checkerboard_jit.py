@@ -1,6 +1,6 @@
 """The checkerboard sweep as numba kernels. Imported only where numba is installed (extra ``fast``).
 
-Operation for operation what `checkerboard.half_sweep` does in torch, so the two agree bit for bit: no fused
+Operation for operation what `checkerboard_torch.half_sweep` does, so the two agree bit for bit: no fused
 multiply-add, no reordering. Rows are independent within a half sweep, so the number of threads changes nothing.
 """
 

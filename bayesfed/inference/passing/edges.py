@@ -5,13 +5,16 @@ Messages are log-odds through agreement tables, ``(B, 2 E)`` in the order of `Wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from bayesfed.inference.passing.outcome import Outcome, Settings, resumed
 from bayesfed.inference.passing.pairwise import agree, bethe, pair_tables
 from bayesfed.inference.passing.settle import settle
-from bayesfed.inference.passing.wiring import Wiring, forest_of
+from bayesfed.inference.passing.wiring import Wiring
+from bayesfed.models.forest import Forest
 from bayesfed.models.ising import Ising
 
 # Odds are multiplied in float64: beyond this sum of logs a variable's product could overflow, and the kernel in logs is used.
@@ -56,7 +59,7 @@ def outcome(model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, resid
     return Outcome(belief, extrinsic, messages, sweeps, residual, converged, lambda: (pair_tables(*edges()),), log_z)
 
 
-def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damping: float):  # type: ignore[no-untyped-def]
+def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damping: float) -> Callable[[int], float]:
     groups = [(edges, wiring.source[edges], wiring.target[edges], wiring.reverse(edges), half[edges]) for edges in wiring.groups]
 
     def step(count: int) -> float:
@@ -78,7 +81,7 @@ def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damp
 
 def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
     """Sum a model without cycles exactly, in float64: leaves to roots and back."""
-    wiring, forest = Wiring.of(model), forest_of(model)
+    wiring, forest = Wiring.of(model), Forest.of(model)
     unary = evidence.double() + wiring.field
     messages = unary.new_zeros(len(unary), len(wiring.source))
     count = len(wiring.source) // 2

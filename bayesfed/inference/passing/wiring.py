@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from bayesfed.models.forest import Forest
 from bayesfed.models.ising import Ising
 
 
@@ -38,13 +37,11 @@ class Wiring:
     def of(model: Ising) -> Wiring:
         """Return the wiring of a model."""
         if model not in _WIRINGS:
-            left, right = model.edges
-            half = model.coupling.double() / 2
-            field = model.field.double().clone().index_add_(0, left, half).index_add_(0, right, half)
+            (left, right), half = model.edges, model.coupling.double() / 2
             source, target = torch.cat([left, right]), torch.cat([right, left])
             colour = model.colours[source]
             groups = tuple((colour == number).nonzero(as_tuple=True)[0] for number in colour.unique())
-            _WIRINGS[model] = Wiring(source, target, torch.cat([half, half]), field, groups)
+            _WIRINGS[model] = Wiring(source, target, torch.cat([half, half]), model.symmetric_field(), groups)
         return _WIRINGS[model]
 
     def reverse(self, edges: Tensor) -> Tensor:
@@ -58,16 +55,6 @@ class Wiring:
 
 
 _WIRINGS: WeakKeyDictionary[Ising, Wiring] = WeakKeyDictionary()
-_FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
-
-
-def forest_of(model: Ising) -> Forest:
-    """Return the rooted forest of a model without cycles."""
-    if model not in _FORESTS:
-        _FORESTS[model] = Forest.of(model)
-    return _FORESTS[model]
-
-
 _ELSEWHERE: WeakKeyDictionary[Ising, dict[torch.device, Ising]] = WeakKeyDictionary()
 
 
