@@ -15,10 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
+    from bayesfed.algorithms import dssm as dssm
     from bayesfed.algorithms import fed_avg as fed_avg
+    from bayesfed.algorithms import fed_paq as fed_paq
     from bayesfed.algorithms import fed_prox as fed_prox
+    from bayesfed.algorithms import qsgd as qsgd
+    from bayesfed.algorithms import stc as stc
+    from bayesfed.algorithms import uveqfed as uveqfed
     from bayesfed.compress import Cast as Cast
+    from bayesfed.compress import Coded as Coded
+    from bayesfed.compress import ErrorFeedback as ErrorFeedback
+    from bayesfed.compress import PosteriorGrid as PosteriorGrid
     from bayesfed.data import Dataset as Dataset
+    from bayesfed.data import cifar10 as cifar10
+    from bayesfed.data import cifar100 as cifar100
     from bayesfed.data import digits as digits
     from bayesfed.data import dirichlet as dirichlet
     from bayesfed.data import fashion_mnist as fashion_mnist
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from bayesfed.federated import Adam as Adam
     from bayesfed.federated import InProcess as InProcess
     from bayesfed.federated import Sgd as Sgd
+    from bayesfed.federated import decaying as decaying
+    from bayesfed.federated import fraction as fraction
     from bayesfed.inference import Exchange as Exchange
     from bayesfed.inference import FactorGraph as FactorGraph
     from bayesfed.inference import calibrate as calibrate
@@ -40,9 +52,11 @@ if TYPE_CHECKING:
     from bayesfed.models import Neighbourhood as Neighbourhood
     from bayesfed.models import Normal as Normal
     from bayesfed.models import Prior as Prior
+    from bayesfed.models import alexnet as alexnet
     from bayesfed.models import cnn as cnn
     from bayesfed.models import declare as declare
     from bayesfed.models import mlp as mlp
+    from bayesfed.models import mobilenet as mobilenet
     from bayesfed.running import Result as Result
     from bayesfed.running import run as run
 
@@ -50,10 +64,10 @@ __version__ = "0.1.0"
 
 # Imported at first use, so that `import bayesfed` costs nothing that is not needed.
 _HOME = {
-    "bayesfed.algorithms": ["d_turbo_vbi", "fed_avg", "fed_prox"],
-    "bayesfed.compress": ["Cast"],
-    "bayesfed.data": ["Dataset", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
-    "bayesfed.federated": ["Adam", "InProcess", "Sgd"],
+    "bayesfed.algorithms": ["d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "qsgd", "stc", "uveqfed"],
+    "bayesfed.compress": ["Cast", "Coded", "ErrorFeedback", "PosteriorGrid"],
+    "bayesfed.data": ["Dataset", "cifar10", "cifar100", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
+    "bayesfed.federated": ["Adam", "InProcess", "Sgd", "decaying", "fraction"],
     "bayesfed.inference": ["Exchange", "FactorGraph", "calibrate", "infer"],
     "bayesfed.keys": ["Key"],
     "bayesfed.models": [
@@ -65,9 +79,11 @@ _HOME = {
         "Neighbourhood",
         "Normal",
         "Prior",
+        "alexnet",
         "cnn",
         "declare",
         "mlp",
+        "mobilenet",
     ],
     "bayesfed.running": ["Result", "run"],
 }

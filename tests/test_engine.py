@@ -70,8 +70,8 @@ def test_views_obey_the_laws():
     sparse = Active({"layer": mask}, {"layer.mean": (4, 5), "sd": ()})
     check_view(sparse, {"layer.mean": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments")
     tree = {"layer.mean": torch.randn(4, 5), "sd": torch.tensor(0.1)}
-    payload = sparse.restrict(tree)
-    payload.pop("layer.support")
+    payload = sparse.restrict(tree | {"layer.support": mask})
+    assert torch.equal(payload.pop("layer.support"), mask)
     assert torch.equal(sparse.lift(payload, 1.0, "moments").total["layer.mean"], tree["layer.mean"] * mask)
 
 
@@ -101,7 +101,7 @@ def test_locals_obey_the_laws(net, declared, clients):
     algorithm = turbo(declared, clients)
     (phase,) = algorithm.phases
     message = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
-        phase.server.publish(algorithm.initial, None)
+        phase.server.publish(algorithm.initial, 0, None)
     )
     check_local(phase.local, message, data, {"scale": 4.0})
 
@@ -240,7 +240,7 @@ def test_a_round_of_clients_without_data_changes_nothing(net, clients, make):
 class Median:
     """A server that needs every update apart."""
 
-    def publish(self, state, version):
+    def publish(self, state, round, version):
         return state
 
     def step(self, state, reducer, round):

@@ -38,7 +38,7 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
     algorithm = turbo(declared, clients, codec=bf.Cast(32), use_prior=False)
     report = final(algorithm, bf.InProcess(clients), rounds=1)
     (phase,) = algorithm.phases
-    message = phase.server.publish(algorithm.initial, None)
+    message = phase.server.publish(algorithm.initial, 0, None)
     total, count = 0.0, 0
     for profile in bf.InProcess(clients).profiles:
         assignment = phase.assign(algorithm.initial, 0, profile, Key(0))

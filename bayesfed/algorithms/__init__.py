@@ -1,7 +1,12 @@
 """Published systems as recipes: each a function that returns an `Algorithm`."""
 
+from bayesfed.algorithms.baselines.dssm import dssm
 from bayesfed.algorithms.baselines.fed_avg import fed_avg
+from bayesfed.algorithms.baselines.fed_paq import fed_paq
 from bayesfed.algorithms.baselines.fed_prox import fed_prox
+from bayesfed.algorithms.baselines.qsgd import qsgd
+from bayesfed.algorithms.baselines.stc import stc
+from bayesfed.algorithms.baselines.uveqfed import uveqfed
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
 
-__all__ = ["d_turbo_vbi", "fed_avg", "fed_prox"]
+__all__ = ["d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "qsgd", "stc", "uveqfed"]

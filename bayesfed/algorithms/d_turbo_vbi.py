@@ -26,10 +26,11 @@ from typing import Literal
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.holding import Holding
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Descent, Optimiser, Schedule, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile
-from bayesfed.federated.servers import TurboStep, no_field
+from bayesfed.federated.turbo_step import TurboStep, no_field
 from bayesfed.federated.views import Active
 from bayesfed.inference.blocks import Blocks, Structured
 from bayesfed.inference.elbo import MeanFieldElbo, Spread, spread_leaf
@@ -124,4 +125,4 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     local = Descent(objective, optimiser or Adam(2e-3), steps, batch_size, "moments", draws_globally(declared.net))
-    return Algorithm("d_turbo_vbi", initial, (Phase("train", assign, local, server, Digital()),), model, posterior)
+    return Algorithm("d_turbo_vbi", initial, (Phase("train", assign, Holding(local, ("*.support",)), server, Digital()),), model, posterior)

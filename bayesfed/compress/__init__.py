@@ -1,7 +1,47 @@
-"""Turning trees of tensors into bytes and back: the wire format and the codecs over it."""
+"""Turning trees of tensors into bytes and back: the wire format, the codecs over it, and the codes below them.
+
+From the message down: a *codec* writes a tree (`Cast`, `Coded`, `PosteriorGrid`, `ErrorFeedback` around any of them); a *leaf codec* one
+tensor (`Float`, `Uniform`, `Qsgd`, `Probabilistic`, `Lattice`, `Ternary`, `TopK`, `KernelWise`, `Sparse`); an *integer code* and a
+*mask code* a sequence of integers and a support, losslessly (`symbols`, `masks`). They are values and compose: ``Coded(TopK(0.01, Qsgd(7)))``.
+"""
 
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.compress.support import gather_active, pack_mask, scatter_active, unpack_mask
+from bayesfed.compress.coded import Coded
+from bayesfed.compress.feedback import ErrorFeedback
+from bayesfed.compress.floats import Float
+from bayesfed.compress.lattice import Lattice
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.posterior import PosteriorGrid
+from bayesfed.compress.probabilistic import Probabilistic
+from bayesfed.compress.qsgd import FedPaqQuantiser, Qsgd
+from bayesfed.compress.sparse import Sparse
+from bayesfed.compress.sparsify import KernelWise, TopK
+from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.compress.ternary import Ternary
+from bayesfed.compress.uniform import Uniform
 from bayesfed.compress.wire import pack, unpack
 
-__all__ = ["Cast", "Codec", "gather_active", "pack", "pack_mask", "scatter_active", "unpack", "unpack_mask"]
+__all__ = [
+    "Cast",
+    "Codec",
+    "Coded",
+    "ErrorFeedback",
+    "FedPaqQuantiser",
+    "Float",
+    "IntegerCode",
+    "KernelWise",
+    "Lattice",
+    "LeafCodec",
+    "MaskCode",
+    "PosteriorGrid",
+    "Probabilistic",
+    "Qsgd",
+    "Sparse",
+    "Ternary",
+    "TopK",
+    "Uniform",
+    "gather_active",
+    "pack",
+    "scatter_active",
+    "unpack",
+]

@@ -1,39 +1,14 @@
-"""Sparse leaves: values where a mask is set, and the mask itself as packed bits.
-
-A matrix called ``NAME`` with a mask travels as its active values in row order, and its
-support as ``NAME.support``, one bit an entry, integers rather than floats.
-"""
+"""Sparse leaves: the values where a mask is set. The mask travels beside them as ``NAME.support``, booleans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.errors import WireError, complain
 from bayesfed.trees import Tree
-
-
-def pack_mask(mask: Tensor) -> Tensor:
-    """Pack a boolean mask of any shape into ``ceil(n / 8)`` bytes (uint8)."""
-    return torch.from_numpy(np.packbits(mask.detach().cpu().numpy().reshape(-1))).to(mask.device)
-
-
-def unpack_mask(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Undo `pack_mask`.
-
-    Raises
-    ------
-    WireError
-        If the bytes are not those of a mask of this shape.
-    """
-    count = int(np.prod(shape))
-    if packed.dtype is not torch.uint8 or packed.numel() != -(-count // 8):
-        raise WireError(complain("mask", expected=f"{-(-count // 8)} bytes (uint8)", actual=f"{packed.numel()} of {packed.dtype}", hint="pack_mask"))
-    bits = np.unpackbits(packed.cpu().numpy(), count=count)
-    return torch.from_numpy(bits.astype(np.bool_)).reshape(shape).to(packed.device)
 
 
 def gather_active(tree: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tree:
@@ -59,4 +34,4 @@ def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
 
 def _mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
     mask = masks.get(name.rpartition(".")[0])
-    return mask if mask is not None and mask.shape == leaf.shape else None
+    return mask if mask is not None and mask.shape == leaf.shape and leaf.dtype is not torch.bool else None

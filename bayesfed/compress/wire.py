@@ -1,15 +1,15 @@
-"""The wire format: a checked header, a bounded payload, a digest. Nothing is unpickled.
+"""The wire format, version 1: a checked header, bounded sections, a digest. Nothing is unpickled.
 
 Layout of a message (little endian)::
 
     4 bytes   b"BFD1"
     4 bytes   H, length of the header
-    H bytes   header, JSON: {"meta": {...}, "leaves": [[name, dtype, [shape]], ...]}
-    ...       the leaves' bytes, one after another, in the header's order
+    H bytes   header, JSON: {"meta": {...}, "leaves": [[name, dtype, [shape], bytes], ...]}
+    ...       one section a leaf, in the header's order: its values as they are, or as a codec wrote them
     16 bytes  BLAKE2b digest of everything before it
 
-A damaged or hostile message raises `WireError` and nothing else; nothing is allocated
-before the header's promise agrees with the bytes that are really there.
+A damaged or hostile message raises `WireError` and nothing else; no tensor is made before the header's promise agrees with the
+bytes that are really there and what it would take in memory with a limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -30,10 +31,11 @@ from bayesfed.trees import Tree
 
 MAGIC = b"BFD1"
 DIGEST = 16
-MAX_BYTES = 1 << 32
+MAX_BYTES = 1 << 30
 Meta = Mapping[str, str | int | float | bool]
+Section = bytes | memoryview
 
-_DTYPES: dict[str, torch.dtype] = {
+DTYPES: dict[str, torch.dtype] = {
     "f8": torch.float64,
     "f4": torch.float32,
     "f2": torch.float16,
@@ -42,86 +44,143 @@ _DTYPES: dict[str, torch.dtype] = {
     "u1": torch.uint8,
     "b1": torch.bool,
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """What the header says of one leaf, and its section."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    section: Section
+
+    @property
+    def size(self) -> int:
+        """How many bytes the decoded leaf takes."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
+    """Write sections and a flat dictionary of scalars as one message.
+
+    Raises
+    ------
+    WireError
+        If `meta` holds something that is not a string, a boolean or a finite number.
+    """
+    leaves = list(leaves)
+    for name, value in meta.items():
+        if not isinstance(value, str | int | float) or not (isinstance(value, str) or math.isfinite(value)):
+            raise WireError(complain(f"meta {name!r}", expected="a string, a boolean or a finite number", actual=repr(value), hint="a leaf"))
+    entries = [[leaf.name, leaf.dtype, list(leaf.shape), len(leaf.section)] for leaf in leaves]
+    header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
+    head = MAGIC + struct.pack("<I", len(header)) + header
+    digest = hashlib.blake2b(head, digest_size=DIGEST)
+    for leaf in leaves:
+        digest.update(leaf.section)
+    return b"".join([head, *(leaf.section for leaf in leaves), digest.digest()])
+
+
+def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[str, Any]]:
+    """Check a message and return its leaves, sections unread, and its meta.
+
+    Parameters
+    ----------
+    limit
+        Bytes of the message, and bytes of its leaves once decoded, above which it is refused.
+
+    Raises
+    ------
+    WireError
+        For anything but an undamaged message of ours within the limit.
+    """
+    if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
+        raise WireError(complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"))
+    body, digest = memoryview(message)[:-DIGEST], message[-DIGEST:]
+    if bytes(body[:4]) != MAGIC:
+        raise WireError(complain("message", expected=f"magic {MAGIC!r}", actual=bytes(body[:4]), hint="a message from seal"))
+    if hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:
+        raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"))
+    (length,) = struct.unpack_from("<I", body, 4)
+    entries, meta = _header(bytes(body[8 : 8 + length]), length)
+    if 8 + length + sum(size for *_, size in entries) != len(body):
+        raise WireError(complain("message", expected="the sections its header promises", actual=f"{len(body)} bytes", hint="sending it again"))
+    leaves, start = [], 8 + length
+    for name, dtype, shape, size in entries:
+        leaves.append(Leaf(name, dtype, shape, body[start : start + size]))
+        start += size
+    if (decoded := sum(leaf.size for leaf in leaves)) > limit:
+        raise WireError(complain("message", expected=f"leaves of at most {limit} bytes", actual=decoded, hint="a higher limit if it is honest"))
+    return leaves, meta
 
 
 def pack(tree: Mapping[str, Tensor], meta: Meta) -> bytes:
-    """Write a tree and a flat dictionary of scalars as one message.
+    """Write a tree's values as they are.
 
     Raises
     ------
     WireError
         If a leaf has a dtype the format has no name for.
     """
-    leaves, chunks = [], []
-    for name, leaf in tree.items():
-        if leaf.dtype not in _NAMES:
-            raise WireError(complain(f"leaf {name!r}", expected=f"one of {sorted(_DTYPES)}", actual=leaf.dtype, hint="a cast first"))
-        leaves.append([name, _NAMES[leaf.dtype], list(leaf.shape)])
-        chunks.append(leaf.detach().cpu().contiguous().numpy().data.cast("B") if leaf.numel() else b"")
-    header = json.dumps({"meta": dict(meta), "leaves": leaves}, separators=(",", ":")).encode()
-    head = MAGIC + struct.pack("<I", len(header)) + header
-    digest = hashlib.blake2b(head, digest_size=DIGEST)
-    for chunk in chunks:
-        digest.update(chunk)
-    return b"".join([head, *chunks, digest.digest()])
+    return seal((plain(name, leaf) for name, leaf in tree.items()), meta)
 
 
 def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, Any]]:
-    """Read a message back as (tree, meta); the tensors own their memory.
-
-    Parameters
-    ----------
-    limit
-        Bytes above which a message is refused unread.
-
-    Raises
-    ------
-    WireError
-        For anything but an undamaged message of ours.
-    """
-    if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
-        raise WireError(complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"))
-    body, digest = memoryview(message)[:-DIGEST], message[-DIGEST:]
-    if bytes(body[:4]) != MAGIC:
-        raise WireError(complain("message", expected=f"magic {MAGIC!r}", actual=bytes(body[:4]), hint="a message from pack"))
-    if hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:
-        raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"))
-    (length,) = struct.unpack_from("<I", body, 4)
-    leaves, meta = _header(bytes(body[8 : 8 + length]), length)
-    promised = 8 + length + sum(count * dtype.itemsize for _, dtype, _, count in leaves)
-    if promised != len(body):
-        raise WireError(complain("message", expected=f"{promised} bytes as promised", actual=len(body), hint="sending it again"))
-    tree, start = {}, 8 + length
-    for name, dtype, shape, count in leaves:
-        stop = start + count * dtype.itemsize
-        tree[name] = _tensor(body[start:stop], dtype).reshape(shape)
-        start = stop
-    return tree, meta
+    """Read what `pack` wrote as (tree, meta); the tensors own their memory. Raises as `unseal`."""
+    leaves, meta = unseal(message, limit=limit)
+    return {leaf.name: opened(leaf) for leaf in leaves}, meta
 
 
-def _tensor(raw: memoryview, dtype: torch.dtype) -> Tensor:
+def plain(name: str, leaf: Tensor) -> Leaf:
+    """Return a leaf whose section is its values as they are, booleans eight to a byte."""
+    if leaf.dtype not in NAMES:
+        raise WireError(complain(f"leaf {name!r}", expected=f"one of {sorted(DTYPES)}", actual=leaf.dtype, hint="a cast first"))
+    values = leaf.detach().cpu().contiguous().numpy()
+    if leaf.dtype is torch.bool:
+        values = np.packbits(values.reshape(-1))
+    return Leaf(name, NAMES[leaf.dtype], tuple(leaf.shape), values.data.cast("B") if values.size else b"")
+
+
+def opened(leaf: Leaf) -> Tensor:
+    """Return the tensor of a leaf whose section is its values as they are."""
+    size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
+    if len(leaf.section) != size:
+        raise WireError(complain(f"leaf {leaf.name!r}", expected=f"{size} bytes", actual=len(leaf.section), hint="sending it again"))
+    dtype = DTYPES[leaf.dtype]
+    if not leaf.size:
+        return torch.empty(leaf.shape, dtype=dtype)
+    raw = np.frombuffer(leaf.section, np.uint8)
+    if dtype is torch.bool:
+        return torch.from_numpy(np.unpackbits(raw, count=leaf.size).astype(np.bool_)).reshape(leaf.shape)
     # A copy, so that the tensor is writable and aligned whatever the offset was.
-    if not len(raw):
-        return torch.empty(0, dtype=dtype)
-    flat = torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
-    return flat.ne(0) if dtype is torch.bool else flat.view(dtype)
+    return torch.from_numpy(raw.copy()).view(dtype).reshape(leaf.shape)
 
 
-def _header(raw: bytes, length: int) -> tuple[list[tuple[str, torch.dtype, list[int], int]], dict[str, Any]]:
+def _header(raw: bytes, length: int) -> tuple[list[tuple[str, str, tuple[int, ...], int]], dict[str, Any]]:
     try:
         if len(raw) != length:
             raise ValueError("the header is cut short")
-        header = json.loads(raw)
-        meta, leaves = dict(header["meta"]), []
-        for name, dtype, shape in header["leaves"]:
-            if not isinstance(name, str) or not all(type(n) is int and n >= 0 for n in shape):
-                raise ValueError(f"leaf {name!r} has shape {shape!r}")
-            leaves.append((name, _DTYPES[dtype], [int(n) for n in shape], math.prod(shape)))
-        if len({leaf[0] for leaf in leaves}) != len(leaves):
+        header = json.loads(raw, parse_constant=_not_finite, parse_float=_finite)
+        meta, entries = dict(header["meta"]), []
+        for name, dtype, shape, size in header["leaves"]:
+            if not isinstance(name, str) or dtype not in DTYPES or not all(type(n) is int and n >= 0 for n in (*shape, size)):
+                raise ValueError(f"leaf {name!r} has dtype {dtype!r}, shape {shape!r}, {size!r} bytes")
+            entries.append((name, str(dtype), tuple(shape), int(size)))
+        if len({entry[0] for entry in entries}) != len(entries):
             raise ValueError("a leaf appears twice")
         if any(not isinstance(value, str | int | float | bool) for value in meta.values()):
             raise ValueError("meta holds something that is not a scalar")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise WireError(complain("message header", expected="meta and leaves as JSON", actual=problem, hint="a message from pack")) from problem
-    return leaves, meta
+        raise WireError(complain("message header", expected="meta and leaves as JSON", actual=problem, hint="a message from seal")) from problem
+    return entries, meta
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _not_finite(text)
+
+
+def _not_finite(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no finite number")

@@ -1,5 +1,6 @@
 """Real data sets, readers of their files, and partitions of them over clients."""
 
+from bayesfed.data.cifar import cifar10, cifar100
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.idx import fashion_mnist, read_idx
 from bayesfed.data.partition import by_domain, dirichlet, federate, iid, shards
@@ -10,6 +11,8 @@ __all__ = [
     "SparseRegression",
     "blobs",
     "by_domain",
+    "cifar10",
+    "cifar100",
     "digits",
     "dirichlet",
     "fashion_mnist",

@@ -4,6 +4,7 @@ from bayesfed.federated.callbacks import Callback, accuracy, early_stop, elbo, e
 from bayesfed.federated.checkpoint import checkpoint, load, save
 from bayesfed.federated.client import Reply, Task, answer
 from bayesfed.federated.engine import Record, RoundReport, Snapshot, rounds
+from bayesfed.federated.holding import Holding
 from bayesfed.federated.ledger import Row, bits
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Descent, Optimiser, Sgd, constant, cosine, inverse
@@ -22,14 +23,17 @@ from bayesfed.federated.protocols import (
     Server,
     View,
 )
-from bayesfed.federated.samplers import Sampler, everyone, fraction
-from bayesfed.federated.servers import Average, TurboStep, ramp
+from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction
+from bayesfed.federated.servers import Add, Average
+from bayesfed.federated.ternary_step import TernaryStep
+from bayesfed.federated.turbo_step import TurboStep, ramp
 from bayesfed.federated.update import Keep, Kind, Reducer, Sum, Update
 from bayesfed.federated.views import Active, Whole
 
 __all__ = [
     "Active",
     "Adam",
+    "Add",
     "Algorithm",
     "Arrival",
     "Assignment",
@@ -39,6 +43,7 @@ __all__ = [
     "Descent",
     "Digital",
     "Fit",
+    "Holding",
     "InProcess",
     "Keep",
     "Kind",
@@ -60,6 +65,7 @@ __all__ = [
     "Snapshot",
     "Sum",
     "Task",
+    "TernaryStep",
     "TurboStep",
     "Update",
     "View",
@@ -70,6 +76,7 @@ __all__ = [
     "checkpoint",
     "constant",
     "cosine",
+    "decaying",
     "early_stop",
     "elbo",
     "evaluate",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.compress.codecs import Codec
+from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, ClientError
 from bayesfed.federated.protocols import Info, Link, Local
@@ -52,23 +53,28 @@ class Reply:
 Outcome = Reply | ClientError
 
 
-def answer(task: Task, local: Local, data: Dataset, memory: Tree) -> Outcome:
+def answer(task: Task, local: Local, data: Dataset, memories: Tree) -> Outcome:
     """Run one client; a failure comes back as a `ClientError` that names the stage, never as a raise."""
     start, stage = time.perf_counter(), "decode"
     try:
         message, meta = task.down.decode(task.message, task.key.child("down"))
         stage = "fit"
         with one_thread():
-            fit = local.fit(to(message, data.inputs.device), memory, data, task.key.child("fit"), meta)
-        stage = "encode"
+            fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), meta)
+        stage, payload, memory = "encode", fit.payload, fit.memory
         meta = {"client": task.client, "round": task.round, "phase": task.phase}
-        packed = task.link.pack(fit.payload, task.up, meta, task.key.child("up"))
+        key = task.key.child("up")
+        if isinstance(task.up, ErrorFeedback):
+            payload = task.up.corrected(payload, memories)
+        packed = task.link.pack(payload, task.up, meta, key)
+        if isinstance(task.up, ErrorFeedback):
+            memory = memory | task.up.residual(payload, packed, key)
     except BayesfedError as problem:
         return ClientError(task.client, task.round, stage, str(problem))
     except Exception as problem:
         # Whatever a user's network, likelihood or local step raises belongs to this client alone.
         return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
-    return Reply(packed, to(fit.memory, "cpu"), fit.info, time.perf_counter() - start)
+    return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
 
 
 @contextmanager

@@ -176,7 +176,7 @@ class _Exchange:
         assignment = self.phase.assign(self.state, self.round, profile, key.child("assign"))
         self._assignments[profile.name] = assignment
         if version not in self._published:
-            self._published[version] = self.phase.server.publish(self.state, version)
+            self._published[version] = self.phase.server.publish(self.state, self.round, version)
         tree = assignment.view.restrict(self._published[version])
         meta = {**assignment.options, "client": profile.name, "round": self.round, "phase": self.phase.name}
         message = assignment.down.encode(tree, meta, key.child("down"))

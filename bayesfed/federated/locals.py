@@ -102,7 +102,7 @@ class Descent:
     steps, batch_size
         Batches are cut from reshuffled passes over the data; a client with fewer rows uses them all each step.
     kind
-        What the payload's numbers are.
+        What the payload's numbers are; "delta" sends the change of what was received.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class Descent:
         """
         trained, fixed = self.objective.start(message)
         if not len(data):
-            return Fit(self.objective.finish(trained, fixed), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
+            return Fit(self._payload(self.objective.finish(trained, fixed), message), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
         leaves = [leaf.requires_grad_() for leaf in trained.values()]
         optimiser = self.optimiser.build(leaves, self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)))
         observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
@@ -149,7 +149,12 @@ class Descent:
         if not total - total == 0:
             raise DataError(complain("local training", expected="a finite loss", actual=total, hint="a smaller learning rate"))
         payload = self.objective.finish({name: leaf.detach() for name, leaf in trained.items()}, fixed)
-        return Fit(payload, {}, {"samples": float(len(data)), "loss": total, "nll": nll_total})
+        return Fit(self._payload(payload, message), {}, {"samples": float(len(data)), "loss": total, "nll": nll_total})
+
+    def _payload(self, finished: Tree, message: Tree) -> Tree:
+        if self.kind != "delta":
+            return finished
+        return {name: leaf - message[name] for name, leaf in finished.items()}
 
 
 def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Iterator[Dataset]:

@@ -26,6 +26,8 @@ from bayesfed.trees import Tree, to
 
 Scalar = str | int | float | bool
 Info = dict[str, float]
+# Ends the name of a leaf that says what changed since the client last heard.
+CHANGE = ".change"
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,11 @@ class Assign(Protocol):
 class Server(Protocol):
     """What the sum does to the state."""
 
-    def publish(self, state: Tree, version: int | None) -> Tree:
-        """Return what a client may see that last heard from the server in round `version` (None: never)."""
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what a client may see in round `round` that last heard from the server in round `version` (None: never).
+
+        A leaf named ``NAME.change`` is what to add to the NAME the client holds; only a client whose local is `Holding` may get one.
+        """
         ...
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:

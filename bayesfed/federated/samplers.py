@@ -18,6 +18,19 @@ def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
     return clients
 
 
+def decaying(share: float, rate: float) -> Sampler:
+    """Take a share ``share exp(-rate round)`` of the clients, at least one: DSSM's dynamic sampling (Ji et al., 2021).
+
+    Raises
+    ------
+    ArgumentError
+        If the share is not in (0, 1] or the rate is negative.
+    """
+    if not (0 < share <= 1 and 0 <= rate < math.inf):
+        raise ArgumentError(complain("decaying", expected="a share in (0, 1] and a rate >= 0", actual=(share, rate), hint="decaying(1.0, 0.01)"))
+    return lambda round, clients, key: fraction(max(share * math.exp(-rate * round), 1e-9))(round, clients, key)
+
+
 def fraction(share: float) -> Sampler:
     """Take a share of the clients, uniformly without replacement, at least one.
 

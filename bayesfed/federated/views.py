@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from bayesfed.compress.support import gather_active, pack_mask, scatter_active
+from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.trees import Shapes, Tree, check
@@ -56,12 +55,8 @@ class Active:
     positive: Collection[str] = ()
 
     def restrict(self, tree: Tree) -> Tree:
-        """Gather active entries and add ``SITE.support``, the masks as packed bits."""
-        return gather_active(tree, self.masks) | self._packed
-
-    @cached_property
-    def _packed(self) -> Tree:
-        return {f"{site}.support": pack_mask(mask) for site, mask in self.masks.items()}
+        """Gather active entries; the masks themselves are in the tree."""
+        return gather_active(tree, self.masks)
 
     def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
         """Scatter active entries back into zeros, then weight."""

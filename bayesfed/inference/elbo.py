@@ -21,8 +21,9 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear
 
-from bayesfed.compress.support import gather_active, scatter_active, unpack_mask
+from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
+from bayesfed.errors import UpdateError, complain
 from bayesfed.inference.blocks import Blocks, Structured
 from bayesfed.inference.objectives import Terms, check_data
 from bayesfed.models.belief import SiteBelief
@@ -31,6 +32,7 @@ from bayesfed.trees import Tree, has_ties
 
 Spread = Literal["shared", "layer", "weight"]
 SHARED = "sd"
+LEVELS = 7
 
 
 def spread_leaf(site: str, spread: Spread) -> str:
@@ -39,21 +41,23 @@ def spread_leaf(site: str, spread: Spread) -> str:
 
 
 def encode_inclusion(inclusion: Tensor) -> Tensor:
-    """Quantise probabilities in [1/2, 1] to one byte, in steps of 1/510."""
-    return ((inclusion - 0.5) * 510).round().clamp(0, 255).to(torch.uint8)
+    """Quantise probabilities in [1/2, 1] to eight levels, three bits where integers are coded: they weigh prior precisions, no more."""
+    return ((inclusion - 0.5) * 2 * LEVELS).round().clamp(0, LEVELS).to(torch.uint8)
 
 
 def decode_inclusion(code: Tensor) -> Tensor:
-    """Undo `encode_inclusion`."""
-    return code.float() / 510 + 0.5
+    """Undo `encode_inclusion`; raise `UpdateError` for what it never writes."""
+    if code.dtype is not torch.uint8 or (code.numel() and int(code.max()) > LEVELS):
+        raise UpdateError(complain("inclusion", expected=f"bytes from 0 to {LEVELS}", actual=code.dtype, hint="encode_inclusion"))
+    return code.float() / (2 * LEVELS) + 0.5
 
 
 @dataclass(frozen=True)
 class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
-    The message received holds, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
-    for the active entries, ``NAME.support`` (packed bits), and the sd; the message sent back holds the
+    The message received holds, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (eight levels)
+    for the active entries, ``NAME.support`` (booleans), and the sd; the message sent back holds the
     active means, the sd and the points.
 
     Parameters
@@ -78,7 +82,7 @@ class MeanFieldElbo:
         """Rebuild dense means, masks and precisions; train means, log sds and points."""
         trained, fixed = {}, {}
         for name, site in self.declared.sites.items():
-            mask = unpack_mask(message[f"{name}.support"], site.matrix)
+            mask = message[f"{name}.support"]
             mean = scatter_active(message[f"{name}.mean"], mask)
             trained[f"{name}.mean"] = mean
             if not bool(mask.all()):

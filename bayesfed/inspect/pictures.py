@@ -50,15 +50,22 @@ def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str
 
 
 def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None) -> Axes:
-    """Draw a metric against the bits sent so far, down and up, one line a method, D-Turbo-VBI's Fig. 3."""
+    """Draw a metric of runs against the bits sent so far, down and up, one line a method, D-Turbo-VBI's Fig. 3."""
+    curves = {}
+    for name, history in histories.items():
+        spent = accumulate(bits(record.rows) for record in history)
+        curves[name] = [(total / 8e6, record.metrics[metric]) for total, record in zip(spent, history, strict=True) if metric in record.metrics]
+    return plot_against_bits(curves, label=metric, axes=axes)
+
+
+def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None) -> Axes:
+    """Draw curves of (megabytes sent, value), one line a method."""
     axes = _axes(axes)
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    for name, history in histories.items():
-        spent = accumulate(bits(record.rows) for record in history)
-        points = [(total / 8e6, record.metrics[metric]) for total, record in zip(spent, history, strict=True) if metric in record.metrics]
-        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", label=name)
-    axes.set(xlabel="megabytes sent, down and up", ylabel=metric, xscale="log")
+    for name, points in curves.items():
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", markersize=4, label=name)
+    axes.set(xlabel="megabytes sent, down and up", ylabel=label, xscale="log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -6,7 +6,7 @@ from bayesfed.models.declared import Declared, Site, declare, weight_matrices
 from bayesfed.models.grid import Grid, Link
 from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
-from bayesfed.models.nets import cnn, mlp
+from bayesfed.models.nets import alexnet, cnn, mlp, mobilenet
 from bayesfed.models.precisions import BernoulliGamma, Gammas
 from bayesfed.models.prior import GaussianWeight, Prior
 from bayesfed.models.supports import Independent, MarkovGrid, Neighbourhood, Support, Transition
@@ -32,9 +32,11 @@ __all__ = [
     "SiteBelief",
     "Support",
     "Transition",
+    "alexnet",
     "cnn",
     "declare",
     "guide",
     "mlp",
+    "mobilenet",
     "weight_matrices",
 ]

@@ -11,8 +11,8 @@ from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant, draws_globally
-from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile
-from bayesfed.federated.servers import Average
+from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile, Server
+from bayesfed.federated.servers import Add, Average
 from bayesfed.federated.views import Whole
 from bayesfed.inference.objectives import MaximumLikelihood, Objective
 from bayesfed.keys import Key
@@ -55,8 +55,12 @@ def average_of(
     optimiser: Optimiser | None,
     schedule: Schedule,
     codec: Codec | None,
+    up: Codec | None = None,
 ) -> Algorithm:
-    """Average whole models trained on any objective: what FedAvg and FedProx share."""
+    """Average whole models trained on any objective: what FedAvg, FedProx and the methods that compress the up-link share.
+
+    Without `up`, models travel up by the `codec` of the down-link; with it, changes of the model do, by a codec of their own.
+    """
     if running := running_statistics(net):
         raise ArgumentError(
             complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
@@ -65,7 +69,8 @@ def average_of(
     view = Whole(shapes(initial))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(view, profile.samples, codec, codec, {"learning_rate": schedule(round)})
+        return Assignment(view, profile.samples, codec, up or codec, {"learning_rate": schedule(round)})
 
-    local = Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
-    return Algorithm(name, initial, (Phase("train", assign, local, Average(), Digital()),), lambda state: Model(net, state))
+    local = Descent(objective, optimiser or Sgd(), steps, batch_size, "delta" if up else "value", draws_globally(net))
+    server: Server = Add() if up else Average()
+    return Algorithm(name, initial, (Phase("train", assign, local, server, Digital()),), lambda state: Model(net, state))

@@ -1,0 +1,186 @@
+"""Bits in bulk: integers of any widths end to end, unary planes, zigzag; `Fixed` is the code made of nothing else.
+
+Bits run from the most significant of the first byte to the least of the last; what is left of the last byte is zero. Every code
+keeps its unary parts in one plane and its binary parts in another rather than symbol by symbol: the lengths are the same and both
+directions are array arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Integers
+from bayesfed.errors import WireError, complain
+
+Unsigned = NDArray[np.uint64]
+
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+_BLOCK = 1 << 16  # values at a time: the temporaries stay in the cache
+_ONE, _LAST = np.uint64(1), np.uint64(63)
+
+
+def damaged(where: str, expected: object, actual: object) -> WireError:
+    """Return the error of a reader that met something else than was promised."""
+    return WireError(complain(where, expected=expected, actual=actual, hint="sending it again"))
+
+
+def whole(bits: int) -> int:
+    """Return how many bits the bytes take that hold so many bits."""
+    return -(-bits // 8) * 8
+
+
+def varint_bits(value: int) -> int:
+    """Return the length of `Writer.varint`."""
+    return 8 * max(1, -(-value.bit_length() // 7))
+
+
+def bit_length(values: Unsigned) -> Integers:
+    """Return ``int.bit_length`` of each."""
+    # With the bit below the highest cleared, rounding to a float cannot reach the next power of two.
+    exponents: Integers = ((values & ~(values >> _ONE)).astype(np.float64).view(np.int64) >> 52) - 1022
+    return np.maximum(exponents, 0)
+
+
+def zigzag(values: Integers) -> Integers:
+    """Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ...; for magnitudes below 2**62."""
+    return (values << 1) ^ (values >> 63)
+
+
+def unzigzag(values: Integers) -> Integers:
+    """Undo `zigzag`."""
+    return (values >> 1) ^ -(values & 1)
+
+
+def write_signed(value: int, out: Writer) -> None:
+    """Append one integer of 64 bits as the varint of its zigzag."""
+    out.varint(_folded(value))
+
+
+def read_signed(source: Reader) -> int:
+    """Take one integer of 64 bits."""
+    folded = source.varint((1 << 64) - 1)
+    return folded >> 1 if folded % 2 == 0 else -(folded >> 1) - 1
+
+
+def take_bits(source: Reader, count: int) -> bytes:
+    """Take the bytes that hold so many bits, the rest of the last one zero."""
+    raw = bytes(source.raw(whole(count) // 8))
+    if count % 8 and raw[-1] & 0xFF >> count % 8:
+        raise damaged("packed bits", "zeros after the last", f"{raw[-1]:#x}")
+    return raw
+
+
+def pack(values: Unsigned, widths: Integers | int, out: Writer) -> None:
+    """Append each value in its own number of bits, 0 to 64; a value must fit its width."""
+    total = _total(widths, len(values))
+    words = np.zeros(total // 64 + 2, np.uint64)
+    for block, width, start in _blocks(widths, len(values)):
+        # A shift by 64 is not defined: a width of 0 shifts its zero by 0 instead, here and in `unpack`.
+        top, word, offset = values[block] << (64 - width & _LAST), start >> 6, (start & 63).astype(np.uint64)
+        # At most 64 bits each and no gaps: in every word from the first to the last, some value starts.
+        first, last = int(word[0]), int(word[-1])
+        words[first : last + 1] |= np.bitwise_or.reduceat(top >> offset, np.searchsorted(word, np.arange(first, last + 1)))
+        over = np.flatnonzero(offset + width > 64)
+        words[word[over] + 1] |= top[over] << (64 - offset[over])
+    out.raw(words.astype(">u8").tobytes()[: whole(total) // 8])
+
+
+def unpack(source: Reader, widths: Integers | int, count: int) -> Unsigned:
+    """Take `count` values of so many bits each; nothing is allocated before their bytes are there."""
+    total = _total(widths, count)
+    raw = take_bits(source, total)
+    words = np.frombuffer(raw + bytes(-len(raw) % 8 + 16), ">u8").astype(np.uint64)
+    values = np.empty(count, np.uint64)
+    for block, width, start in _blocks(widths, count):
+        word, offset = start >> 6, (start & 63).astype(np.uint64)
+        top = words[word] << offset | words[word + 1] >> _ONE >> (_LAST - offset)
+        values[block] = np.where(width > 0, top >> (64 - width & _LAST), 0)
+    return values
+
+
+def write_unary(values: Integers, out: Writer) -> None:
+    """Append the length of the plane, then each value as so many zeros and a one."""
+    stops = np.cumsum(values + 1)
+    plane = np.zeros(int(stops[-1]), np.uint8)
+    plane[stops - 1] = 1
+    out.varint(len(plane))
+    out.raw(np.packbits(plane).tobytes())
+
+
+def read_unary(source: Reader, count: int, most: int) -> Integers:
+    """Take `count` >= 1 values from a plane of at most `most` bits."""
+    total = source.varint(most)
+    plane = np.unpackbits(np.frombuffer(source.raw(whole(total) // 8), np.uint8))
+    ones = np.flatnonzero(plane)
+    if len(ones) != count or ones[-1] != total - 1:
+        raise damaged("unary plane", f"{count} ones, the last in place {total - 1}", f"{len(ones)} ones")
+    return np.diff(ones, prepend=-1) - 1
+
+
+def unary_bits(total: int) -> int:
+    """Return what `write_unary` needs for a plane of `total` bits."""
+    return varint_bits(total) + whole(total)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The distance to the least value, in as many bits as the greatest needs.
+
+    Layout: the width, one byte; the least value, zigzag varint; the distances, packed.
+    """
+
+    def write(self, values: Integers, out: Writer) -> None:
+        """Append them; the count is not written."""
+        if len(values):
+            least, width = _extent(values)
+            out.byte(width)
+            write_signed(least, out)
+            pack((values - np.int64(least)).view(np.uint64), width, out)
+
+    def read(self, source: Reader, count: int) -> Integers:
+        """Take `count` of them."""
+        if not count:
+            return np.zeros(0, np.int64)
+        width, least = source.byte(), read_signed(source)
+        if width > 64:
+            raise damaged("Fixed", "a width of at most 64 bits", width)
+        distances = unpack(source, width, count)
+        if width and int(distances.max()) + least > HIGHEST:
+            raise damaged("Fixed", "values of 64 bits", f"{least} + {distances.max()}")
+        distances += np.array(least, np.int64).view(np.uint64)
+        return distances.view(np.int64)
+
+    def predicted_bits(self, values: Integers) -> float:
+        """Return the exact length."""
+        if not len(values):
+            return 0.0
+        least, width = _extent(values)
+        return float(8 + varint_bits(_folded(least)) + whole(len(values) * width))
+
+
+def _extent(values: Integers) -> tuple[int, int]:
+    least = int(values.min())
+    return least, (int(values.max()) - least).bit_length()
+
+
+def _folded(value: int) -> int:
+    return 2 * value if value >= 0 else -2 * value - 1
+
+
+def _total(widths: Integers | int, count: int) -> int:
+    return count * widths if isinstance(widths, int) else int(widths.sum())
+
+
+def _blocks(widths: Integers | int, count: int) -> Iterator[tuple[slice, Unsigned, Integers]]:
+    base = 0
+    for at in range(0, count, _BLOCK):
+        block = slice(at, min(at + _BLOCK, count))
+        width = np.full(block.stop - at, widths) if isinstance(widths, int) else widths[block]
+        stops = base + np.cumsum(width)
+        yield block, width.astype(np.uint64), stops - width
+        base = int(stops[-1])

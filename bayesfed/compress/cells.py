@@ -1,0 +1,141 @@
+"""Three lattices for vector quantisation: the integers, the hexagonal A2 and E8; nearest points after Conway and Sloane 1982.
+
+Each is written in its own spacing (A2: shortest vectors of length 1; E8: of length sqrt(2)). Points have integer coordinates
+chosen so that each varies as much as the entry it stands for: coordinates along a basis depend on each other, and coding them one
+by one would cost more than a better cell gains. What dependence is left (odd rows of A2 are shifted by a half, as half the points
+of E8 are) the streams take away. Nearest points of ties are either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayesfed.compress.entries import Reals
+from bayesfed.compress.leaf import Integers
+
+Visitor = Callable[[Integers], Integers]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A lattice in `dimension` dimensions, seen from its Voronoi cell.
+
+    Attributes
+    ----------
+    dimension
+        L, entries of a sub-vector.
+    box
+        Sides of a box that is a fundamental region (the diagonal of a triangular generator matrix); their product is the
+        volume of the cell.
+    moment
+        Mean squared distance from the centre over the cell, per dimension, in units of the spacing squared.
+    reach
+        Largest coordinate in the cell: the largest error of an entry.
+    nearest
+        Integer coordinates ``(m, L)`` of the lattice points nearest to points ``(m, L)``.
+    points
+        The lattice points ``(m, L)`` of integer coordinates.
+    streams
+        Hand coordinates to a visitor, stream by stream, each of alike and independent integers, and take what it returns in
+        their place: a visitor that writes them and one that reads them follow the same path.
+    """
+
+    dimension: int
+    box: tuple[float, ...]
+    moment: float
+    reach: float
+    nearest: Callable[[Reals], Integers]
+    points: Callable[[Integers], Reals]
+    streams: Callable[[Integers, Visitor], None]
+
+    @property
+    def side(self) -> float:
+        """Return the side of the cube with the cell's volume."""
+        return math.prod(self.box) ** (1 / self.dimension)
+
+    def uniform(self, count: int, random: np.random.Generator) -> Reals:
+        """Draw points uniformly from the cell around 0: uniform in the box, less the nearest lattice point."""
+        drawn = random.random((count, self.dimension)) * self.box
+        return drawn - self.points(self.nearest(drawn))
+
+
+_ROOT3 = math.sqrt(3)
+
+
+def _nearest_integers(points: Reals) -> Integers:
+    return np.rint(points).astype(np.int64)
+
+
+def _nearest_hexagonal(points: Reals) -> Integers:
+    # A2 is the rectangular lattice of sides 1 and sqrt(3), and itself moved to the middle of its cells. Rows: twice y / sqrt(3).
+    x, y = points[:, 0], points[:, 1] / _ROOT3
+    even, odd = (np.rint(x), np.rint(y)), (np.floor(x), np.floor(y))
+    nearer = (x - even[0]) ** 2 + 3 * (y - even[1]) ** 2 <= (x - odd[0] - 0.5) ** 2 + 3 * (y - odd[1] - 0.5) ** 2
+    return np.stack([np.where(nearer, even[0], odd[0]), np.where(nearer, 2 * even[1], 2 * odd[1] + 1)], axis=1).astype(np.int64)
+
+
+def _hexagonal(coordinates: Integers) -> Reals:
+    column, row = coordinates[:, 0], coordinates[:, 1]
+    return np.stack([column + (row & 1) / 2, row * (_ROOT3 / 2)], axis=1)
+
+
+def _hexagonal_streams(coordinates: Integers, visit: Visitor) -> None:
+    coordinates[:, 1] = visit(coordinates[:, 1])
+    for shifted in (0, 1):
+        rows = coordinates[:, 1] & 1 == shifted
+        coordinates[rows, 0] = visit(coordinates[rows, 0])
+
+
+def _nearest_even(points: Reals) -> Integers:
+    # D8, integers of even sum: where the sum is odd, the entry furthest from its integer goes the other way.
+    found = np.rint(points)
+    rest = points - found
+    wrong = np.flatnonzero(found.sum(axis=1) % 2)
+    worst = np.abs(rest[wrong]).argmax(axis=1)
+    found[wrong, worst] += np.where(rest[wrong, worst] < 0, -1, 1)
+    return found.astype(np.int64)
+
+
+def _nearest_e8(points: Reals) -> Integers:
+    # E8 is D8 and D8 moved by a half in every coordinate.
+    even, odd = _nearest_even(points), _nearest_even(points - 0.5)
+    moved = ((points - even) ** 2).sum(axis=1) > ((points - odd - 0.5) ** 2).sum(axis=1)
+    found = np.where(moved[:, None], odd, even)
+    # The last integer's parity is that of the others' sum: it carries, in its place, whether the point is a moved one.
+    found[:, 7] = (found[:, 7] >> 1 << 1) + moved
+    return found
+
+
+def _e8(coordinates: Integers) -> Reals:
+    moved = coordinates[:, 7:] & 1
+    whole = coordinates - np.pad(moved, ((0, 0), (7, 0)))
+    whole[:, 7] += whole[:, :7].sum(axis=1) & 1
+    return whole + moved / 2
+
+
+def _e8_streams(coordinates: Integers, visit: Visitor) -> None:
+    moved, last = visit(coordinates[:, 7] & 1), coordinates[:, 7] >> 1
+    for half in (0, 1):
+        rows = moved == half
+        coordinates[rows, :7] = visit(coordinates[rows, :7].reshape(-1)).reshape(-1, 7)
+    parity = coordinates[:, :7].sum(axis=1) & 1
+    for half, odd in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rows = (moved == half) & (parity == odd)
+        last[rows] = visit(last[rows])
+    coordinates[:, 7] = 2 * last + moved
+
+
+def _one_stream(coordinates: Integers, visit: Visitor) -> None:
+    coordinates[:] = visit(coordinates.reshape(-1)).reshape(coordinates.shape)
+
+
+CELLS: dict[int, Cell] = {
+    1: Cell(1, (1.0,), 1 / 12, 0.5, _nearest_integers, lambda coordinates: coordinates.astype(np.float64), _one_stream),
+    2: Cell(2, (1.0, _ROOT3 / 2), 5 / 72, 1 / _ROOT3, _nearest_hexagonal, _hexagonal, _hexagonal_streams),
+    8: Cell(8, (2.0, *[1.0] * 6, 0.5), 929 / 12960, 1.0, _nearest_e8, _e8, _e8_streams),
+}
+"""By dimension. Normalised second moments (moment over side squared): 1/12, 5 / (36 sqrt(3)) and 929/12960."""

@@ -1,0 +1,165 @@
+"""Masks as clusters: full rectangles by place and size, everything else entry by entry.
+
+The code of D-Turbo-VBI (Xia, Tsang and Lau, section IV): "a cluster larger than 3 x 3 is regarded as an entirety", sent as its
+location and size. Here the clusters are disjoint rectangles of ones with sides of at least 3, so that the support is covered
+exactly, and what is left over is coded as in `RunMask`. Rectangles are found greedily; a rectangle never spans two connected components,
+so these need no labels of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.compress.bits import damaged, varint_bits
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.golomb import Golomb
+from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.runs import places_bits, read_places, require_matrix, write_places
+
+SIDE = 3
+_RANKED = 32  # rows up to which corners are ranked by the rectangle that fits below them
+_ROWS = 16
+_AREAS = (9, 12, 16, 25, 1 << 62)  # smallest rectangles worth trying; the last leaves none
+
+
+@dataclass(frozen=True)
+class ClusterMask:
+    """The cheapest of several exact covers by disjoint full rectangles and single entries.
+
+    Layout: the number of rectangles, varint; their upper left corners in row order as gaps, their heights - 3 and their widths - 3,
+    `Golomb` each; the number of other entries, varint; the gaps between them, counted in entries outside the rectangles, `Golomb`. A
+    mask without entries is nothing.
+    """
+
+    def write(self, mask: Mask, out: Writer) -> None:
+        """Append it."""
+        require_matrix(mask)
+        if not mask.size:
+            return
+        rectangles, single = min((_split(mask, cover) for cover in _covers(mask)), key=lambda parts: _bits(mask.shape[1], *parts))
+        out.varint(len(rectangles))
+        write_places(rectangles[:, 0] * mask.shape[1] + rectangles[:, 1], out)
+        Golomb().write(rectangles[:, 2] - SIDE, out)
+        Golomb().write(rectangles[:, 3] - SIDE, out)
+        out.varint(len(single))
+        write_places(single, out)
+
+    def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
+        """Take a mask of this shape."""
+        size = math.prod(shape)
+        if not size:
+            return np.zeros(shape, np.bool_)
+        count = source.varint(size // SIDE**2)
+        corner = np.stack(np.divmod(read_places(source, count, size), shape[1]), 1)
+        sides = np.stack([Golomb().read(source, count), Golomb().read(source, count)], 1)
+        # Not by their ends: a side near 2**63 would wrap around.
+        if (sides > np.array(shape) - SIDE - corner).any():
+            raise damaged("ClusterMask", "rectangles inside the matrix", "one beyond")
+        covered = _layers(np.hstack([corner, sides + SIDE]), shape)
+        if covered.max() > 1:
+            raise damaged("ClusterMask", "disjoint rectangles", "an overlap")
+        mask = covered.reshape(-1) > 0
+        free = size - int(np.count_nonzero(mask))
+        places = read_places(source, source.varint(free), free)
+        mask[np.flatnonzero(~mask)[places]] = True
+        return mask.reshape(shape)
+
+    def least_bits(self, mask: Mask) -> float:
+        """Return about the least it will need, found quickly: no cover has fewer parts than there are upper left ends to cover."""
+        if not mask.size:
+            return 0.0
+        ends = mask.copy()
+        ends[1:, 1:] &= ~(mask[:-1, 1:] | mask[1:, :-1])
+        ends[0, 1:] &= ~mask[0, :-1]
+        ends[1:, 0] &= ~mask[:-1, 0]
+        squares, inside = _squares(mask), np.zeros_like(mask)
+        for down in range(SIDE):
+            for right in range(SIDE):
+                inside[down : down + len(squares), right : right + squares.shape[1]] |= squares
+        parts, corners = np.flatnonzero(np.where(inside, ends, mask)), int(np.count_nonzero(ends & inside))
+        # What no square holds goes one by one; an end inside one starts a rectangle, and greedy covers take some two for each.
+        every = places_bits(parts)
+        return every + corners * (4 + every / len(parts)) if corners else every
+
+
+def _squares(mask: Mask) -> Mask:
+    """Mark the upper left corners of all full squares of the least side."""
+    if min(mask.shape) < SIDE:
+        return np.zeros((0, 0), np.bool_)
+    tall = mask[:-2] & mask[1:-1] & mask[2:]
+    return tall[:, :-2] & tall[:, 1:-1] & tall[:, 2:]
+
+
+def _layers(rectangles: Integers, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """Return how many rectangles (row, column, height, width) cover each entry."""
+    steps = np.zeros((shape[0] + 1, shape[1] + 1), np.int32)
+    row, column, height, width = rectangles.T
+    for down, right, sign in ((0, 0, 1), (height, 0, -1), (0, width, -1), (height, width, 1)):
+        np.add.at(steps, (row + down, column + right), sign)
+    return steps.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32)[:-1, :-1]
+
+
+def _covers(mask: Mask) -> list[Integers]:
+    """Return sets of disjoint full rectangles: greedy in row order and largest first, with and without the small ones."""
+    corners = np.argwhere(_squares(mask))
+    if not len(corners):
+        return [np.zeros((0, 4), np.int64)]
+    largest_first = np.argsort(-_ranks(mask, corners), kind="stable")
+    covers = [_greedy(mask, corners), _greedy(mask, corners[largest_first])]
+    return [cover[cover[:, 2] * cover[:, 3] >= area] for cover in covers for area in _AREAS]
+
+
+def _ranks(mask: Mask, corners: Integers) -> Integers:
+    """Return the area of the largest rectangle below each corner, as far as a few rows tell."""
+    run = np.zeros((len(mask) + _RANKED, mask.shape[1] + 1), np.int64)
+    for column in range(mask.shape[1] - 1, -1, -1):
+        run[: len(mask), column] = (run[: len(mask), column + 1] + 1) * mask[:, column]
+    row, column = corners.T
+    width, best = run[row, column], np.zeros(len(corners), np.int64)
+    for height in range(1, _RANKED + 1):
+        width = np.minimum(width, run[row + height - 1, column])
+        best = np.maximum(best, height * width)
+    return best
+
+
+def _greedy(mask: Mask, corners: Integers) -> Integers:
+    """Take the largest rectangle that is still free below each corner in turn; return them in row order."""
+    # The margin of zeros stops every run.
+    free = np.pad(mask, ((0, 1), (0, 1)))
+    taken = []
+    flat = free.reshape(-1).data
+    # Not as pairs: a list of a million lists takes longer to make than all the rest.
+    for place in (corners[:, 0] * free.shape[1] + corners[:, 1]).tolist():
+        if not flat[place]:
+            continue
+        row, column = divmod(place, free.shape[1])
+        height, width = int(free[row:, column].argmin()), int(free[row, column:].argmin())
+        best, seen = (0, 0, 0), 0
+        # Some rows at a time, for as long as a larger one may follow.
+        while width >= SIDE and height * width > best[0] and seen < height:
+            window = free[row + seen : row + min(seen + _ROWS, height), column : column + width]
+            widths = np.minimum.accumulate(np.where(window.all(1), width, window.argmin(1)))
+            heights = np.arange(seen + 1, seen + 1 + len(widths))
+            areas = heights * widths * (heights >= SIDE) * (widths >= SIDE)
+            most = int(areas.argmax())
+            best = max(best, (int(areas[most]), int(heights[most]), int(widths[most])))
+            width, seen = int(widths[-1]), seen + _ROWS
+        if best[0]:
+            taken.append((row, column, *best[1:]))
+            free[row : row + best[1], column : column + best[2]] = False
+    return np.array(sorted(taken), np.int64).reshape(-1, 4)
+
+
+def _split(mask: Mask, rectangles: Integers) -> tuple[Integers, Integers]:
+    """Return the rectangles and, in places among the entries they leave, the rest."""
+    return rectangles, np.flatnonzero(mask[_layers(rectangles, mask.shape) == 0])
+
+
+def _bits(columns: int, rectangles: Integers, single: Integers) -> float:
+    sides = sum(Golomb().predicted_bits(rectangles[:, side] - SIDE) for side in (2, 3))
+    corners = places_bits(rectangles[:, 0] * columns + rectangles[:, 1])
+    return varint_bits(len(rectangles)) + corners + sides + varint_bits(len(single)) + places_bits(single)

@@ -1,0 +1,101 @@
+"""`Coded`: a message whose leaves are coded each by its own codec; what the recipes put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.floats import Float
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.masks import CheapestMask
+from bayesfed.compress.symbols import Cheapest
+from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal
+from bayesfed.errors import WireError, complain
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Code every leaf of a message by itself: floats by a `LeafCodec`, masks and integers losslessly.
+
+    Parameters
+    ----------
+    floats
+        Codec of floating-point leaves; they come back as float32.
+    exceptions
+        Other codecs by the name of the leaf, ``{"*.bias": Float(32)}``; the first pattern that fits counts.
+    masks, integers
+        Codes of boolean leaves (as matrices: the last dimension against the rest) and of integer leaves.
+    limit
+        Bytes of the message, and of its leaves once decoded, above which it is refused unread.
+
+    Raises
+    ------
+    WireError
+        On encoding what a codec cannot hold (NaN among it), or on decoding a damaged message.
+    """
+
+    floats: LeafCodec = Float(16)
+    exceptions: Mapping[str, LeafCodec] = field(default_factory=dict)
+    masks: MaskCode = CheapestMask()
+    integers: IntegerCode = Cheapest()
+    limit: int = MAX_BYTES
+
+    def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
+        """Write the message."""
+        return seal((self._leaf(name, leaf, key.child(name)) for name, leaf in tree.items()), meta)
+
+    def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
+        """Read it back."""
+        leaves, meta = unseal(message, limit=self.limit)
+        return {leaf.name: self._opened(leaf, key.child(leaf.name)) for leaf in leaves}, meta
+
+    def codec(self, name: str) -> LeafCodec:
+        """Return the codec of a floating-point leaf."""
+        return next((codec for pattern, codec in self.exceptions.items() if fnmatchcase(name, pattern)), self.floats)
+
+    def _leaf(self, name: str, leaf: Tensor, key: Key) -> Leaf:
+        if leaf.dtype not in NAMES:
+            raise WireError(complain(f"leaf {name!r}", expected=f"one of {sorted(DTYPES)}", actual=leaf.dtype, hint="a cast first"))
+        out, leaf = Writer(), leaf.detach()
+        try:
+            if leaf.is_floating_point():
+                self.codec(name).write(leaf, key, out)
+            elif leaf.dtype is torch.bool:
+                self.masks.write(leaf.cpu().numpy().reshape(_matrix(tuple(leaf.shape))), out)
+            else:
+                self.integers.write(leaf.cpu().numpy().astype(np.int64).reshape(-1), out)
+        except WireError as problem:
+            raise WireError(f"leaf {name!r}: {problem}") from problem
+        # Floats come back as float32, whatever they were.
+        dtype = "f4" if leaf.is_floating_point() else NAMES[leaf.dtype]
+        return Leaf(name, dtype, tuple(leaf.shape), out.bytes())
+
+    def _opened(self, leaf: Leaf, key: Key) -> Tensor:
+        source, dtype = Reader(leaf.section), DTYPES[leaf.dtype]
+        if dtype is torch.float32:
+            result = self.codec(leaf.name).read(source, leaf.shape, key)
+        elif dtype is torch.bool:
+            result = torch.from_numpy(self.masks.read(source, _matrix(leaf.shape))).reshape(leaf.shape)
+        elif dtype.is_floating_point:
+            raise WireError(complain(f"leaf {leaf.name!r}", expected="float32", actual=dtype, hint="a message of this codec"))
+        else:
+            values, most = self.integers.read(source, int(np.prod(leaf.shape, dtype=np.int64))), torch.iinfo(dtype)
+            if len(values) and not (most.min <= values.min() and values.max() <= most.max):
+                raise WireError(complain(f"leaf {leaf.name!r}", expected=f"integers of {dtype}", actual="larger ones", hint="sending it again"))
+            result = torch.from_numpy(values).to(dtype).reshape(leaf.shape)
+        source.done()
+        return result
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    rows = int(np.prod(shape[:-1], dtype=np.int64))
+    return rows, int(shape[-1]) if shape else 1

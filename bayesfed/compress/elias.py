@@ -1,0 +1,98 @@
+"""Elias' universal codes: no parameter, and never much longer than the best code for any distribution that falls.
+
+x >= 0 is coded as N = x + 1 of L bits. Gamma says L in unary, delta says L in gamma; both then give the L - 1 bits below the
+highest. (P. Elias, "Universal codeword sets and representations of the integers", 1975.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayesfed.compress.bits import HIGHEST, Unsigned, bit_length, damaged, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.golomb import require_counts
+from bayesfed.compress.leaf import Integers
+
+
+@dataclass(frozen=True)
+class EliasGamma:
+    """Integers >= 0 at 2 L - 1 bits each.
+
+    Layout: every L - 1, a unary plane; the bits below the highest, packed.
+    """
+
+    def write(self, values: Integers, out: Writer) -> None:
+        """Append them; the count is not written."""
+        require_counts("EliasGamma", values)
+        if len(values):
+            numbers, tails = _split(values)
+            write_unary(tails, out)
+            pack(_below(numbers, tails), tails, out)
+
+    def read(self, source: Reader, count: int) -> Integers:
+        """Take `count` of them."""
+        if not count:
+            return np.zeros(0, np.int64)
+        return _join(source, read_unary(source, count, 64 * count), "EliasGamma")
+
+    def predicted_bits(self, values: Integers) -> float:
+        """Return the exact length; infinite if one is negative."""
+        if not len(values):
+            return 0.0
+        if values.min() < 0:
+            return math.inf
+        tails = int(_split(values)[1].sum())
+        return float(unary_bits(tails + len(values)) + whole(tails))
+
+
+@dataclass(frozen=True)
+class EliasDelta:
+    """Integers >= 0 at L - 1 bits each and the gamma code of L: shorter than gamma from 31 on.
+
+    Layout: every L as in `EliasGamma`; the bits of N below the highest, packed.
+    """
+
+    def write(self, values: Integers, out: Writer) -> None:
+        """Append them; the count is not written."""
+        require_counts("EliasDelta", values)
+        if len(values):
+            numbers, tails = _split(values)
+            EliasGamma().write(tails, out)
+            pack(_below(numbers, tails), tails, out)
+
+    def read(self, source: Reader, count: int) -> Integers:
+        """Take `count` of them."""
+        if not count:
+            return np.zeros(0, np.int64)
+        return _join(source, EliasGamma().read(source, count), "EliasDelta")
+
+    def predicted_bits(self, values: Integers) -> float:
+        """Return the exact length; infinite if one is negative."""
+        if not len(values):
+            return 0.0
+        if values.min() < 0:
+            return math.inf
+        tails = _split(values)[1]
+        return EliasGamma().predicted_bits(tails) + whole(int(tails.sum()))
+
+
+def _split(values: Integers) -> tuple[Unsigned, Integers]:
+    """Return N and L - 1."""
+    numbers = values.view(np.uint64) + np.uint64(1)
+    return numbers, bit_length(numbers) - 1
+
+
+def _below(numbers: Unsigned, tails: Integers) -> Unsigned:
+    return numbers ^ np.uint64(1) << tails.view(np.uint64)
+
+
+def _join(source: Reader, tails: Integers, where: str) -> Integers:
+    if int(tails.max()) > 63:
+        raise damaged(where, "numbers of at most 64 bits", f"{tails.max() + 1} bits")
+    values = unpack(source, tails, len(tails)) + ((np.uint64(1) << tails.view(np.uint64)) - np.uint64(1))
+    if int(values.max()) > HIGHEST:
+        raise damaged(where, "values of 64 bits", values.max())
+    return values.view(np.int64)

@@ -1,0 +1,152 @@
+"""What every leaf codec needs: a leaf as a flat checked array, the way back, float32 numbers and positions on the wire."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Integers, Mask, MaskCode
+from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.keys import Key
+from bayesfed.trees import is_finite
+
+Singles = NDArray[np.float32]
+Reals = NDArray[np.float64]
+LARGEST = float(np.finfo(np.float32).max)
+SMALLEST = 2.0**-149
+
+
+def entries(leaf: Tensor, where: str) -> Singles:
+    """Return the entries in row order as float32; may share the leaf's memory, so nobody writes to it.
+
+    Raises
+    ------
+    WireError
+        If the leaf is not floating-point, or holds NaN, infinity or a number outside the range of float32.
+    """
+    if not leaf.is_floating_point():
+        raise WireError(complain(where, expected="a floating-point leaf", actual=leaf.dtype, hint="a leaf without a codec of its own"))
+    flat = leaf.detach().cpu().reshape(-1).float()
+    if not is_finite(flat):
+        count = int((~torch.isfinite(flat)).sum())
+        raise WireError(complain(where, expected="finite float32 values", actual=f"{count} NaN or Inf", hint="a smaller learning rate"))
+    return np.asarray(flat.numpy(), np.float32)
+
+
+def tensor(values: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
+    """Return a contiguous float32 tensor that owns its memory; beyond the range of float32, its end."""
+    return torch.from_numpy(np.clip(values, -LARGEST, LARGEST).astype(np.float32)).reshape(shape)
+
+
+def rounding(peak: float) -> float:
+    """Return the largest error of storing a number of magnitude `peak` as float32 (half a unit in the last place)."""
+    return 2.0**-24 * peak + SMALLEST / 2
+
+
+def peak(values: NDArray[Any]) -> float:
+    """Return the largest magnitude; 0 where there is nothing."""
+    return float(np.abs(values).max(initial=0.0))
+
+
+def energy(values: NDArray[Any]) -> float:
+    """Return the sum of squares, in float64."""
+    wide = values.astype(np.float64)
+    return float(wide @ wide)
+
+
+def round_either_way(ratios: Reals, key: Key) -> Integers:
+    """Round each number up with the probability of its fraction and down otherwise, so that the mean over keys is the number."""
+    down = np.floor(ratios)
+    return np.asarray(down + (key.numpy().random(ratios.shape) < ratios - down), np.int64)
+
+
+def grid_places(magnitudes: NDArray[Any], span: float | Reals, levels: int) -> Reals:
+    """Return where magnitudes lie on a grid from 0 to `span` in `levels` steps: ``levels * magnitudes / span``; 0 where the span is."""
+    # Rounding may carry the largest magnitude past the last point of the grid.
+    wide = magnitudes.astype(np.float64)
+    return np.minimum(wide * levels / span, float(levels)) if np.any(span) else np.zeros_like(wide)
+
+
+def spread(places: Reals) -> Reals:
+    """Return the variance of `round_either_way`, ``f (1 - f)`` of the fraction f, in steps of the grid."""
+    fractions = np.modf(places)[0]
+    return np.asarray(fractions * (1 - fractions), np.float64)
+
+
+def write_singles(values: NDArray[Any], out: Writer) -> None:
+    """Append numbers as little-endian float32."""
+    out.raw(np.asarray(values, "<f4").tobytes())
+
+
+def read_singles(source: Reader, count: int, low: float = -LARGEST) -> Singles:
+    """Take `count` finite float32 of at least `low`; refuse others."""
+    values = np.frombuffer(source.raw(4 * count), "<f4").astype(np.float32)
+    if not ((values >= low) & (values <= LARGEST)).all():
+        raise WireError(complain("section", expected=f"numbers of at least {low:g}", actual="others or NaN", hint="sending it again"))
+    return values
+
+
+def check_range(values: Integers, low: int, high: int) -> Integers:
+    """Refuse integers outside [low, high]."""
+    if len(values) and not low <= values.min() <= values.max() <= high:
+        actual = f"{values.min()} to {values.max()}"
+        raise WireError(complain("section", expected=f"integers from {low} to {high}", actual=actual, hint="sending it again"))
+    return values
+
+
+def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the shape a leaf's mask travels in: first axis by all others; one row for vectors and scalars."""
+    return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+
+
+def write_positions(mask: Mask, shape: tuple[int, int], code: MaskCode, out: Writer) -> None:
+    """Append how many entries of a flat mask are set and, unless none or all are, the mask."""
+    count = int(mask.sum())
+    out.varint(count)
+    if 0 < count < len(mask):
+        code.write(mask.reshape(shape), out)
+
+
+def read_positions(source: Reader, shape: tuple[int, int], code: MaskCode) -> Mask:
+    """Take a flat mask; refuse one that does not set as many entries as it said."""
+    total = math.prod(shape)
+    count = source.varint(total)
+    if count in {0, total}:
+        return np.full(total, count > 0)
+    mask = code.read(source, shape).reshape(-1)
+    if (found := int(mask.sum())) != count:
+        raise WireError(complain("mask", expected=f"{count} entries set", actual=found, hint="sending it again"))
+    return mask
+
+
+def largest(magnitudes: NDArray[Any], count: int) -> Mask:
+    """Mark the `count` largest numbers, among equals the earlier ones."""
+    if count >= len(magnitudes):
+        return np.ones(len(magnitudes), np.bool_)
+    threshold = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
+    mask = np.asarray(magnitudes > threshold, np.bool_)
+    mask[np.flatnonzero(magnitudes == threshold)[: count - int(mask.sum())]] = True
+    return mask
+
+
+def share_of(share: float, total: int) -> int:
+    """Return ``ceil(share * total)``; 0.1 of 30 is 3, whatever the last bit of the product says."""
+    return min(total, math.ceil(share * total * (1 - 2.0**-50)))
+
+
+def check_share(where: str, share: float) -> None:
+    """Raise `ArgumentError` unless ``0 < share <= 1``."""
+    if not 0 < share <= 1:
+        raise ArgumentError(complain(where, expected="a share above 0 and at most 1", actual=share, hint=f"{where}(0.01)"))
+
+
+def check_levels(where: str, what: str, value: object, most: int) -> None:
+    """Raise `ArgumentError` unless `value` is an integer from 1 to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ArgumentError(complain(where, expected=f"{what}: an integer from 1 to {most}", actual=repr(value), hint=f"{where}(8)"))

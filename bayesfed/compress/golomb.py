@@ -1,0 +1,81 @@
+"""Golomb-Rice codes: small numbers are likely, and how fast larger ones become unlikely is one parameter.
+
+With the parameter k, x >= 0 is its quotient x >> k in unary and its k low bits as they are. k is the best there is, found exactly.
+(S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayesfed.compress.bits import HIGHEST, damaged, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Integers
+from bayesfed.errors import WireError, complain
+
+
+@dataclass(frozen=True)
+class Golomb:
+    """Integers >= 0, best where the distribution is geometric.
+
+    Layout: k, one byte; the quotients, a unary plane; the remainders, packed.
+    """
+
+    def write(self, values: Integers, out: Writer) -> None:
+        """Append them; the count is not written."""
+        require_counts("Golomb", values)
+        if len(values):
+            k, _ = _best(values)
+            out.byte(k)
+            write_unary(values >> k, out)
+            pack((values & (1 << k) - 1).view(np.uint64), k, out)
+
+    def read(self, source: Reader, count: int) -> Integers:
+        """Take `count` of them."""
+        if not count:
+            return np.zeros(0, np.int64)
+        k = source.byte()
+        if k > 63:
+            raise damaged("Golomb", "a parameter of at most 63", k)
+        # The best k has quotients that sum to at most twice the count: see `_best`.
+        quotients = read_unary(source, count, 3 * count)
+        if int(quotients.max()) > HIGHEST >> k:
+            raise damaged("Golomb", "values of 64 bits", f"{quotients.max()} << {k}")
+        return quotients << k | unpack(source, k, count).view(np.int64)
+
+    def predicted_bits(self, values: Integers) -> float:
+        """Return the exact length; infinite if one is negative."""
+        if not len(values):
+            return 0.0
+        if values.min() < 0:
+            return math.inf
+        k, total = _best(values)
+        return float(8 + unary_bits(total + len(values)) + whole(k * len(values)))
+
+
+def require_counts(where: str, values: Integers) -> None:
+    """Refuse to write a negative integer."""
+    if len(values) and values.min() < 0:
+        raise WireError(complain(where, expected="integers >= 0", actual=values.min(), hint=f"Signed({where}())"))
+
+
+def _best(values: Integers) -> tuple[int, int]:
+    """Return the best parameter and the sum of its quotients.
+
+    A further bit in k costs a bit a value and saves D(k), the sum of ceil((x >> k) / 2), which falls with k: the best is the
+    first k with D(k) <= n, and its quotients sum to at most 2 D(k).
+    """
+    count = len(values)
+    # Below this the greatest value alone saves more than n, and above it no sum overflows.
+    k = max(0, int(values.max()).bit_length() - count.bit_length() - 1)
+    quotients = values >> k
+    total = int(quotients.sum())
+    while True:
+        quotients >>= 1
+        half = int(quotients.sum())
+        if total - half <= count:
+            return k, total
+        k, total = k + 1, half

@@ -1,0 +1,194 @@
+"""Canonical Huffman codes over the integers that occur, and the alphabets that `Range` shares.
+
+Lengths are the best ones of at most 20 bits, by package-merge (L. L. Larmore, D. S. Hirschberg, "A fast algorithm for optimal
+length-limited Huffman codes", 1990): a symbol seen once in a million costs 20 bits anyway. The code itself follows from the lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.compress.bits import HIGHEST, Unsigned, damaged, pack, read_signed, take_bits, unzigzag, varint_bits, whole, write_signed, zigzag
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.golomb import Golomb
+from bayesfed.compress.leaf import Integers
+from bayesfed.errors import WireError, complain
+
+MOST_SYMBOLS = 1 << 16
+LONGEST = 20
+
+
+@dataclass(frozen=True)
+class Huffman:
+    """At most 65,536 different integers, no two of them 2**63 apart; a whole number of bits each, none if there is one symbol.
+
+    Layout: the alphabet (`write_alphabet`); the lengths of the codewords, Golomb of the zigzag of their differences; how many bits
+    follow, varint; the codewords. A reader's tables take up to 3 MB beyond what the count needs.
+    """
+
+    def write(self, values: Integers, out: Writer) -> None:
+        """Append them; the count is not written."""
+        if not len(values):
+            return
+        symbols, counts = histogram(values)
+        require_alphabet("Huffman", symbols)
+        lengths = code_lengths(counts)
+        _write_table(symbols, lengths, out)
+        if len(symbols) > 1:
+            ranks, order, left = rank(values, symbols), *_canonical(lengths)
+            codes = np.empty(len(symbols), np.uint64)
+            codes[order] = left >> (lengths.max() - lengths[order]).view(np.uint64)
+            out.varint(int(lengths @ counts))
+            pack(codes[ranks], lengths[ranks], out)
+
+    def read(self, source: Reader, count: int) -> Integers:
+        """Take `count` of them."""
+        if not count:
+            return np.zeros(0, np.int64)
+        symbols = read_alphabet(source, count)
+        if len(symbols) == 1:
+            return np.full(count, symbols[0])
+        lengths = unzigzag(Golomb().read(source, len(symbols))).cumsum()
+        if lengths.min() < 1 or lengths.max() > LONGEST or int((1 << LONGEST - lengths).sum()) != 1 << LONGEST:
+            raise damaged("Huffman", f"a complete code of lengths 1 to {LONGEST}", f"lengths {lengths.min()} to {lengths.max()}")
+        total, longest = source.varint(LONGEST * count), int(lengths.max())
+        if total < count:
+            raise damaged("Huffman", f"at least {count} bits", total)
+        views = _views(take_bits(source, total))
+        order, _ = _canonical(lengths)
+        table = np.repeat(order.astype(np.uint16), 1 << longest - lengths[order])
+        at = np.fromiter(_chase(_steps(views, lengths.astype(np.uint8)[table], longest), count), np.int64, count + 1)
+        if at[-1] != total:
+            raise damaged("Huffman", f"{count} codewords in {total} bits", f"{at[-1]} bits")
+        window = views[at[:-1] >> 3] >> (32 - longest - (at[:-1] & 7)).astype(np.uint32) & np.uint32((1 << longest) - 1)
+        values: Integers = symbols[table[window]]
+        return values
+
+    def predicted_bits(self, values: Integers) -> float:
+        """Return the exact length; infinite if there are too many symbols."""
+        if not len(values):
+            return 0.0
+        symbols, counts = histogram(values)
+        if not is_alphabet(symbols):
+            return math.inf
+        table, lengths = Writer(), code_lengths(counts)
+        _write_table(symbols, lengths, table)
+        total = int(lengths @ counts)
+        return float(8 * len(table.bytes()) + (varint_bits(total) + whole(total) if total else 0))
+
+
+def code_lengths(counts: Integers) -> Integers:
+    """Return the lengths, at most 20, of the best prefix code for symbols that occur so often: package-merge."""
+    order = np.argsort(counts, kind="stable")
+    leaves = counts[order]
+    merged, origins = leaves[:0], []
+    for _ in range(LONGEST):
+        # Lightest first, each a symbol or a package: two neighbours of the level before.
+        packages = merged[: len(merged) // 2 * 2].reshape(-1, 2).sum(1)
+        both = np.concatenate([leaves, packages])
+        by_weight = np.argsort(both, kind="stable")
+        origins.append(by_weight < len(leaves))
+        merged = both[by_weight]
+    chosen, lengths = 2 * len(counts) - 2, np.zeros(len(counts), np.int64)
+    for is_leaf in reversed(origins):
+        taken = int(np.count_nonzero(is_leaf[:chosen]))
+        lengths[order[:taken]] += 1
+        chosen = 2 * (chosen - taken)
+    return lengths
+
+
+def histogram(values: Integers) -> tuple[Integers, Integers]:
+    """Return the integers that occur, rising, and how often each does."""
+    least, span = int(values.min()), int(values.max()) - int(values.min())
+    if span > 4 * len(values) + 1024:
+        symbols, counts = np.unique(values, return_counts=True)
+        return symbols, counts.astype(np.int64)
+    dense = np.bincount(values - least)
+    places = np.flatnonzero(dense)
+    return places + least, dense[places].astype(np.int64)
+
+
+def rank(values: Integers, symbols: Integers) -> Integers:
+    """Return the place of each value among the rising symbols."""
+    least, span = symbols[0], int(symbols[-1]) - int(symbols[0])
+    if span > 4 * len(values) + 1024:
+        return np.searchsorted(symbols, values).astype(np.int64)
+    places = np.zeros(span + 1, np.int64)
+    places[symbols - least] = np.arange(len(symbols))
+    ranks: Integers = places[values - least]
+    return ranks
+
+
+def require_alphabet(where: str, symbols: Integers) -> None:
+    """Refuse to write an alphabet that `write_alphabet` cannot."""
+    if not is_alphabet(symbols):
+        expected = f"at most {MOST_SYMBOLS} different integers within a span of 2**63"
+        raise WireError(complain(where, expected=expected, actual=f"{len(symbols)}, {symbols[0]} to {symbols[-1]}", hint="Range()"))
+
+
+def write_alphabet(symbols: Integers, out: Writer) -> None:
+    """Append rising integers: twice their number, plus 1 if they have no gaps, varint; the least; else the gaps by Golomb."""
+    gaps = np.diff(symbols) - 1
+    dense = not gaps.any()
+    out.varint(2 * len(symbols) + dense)
+    write_signed(int(symbols[0]), out)
+    if not dense:
+        Golomb().write(gaps, out)
+
+
+def read_alphabet(source: Reader, count: int) -> Integers:
+    """Take rising integers, no more than the `count` values that they are for."""
+    size, dense = divmod(source.varint(2 * min(count, MOST_SYMBOLS) + 1), 2)
+    least = read_signed(source)
+    gaps = np.zeros(max(size - 1, 0), np.int64) if dense else Golomb().read(source, max(size - 1, 0))
+    if not size or least + sum(gaps.tolist()) + len(gaps) > HIGHEST:
+        raise damaged("alphabet", "at least one integer, and of 64 bits", f"{size} from {least}")
+    return np.concatenate([[0], np.cumsum(gaps + 1)]) + least
+
+
+def is_alphabet(symbols: Integers) -> bool:
+    """Return whether `write_alphabet` can hold them."""
+    return len(symbols) <= MOST_SYMBOLS and int(symbols[-1]) - int(symbols[0]) <= HIGHEST
+
+
+def _write_table(symbols: Integers, lengths: Integers, out: Writer) -> None:
+    write_alphabet(symbols, out)
+    if len(symbols) > 1:
+        Golomb().write(zigzag(np.diff(lengths, prepend=0)), out)
+
+
+def _canonical(lengths: Integers) -> tuple[Integers, Unsigned]:
+    """Return the symbols in the order of their codewords, and the codewords as numbers of the longest's length."""
+    order = np.argsort(lengths, kind="stable")
+    shares = 1 << lengths.max() - lengths[order]
+    return order, (np.cumsum(shares) - shares).view(np.uint64)
+
+
+def _views(raw: bytes) -> NDArray[np.uint32]:
+    """Return the 32 bits from every byte on, and from the end."""
+    padded = np.frombuffer(raw + bytes(4), np.uint8).astype(np.uint32)
+    eight, sixteen, twentyfour = np.uint32(8), np.uint32(16), np.uint32(24)
+    views: NDArray[np.uint32] = padded[:-3] << twentyfour | padded[1:-2] << sixteen | padded[2:-1] << eight | padded[3:]
+    return views
+
+
+def _steps(views: NDArray[np.uint32], lengths: NDArray[np.uint8], longest: int) -> bytes:
+    """Return, for every bit, the length of the codeword that would start there."""
+    steps, mask = np.empty((len(views), 8), np.uint8), np.uint32((1 << longest) - 1)
+    for phase in range(8):
+        steps[:, phase] = lengths[views >> np.uint32(32 - longest - phase) & mask]
+    # Past the end nothing moves, so that a chase through garbage ends too.
+    return steps.tobytes() + bytes(LONGEST)
+
+
+def _chase(steps: bytes, count: int) -> Iterator[int]:
+    at = 0
+    yield at
+    for _ in range(count):
+        at += steps[at]
+        yield at

@@ -1,0 +1,89 @@
+"""The mask code that is never the wrong one: several are tried, the shortest is sent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayesfed.compress.bits import damaged
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.clusters import ClusterMask
+from bayesfed.compress.contexts import ContextMask
+from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.runs import PlainMask, RunMask, require_matrix
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+
+_EVEN = 2  # masks that are the same everywhere: all zeros, all ones
+
+
+@dataclass(frozen=True)
+class CheapestMask:
+    """Try codes and keep the shortest result.
+
+    A code whose optional package is not installed is passed over in writing; a message written with it cannot be read without it
+    (`MissingExtraError`).
+
+    Layout: one byte, 0 for all zeros, 1 for all ones, else 2 and the place of the code in `codes`; then what the code wrote. A mask
+    without entries is nothing.
+
+    Parameters
+    ----------
+    codes
+        The codes, at least one and at most 254; sender and receiver have the same.
+    """
+
+    codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.codes) <= 256 - _EVEN:
+            raise ArgumentError(complain("CheapestMask.codes", expected="1 to 254 codes", actual=len(self.codes), hint="CheapestMask()"))
+
+    def write(self, mask: Mask, out: Writer) -> None:
+        """Append it."""
+        require_matrix(mask)
+        if not mask.size:
+            return
+        if mask.all() or not mask.any():
+            out.byte(int(mask[0, 0]))
+            return
+        best, kept, missing = b"", math.inf, None
+        for number, code in enumerate(self.codes):
+            if 8 * kept <= _least_bits(code, mask):
+                continue
+            trial = Writer()
+            try:
+                code.write(mask, trial)
+            except MissingExtraError as problem:
+                missing = problem
+                continue
+            if len(part := trial.bytes()) < kept:
+                best, kept = bytes([_EVEN + number]) + part, len(part)
+        if not best and missing is not None:
+            raise missing
+        out.raw(best)
+
+    def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
+        """Take a mask of this shape."""
+        if not math.prod(shape):
+            return np.zeros(shape, np.bool_)
+        tag = source.byte()
+        if tag < _EVEN:
+            return np.full(shape, bool(tag))
+        if tag >= _EVEN + len(self.codes):
+            raise damaged("CheapestMask", f"one of {len(self.codes)} codes", f"number {tag - _EVEN}")
+        return self.codes[tag - _EVEN].read(source, shape)
+
+
+def _least_bits(code: MaskCode, mask: Mask) -> float:
+    """Return what the code needs at least, where that is quickly known: slow codes that cannot win are not run."""
+    match code:
+        case PlainMask():
+            return float(mask.size)
+        case RunMask():
+            return code.predicted_bits(mask)
+        case ClusterMask():
+            return code.least_bits(mask)
+        case _:
+            return 0.0

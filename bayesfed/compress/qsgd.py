@@ -1,0 +1,142 @@
+"""Stochastic rounding of magnitudes to a few fractions of a norm: QSGD, and FedPAQ's quantiser, which is the same.
+
+A sibling of `Probabilistic`, whose module says what they share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.entries import (
+    LARGEST,
+    Reals,
+    Singles,
+    check_levels,
+    check_range,
+    entries,
+    grid_places,
+    peak,
+    read_singles,
+    round_either_way,
+    rounding,
+    spread,
+    tensor,
+    write_singles,
+)
+from bayesfed.compress.leaf import IntegerCode, Integers
+from bayesfed.compress.symbols import Cheapest
+from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.keys import Key
+
+
+@dataclass(frozen=True)
+class Qsgd:
+    """Round each ``|x_i|`` at random to a multiple of ``norm / s``; send sign and level.
+
+    Alistarh et al. 2017, section 3.1, and, as `FedPaqQuantiser`, Reisizadeh et al. 2020, example 1. Unbiased, up to the
+    rounding of the result to float32.
+
+    Parameters
+    ----------
+    levels
+        s, 1 to 2**24.
+    bucket
+        Entries that share a norm, in row order; None: the whole leaf. Each norm costs four bytes.
+    norm
+        ``"l2"`` as in both papers, or ``"max"``, the largest magnitude, which keeps levels busy in long buckets: the
+        Euclidean norm grows with their length, the entries do not.
+    code
+        Code of the signed levels, ``-s .. s``.
+
+    Raises
+    ------
+    ArgumentError
+        If `levels`, `bucket` or `norm` is out of its domain.
+    WireError
+        On encoding a leaf whose norm is beyond the range of float32.
+    """
+
+    levels: int = 16
+    bucket: int | None = None
+    norm: Literal["l2", "max"] = "l2"
+    code: IntegerCode = Cheapest()
+
+    def __post_init__(self) -> None:
+        check_levels("Qsgd", "levels", self.levels, 1 << 24)
+        if self.bucket is not None:
+            check_levels("Qsgd", "bucket", self.bucket, 1 << 40)
+        if self.norm not in {"l2", "max"}:
+            raise ArgumentError(complain("Qsgd", expected="norm 'l2' or 'max'", actual=repr(self.norm), hint="Qsgd(16, norm='l2')"))
+
+    @property
+    def unbiased(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the norms and, unless all are zero, the signed levels."""
+        flat = entries(leaf, "Qsgd")
+        norms = self._norms(flat)
+        write_singles(norms, out)
+        if norms.any():
+            level = round_either_way(self._places(flat, norms), key.child("rounding"))
+            self.code.write(np.where(flat < 0, -level, level), out)
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Take them back."""
+        count = math.prod(shape)
+        norms = read_singles(source, len(self._starts(count)), low=0.0)
+        if not norms.any():
+            return tensor(np.zeros(count), shape)
+        signed = check_range(self.code.read(source, count), -self.levels, self.levels)
+        return tensor(signed * (self._each(norms, count) / self.levels), shape)
+
+    def bound(self, leaf: Tensor) -> float:
+        """Return one step of the bucket with the largest norm, ``norm / s``, and the rounding of the result to float32."""
+        largest = peak(self._norms(entries(leaf, "Qsgd")))
+        return largest / self.levels + rounding(largest) if largest else 0.0
+
+    def variance(self, leaf: Tensor) -> float:
+        """Return the exact value and the rounding of the result to float32.
+
+        With f the fraction of ``s |x_i| / norm`` it is the sum of ``(norm / s)**2 f (1 - f)``. Over a bucket of d entries with
+        the Euclidean norm that is at most ``min(d / s**2, sqrt(d) / s) ||x||**2`` (lemma 3.1 of QSGD).
+        """
+        flat = entries(leaf, "Qsgd")
+        norms = self._norms(flat)
+        if not norms.any():
+            return 0.0
+        steps = self._each(norms, len(flat)) / self.levels
+        return float((steps**2 * spread(self._places(flat, norms))).sum()) + len(flat) * rounding(peak(norms)) ** 2
+
+    def _starts(self, count: int) -> Integers:
+        return np.arange(0, count, self.bucket or max(count, 1))
+
+    def _norms(self, flat: Singles) -> Singles:
+        if not len(flat):
+            return flat
+        starts = self._starts(len(flat))
+        norms = np.maximum.reduceat(np.abs(flat), starts).astype(np.float64)
+        if self.norm == "l2":
+            # Never below the largest entry, however the square root was rounded: levels stop at s.
+            norms = np.maximum(norms, np.sqrt(np.add.reduceat(flat.astype(np.float64) ** 2, starts)))
+        if norms.max() > LARGEST:
+            raise WireError(complain("Qsgd", expected="a norm float32 can hold", actual=f"{norms.max():g}", hint="norm='max' or a bucket"))
+        return norms.astype(np.float32)
+
+    def _each(self, norms: Singles, count: int) -> Reals:
+        return np.repeat(norms.astype(np.float64), min(self.bucket or count, count))[:count] if count else np.empty(0)
+
+    def _places(self, flat: Singles, norms: Singles) -> Reals:
+        each = self._each(norms, len(flat))
+        return grid_places(np.abs(flat), np.where(each > 0, each, 1.0), self.levels)
+
+
+FedPaqQuantiser = Qsgd
+"""FedPAQ's low-precision quantiser (Reisizadeh et al. 2020, example 1) is QSGD's: one class, two names."""

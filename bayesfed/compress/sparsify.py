@@ -1,0 +1,181 @@
+"""Keep only what is large: single entries (`TopK`) or whole kernels (`KernelWise`); another codec sends what is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.entries import (
+    Singles,
+    as_matrix,
+    check_share,
+    energy,
+    entries,
+    largest,
+    peak,
+    read_positions,
+    share_of,
+    tensor,
+    write_positions,
+)
+from bayesfed.compress.floats import Float
+from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode
+from bayesfed.compress.masks import CheapestMask
+from bayesfed.errors import WireError, complain
+from bayesfed.keys import Key
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keep the largest entries by magnitude, the others become zero.
+
+    Parameters
+    ----------
+    share
+        ``ceil(share * n)`` entries are kept, at most the non-zero ones; among equals the earlier ones.
+    values
+        Codec of the kept entries, a vector in row order.
+    mask
+        Code of their positions.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not above 0 and at most 1.
+    """
+
+    share: float = 0.01
+    values: LeafCodec = Float(32)
+    mask: MaskCode = CheapestMask()
+
+    def __post_init__(self) -> None:
+        check_share("TopK", self.share)
+
+    @property
+    def unbiased(self) -> bool:
+        """True only where everything is kept and the inner codec is unbiased."""
+        return self.share == 1 and self.values.unbiased
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the positions, then the kept entries."""
+        flat = entries(leaf, "TopK")
+        if len(flat):
+            chosen = self._choose(flat)
+            write_positions(chosen, as_matrix(tuple(leaf.shape)), self.mask, out)
+            self.values.write(torch.from_numpy(flat[chosen]), key.child("values"), out)
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Take them back."""
+        dense = np.zeros(math.prod(shape), np.float32)
+        if len(dense):
+            chosen = read_positions(source, as_matrix(shape), self.mask)
+            dense[chosen] = self.values.read(source, (int(chosen.sum()),), key.child("values")).numpy()
+        return tensor(dense, shape)
+
+    def bound(self, leaf: Tensor) -> float:
+        """Return the largest entry lost, or the inner codec's bound if that is larger."""
+        flat = entries(leaf, "TopK")
+        chosen = self._choose(flat)
+        return max(peak(flat[~chosen]), self.values.bound(torch.from_numpy(flat[chosen])))
+
+    def variance(self, leaf: Tensor) -> float:
+        """Return the energy of the entries lost and the inner codec's variance; the sum is at most ``(1 - share) ||x||**2`` and the latter."""
+        flat = entries(leaf, "TopK")
+        chosen = self._choose(flat)
+        return energy(flat[~chosen]) + self.values.variance(torch.from_numpy(flat[chosen]))
+
+    def _choose(self, flat: Singles) -> Mask:
+        count = min(share_of(self.share, len(flat)), int(np.count_nonzero(flat)))
+        return largest(np.abs(flat), count) if count else np.zeros(len(flat), np.bool_)
+
+
+@dataclass(frozen=True)
+class KernelWise:
+    """Keep the kernels of largest Euclidean norm, the others become zero. AnycostFL (2).
+
+    A kernel is ``[o, i]`` of a convolution's weight ``(out, in, ...)`` and a row of a matrix, the weights of one output.
+    Vectors and scalars (biases) are kept whole. One bit a kernel is coded, not one an entry.
+
+    Parameters
+    ----------
+    share
+        rho of section III-C, the share kept: exactly ``ceil(rho K)`` of K kernels, among equals the earlier ones.
+    values
+        Codec of what is kept: a matrix with a kernel a row, or a leaf that is kept whole, as it is.
+    mask
+        Code of the kernels' positions.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not above 0 and at most 1.
+    """
+
+    share: float = 0.1
+    values: LeafCodec = Float(32)
+    mask: MaskCode = CheapestMask()
+
+    def __post_init__(self) -> None:
+        check_share("KernelWise", self.share)
+
+    @property
+    def unbiased(self) -> bool:
+        """True only where everything is kept and the inner codec is unbiased."""
+        return self.share == 1 and self.values.unbiased
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the kernels' positions, then what is kept."""
+        if leaf.ndim < 2:
+            self.values.write(leaf, key.child("values"), out)
+            return
+        kernels = self._kernels(leaf)
+        if kernels.size:
+            chosen = self._choose(kernels)
+            write_positions(chosen, _layout(tuple(leaf.shape)), self.mask, out)
+            self.values.write(torch.from_numpy(kernels[chosen]), key.child("values"), out)
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Take them back; refuse more or fewer kernels than the share says."""
+        if len(shape) < 2:
+            return self.values.read(source, shape, key.child("values"))
+        total = math.prod(_layout(shape))
+        dense = np.zeros((total, math.prod(shape) // max(total, 1)), np.float32)
+        if dense.size:
+            chosen, promised = read_positions(source, _layout(shape), self.mask), share_of(self.share, total)
+            if (found := int(chosen.sum())) != promised:
+                raise WireError(complain("KernelWise", expected=f"{promised} kernels", actual=found, hint="the share it was encoded with"))
+            dense[chosen] = self.values.read(source, (promised, dense.shape[1]), key.child("values")).numpy()
+        return tensor(dense, shape)
+
+    def bound(self, leaf: Tensor) -> float:
+        """Return the largest entry lost, or the inner codec's bound if that is larger."""
+        if leaf.ndim < 2:
+            return self.values.bound(leaf)
+        kernels = self._kernels(leaf)
+        chosen = self._choose(kernels)
+        return max(peak(kernels[~chosen]), self.values.bound(torch.from_numpy(kernels[chosen])))
+
+    def variance(self, leaf: Tensor) -> float:
+        """Return the energy of the kernels lost and the inner codec's variance."""
+        if leaf.ndim < 2:
+            return self.values.variance(leaf)
+        kernels = self._kernels(leaf)
+        chosen = self._choose(kernels)
+        return energy(kernels[~chosen].reshape(-1)) + self.values.variance(torch.from_numpy(kernels[chosen]))
+
+    def _kernels(self, leaf: Tensor) -> Singles:
+        total = math.prod(_layout(tuple(leaf.shape)))
+        return entries(leaf, "KernelWise").reshape(total, leaf.numel() // max(total, 1))
+
+    def _choose(self, kernels: Singles) -> Mask:
+        wide = kernels.astype(np.float64)
+        return largest(np.einsum("ij,ij->i", wide, wide), share_of(self.share, len(kernels)))
+
+
+def _layout(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (shape[0], shape[1]) if len(shape) > 2 else (1, shape[0])

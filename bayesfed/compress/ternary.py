@@ -1,0 +1,127 @@
+"""Sparse ternary compression: the largest entries, all at one magnitude. Sattler et al. 2019 (STC), algorithm 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.entries import (
+    LARGEST,
+    SMALLEST,
+    Singles,
+    as_matrix,
+    check_share,
+    energy,
+    entries,
+    largest,
+    peak,
+    read_positions,
+    share_of,
+    tensor,
+    write_positions,
+)
+from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.runs import RunMask
+from bayesfed.keys import Key
+
+
+@dataclass(frozen=True)
+class Ternary:
+    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of theirs.
+
+    With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by ``1 - d`` with
+    ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, which is what error feedback needs.
+    A tensor that is ternary already, with no more than k non-zero entries, comes back exactly.
+
+    Parameters
+    ----------
+    share
+        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries, among equals the earlier ones.
+    mask
+        Code of the positions; the paper's is the Golomb code of the gaps.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not above 0 and at most 1.
+    """
+
+    share: float = 0.01
+    mask: MaskCode = RunMask()
+
+    def __post_init__(self) -> None:
+        check_share("Ternary", self.share)
+
+    @property
+    def unbiased(self) -> bool:
+        """False: small entries are always lost."""
+        return False
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the positions, mu and a bit for each sign."""
+        flat = entries(leaf, "Ternary")
+        if not len(flat):
+            return
+        chosen, magnitude = _choose(flat, self.share)
+        write_positions(chosen, as_matrix(tuple(leaf.shape)), self.mask, out)
+        if magnitude:
+            out.f32(magnitude)
+            out.raw(np.packbits(flat[chosen] < 0).tobytes())
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Take them back."""
+        dense = np.zeros(math.prod(shape))
+        if len(dense) and (chosen := read_positions(source, as_matrix(shape), self.mask)).any():
+            magnitude, count = source.f32(SMALLEST, LARGEST), int(chosen.sum())
+            negative = np.unpackbits(np.frombuffer(source.raw(-(-count // 8)), np.uint8), count=count)
+            dense[chosen] = np.where(negative, -magnitude, magnitude)
+        return tensor(dense, shape)
+
+    def bound(self, leaf: Tensor) -> float:
+        """Return the exact value: the largest entry lost, or the largest distance of a kept magnitude from mu."""
+        flat = entries(leaf, "Ternary")
+        chosen, magnitude = _choose(flat, self.share)
+        return max(peak(flat[~chosen]), peak(np.abs(flat[chosen]) - np.float64(magnitude)))
+
+    def variance(self, leaf: Tensor) -> float:
+        """Return the exact value, ``||x||**2 - k mu**2``, summed without cancellation."""
+        flat = entries(leaf, "Ternary")
+        chosen, magnitude = _choose(flat, self.share)
+        return energy(flat[~chosen]) + energy(np.abs(flat[chosen]) - np.float64(magnitude))
+
+
+def ternary(leaf: Tensor, share: float) -> Tensor:
+    """Return what `Ternary` makes of a tensor: for servers that compress, and error feedback.
+
+    Parameters
+    ----------
+    leaf
+        Any shape.
+    share
+        As in `Ternary`.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not above 0 and at most 1.
+    WireError
+        For NaN or infinity.
+    """
+    check_share("ternary", share)
+    flat = entries(leaf, "ternary")
+    chosen, magnitude = _choose(flat, share)
+    return tensor(np.where(chosen, np.copysign(magnitude, flat), 0.0), tuple(leaf.shape)).to(leaf.device)
+
+
+def _choose(flat: Singles, share: float) -> tuple[Mask, float]:
+    magnitudes = np.abs(flat)
+    count = min(share_of(share, len(flat)), int(np.count_nonzero(flat)))
+    if not count:
+        return np.zeros(len(flat), np.bool_), 0.0
+    chosen = largest(magnitudes, count)
+    # Rounded to float32 here, so that encoder, bound and decoder speak of the same number.
+    return chosen, float(np.float32(magnitudes[chosen].mean(dtype=np.float64)))

@@ -1,0 +1,104 @@
+"""Clustered inference: run a transmitted sparse model on its active weights only.
+
+`compact` drops units that do nothing (`pruned`), chooses a form for each layer (`forms`) and runs linear layers that follow each
+other in one go (`rewriting`). Results are those of the network at the same parameters, but for the order in which sums are rounded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.models.pruned import is_layer, is_plain
+from bayesfed.models.rewriting import Rewriter
+from bayesfed.trees import check, parameters, shapes
+
+
+class Compact(nn.Module):
+    """A network rewritten for inference: call it on inputs ``(B, ...)``; gradients are not recorded.
+
+    Parameters
+    ----------
+    net
+        The rewritten network, in evaluation mode.
+    forms
+        How each layer is multiplied, by its name in the original: ``"csr 256 x 784, 2.5 %"``. A size is the one after pruning.
+    """
+
+    def __init__(self, net: nn.Module, forms: Mapping[str, str]) -> None:
+        super().__init__()
+        self.net, self.forms = net, dict(forms)
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs, without gradients."""
+        with torch.no_grad():
+            output: Tensor = self.net(inputs)
+        return output
+
+
+def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | None = None) -> Compact:
+    """Rewrite a network for inference at sparse parameters.
+
+    Parameters
+    ----------
+    net
+        Never changed. Its linear layers and ungrouped 2-D convolutions are rewritten, wherever they are children of `nn.Sequential` or
+        of a class that is not PyTorch's own; units are dropped within an `nn.Sequential`. Everything else runs as it is, at these
+        parameters and in evaluation mode, and so does whatever carries hooks. A class that reads the weights of its layers
+        by itself, or walks through a Sequential, cannot be rewritten and fails when called.
+    parameters
+        All parameters of the network by name, finite, with zeros where nothing is active: ``Model.parameters``.
+    sample
+        Inputs as the network will get them, some hundred rows: every form is timed on them and the quickest taken. Without one,
+        the cost rule of `bayesfed.models.forms` decides.
+
+    Raises
+    ------
+    ArgumentError
+        If a parameter is missing, unknown, of another shape or not finite.
+
+    Notes
+    -----
+    Inputs must be finite and have a batch dimension: what is dropped is never multiplied, so an infinite input does not become NaN.
+    """
+    twin = _at(net, parameters).eval()
+    seen = {} if sample is None else _inputs(twin, sample)
+    rewriter = Rewriter(seen)
+    with torch.no_grad():
+        return Compact(rewriter.rewritten("", twin), rewriter.forms)
+
+
+def _at(net: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a network at given parameters."""
+    try:
+        check(values, shapes(parameters(net)), where="compact")
+    except UpdateError as error:
+        raise ArgumentError(str(error)) from None
+    twin = copy.deepcopy(net).requires_grad_(False)
+    for name, value in twin.named_parameters():
+        value.copy_(values[name])
+    return twin
+
+
+def _inputs(net: nn.Module, sample: Tensor) -> dict[int, Tensor]:
+    """Return what every module got when the network ran on a sample, by the module's id."""
+    seen: dict[int, Tensor] = {}
+
+    def note(module: nn.Module, given: tuple[object, ...]) -> None:
+        if given and isinstance(given[0], Tensor):
+            # A copy: activations that work in place would change it.
+            seen.setdefault(id(module), given[0].clone())
+
+    handles = [module.register_forward_pre_hook(note) for module in net.modules() if is_layer(module) or is_plain(module, nn.Sequential)]
+    try:
+        with torch.no_grad():
+            net(sample)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen

@@ -1,0 +1,163 @@
+"""How one sparse layer is multiplied: dense, with empty rows and columns dropped, or as compressed sparse rows.
+
+Linear forms work on ``(features, rows)``: there MKL's sparse product reads whole batches in a row, and a network changes layout
+once, at its start, and not at each layer. A batch that comes as ``(rows, features)`` is a transposed view, which the dense product
+takes as it is; only `Csr` copies it.
+
+Cost rule, in dense multiply-adds a row of the batch (measured on one AVX-512 core, float32, in batches of 500 rows and more): an
+active weight of a sparse product costs 4, an entry that is gathered, scattered or transposed 30. So a layer of M units is sparse
+below a density of ``(1 - 30 / M) / 4``. Groups of rows with similar columns, gathered and multiplied tile by tile, were slower than
+the sparse product at every density: a Markov grid this sparse has clusters of one or two weights. Convolutions are never sparse
+products: im2col, and a sum of shifted sparse products, lost to the dense kernel at 2 % already in layers of 16 to 32 channels.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bayesfed.models.pruned import Layer, constants, resized
+
+SPARSE, MOVE = 4, 30
+
+
+class Dense(nn.Module):
+    """A linear layer on ``(features, rows)`` in either layout; `Dropped` leaves out its empty rows and columns."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return ``(units, rows)``, in the layout of the batch."""
+        if batch.stride(0) == 1:
+            return functional.linear(batch.t(), self.layer.weight, self.layer.bias).t()
+        if self.layer.bias is None:
+            return self.layer.weight @ batch
+        return torch.addmm(self.layer.bias[:, None], self.layer.weight, batch)
+
+
+class Dropped(nn.Module):
+    """A layer without its empty rows and columns: inputs are gathered, outputs scattered among the constants they otherwise are.
+
+    Takes ``(features, rows)`` for a linear layer, ``(..., channels, height, width)`` for a convolution.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+    constant: Tensor
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        rows, columns = live(layer)
+        bias = constants(layer)
+        small = resized(layer, layer.weight.detach()[rows][:, columns], None if layer.bias is None else bias[rows])
+        self.layer = Dense(small) if isinstance(small, nn.Linear) else small
+        self.register_buffer("inputs", columns)
+        self.register_buffer("outputs", rows)
+        self.register_buffer("constant", bias)
+        self.width = layer.weight.shape[1]
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return ``(units, rows)`` or ``(..., channels, height, width)``."""
+        is_linear = isinstance(self.layer, Dense)
+        # Both gather and scatter go along the layout: a transposed view stays one.
+        is_turned = is_linear and batch.stride(0) == 1
+        axis = (1 if is_turned else 0) if is_linear else -3
+        turned = batch.t() if is_turned else batch
+        if len(self.inputs) < self.width:
+            turned = turned.index_select(axis, self.inputs)
+        output: Tensor = self.layer(turned.t() if is_turned else turned)
+        if len(self.outputs) == len(self.constant):
+            return output
+        output = output.t() if is_turned else output
+        shape, view = list(output.shape), [1] * output.ndim
+        shape[axis] = view[axis] = len(self.constant)
+        full = self.constant.reshape(view).expand(shape).clone().index_copy_(axis, self.outputs, output)
+        return full.t() if is_turned else full
+
+
+class Csr(nn.Module):
+    """A linear layer as compressed sparse rows; always returns ``(units, rows)`` row by row."""
+
+    ends: Tensor
+    places: Tensor
+    values: Tensor
+    bias: Tensor
+    inputs: Tensor | None
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        columns = live(layer)[1]
+        # Copying half the inputs into place is cheaper than turning all of them round.
+        few = 2 * len(columns) < layer.in_features
+        self.register_buffer("inputs", columns if few else None)
+        self.register_buffer("bias", constants(layer))
+        matrix = layer.weight.detach()[:, columns] if few else layer.weight.detach()
+        self.shape = tuple(matrix.shape)
+        rows, places = matrix.nonzero(as_tuple=True)
+        ends = torch.searchsorted(rows, torch.arange(len(matrix) + 1, device=rows.device))
+        # Three dense buffers, for a sparse one cannot be copied or saved. MKL reads 32-bit indices; others are converted in every product.
+        self.register_buffer("ends", ends.int())
+        self.register_buffer("places", places.int())
+        self.register_buffer("values", matrix[rows, places])
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return ``(units, rows)``."""
+        _hear_out()
+        weight = torch.sparse_csr_tensor(self.ends, self.places, self.values, self.shape, check_invariants=False)
+        batch = batch.contiguous() if self.inputs is None else batch.index_select(0, self.inputs)
+        return torch.addmm(self.bias[:, None].expand(-1, batch.shape[1]), weight, batch)
+
+
+@cache
+def _hear_out() -> None:
+    """Let torch say once, unheard, that sparse rows are in beta."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.eye(1).to_sparse_csr()
+
+
+def live(layer: Layer) -> tuple[Tensor, Tensor]:
+    """Return the indices of the rows and of the columns (channels) with an active weight, at least one of each."""
+    active = layer.weight.detach().ne(0).flatten(2).any(2) if layer.weight.ndim > 2 else layer.weight.detach().ne(0)
+    rows, columns = (active.any(axis).nonzero()[:, 0] for axis in (1, 0))
+    first = rows.new_zeros(1)
+    return rows if len(rows) else first, columns if len(columns) else first
+
+
+def candidates(layer: Layer, is_turned: bool) -> dict[str, tuple[float, Callable[[], nn.Module]]]:
+    """Return the forms a layer can take, each with its cost by the rule and how to build it; `is_turned`: its batch must be copied for `Csr`."""
+    units, inputs = layer.weight.shape[:2]
+    each = layer.weight[0, 0].numel()
+    rows, columns = (len(index) for index in live(layer))
+    forms: dict[str, tuple[float, Callable[[], nn.Module]]] = {}
+    forms["dense"] = (units * inputs * each, lambda: Dense(layer) if isinstance(layer, nn.Linear) else layer)
+    if rows < units or columns < inputs:
+        moved = (columns if columns < inputs else 0) + (units if rows < units else 0)
+        forms["dropped"] = (rows * columns * each + MOVE * moved, lambda: Dropped(layer))
+    if isinstance(layer, nn.Linear) and has_sparse_products(layer.weight):
+        forms["csr"] = (SPARSE * int(layer.weight.count_nonzero()) + MOVE * min(inputs, 2 * columns) * is_turned, lambda: Csr(layer))
+    return forms
+
+
+def has_sparse_products(weight: Tensor) -> bool:
+    """Say whether fast sparse products are to be had: MKL's, in single or double precision."""
+    return torch.backends.mkl.is_available() and weight.device.type == "cpu" and weight.dtype in {torch.float32, torch.float64}
+
+
+def quickest(forms: Mapping[str, nn.Module], batch: Tensor, repeats: int = 5) -> str:
+    """Return the name of the form with the shortest of `repeats` runs on a batch, timed in turn after one warm-up each."""
+    seconds = dict.fromkeys(forms, float("inf"))
+    for turn in range(repeats + 1):
+        for name, form in forms.items():
+            start = time.perf_counter()
+            form(batch)
+            seconds[name] = min(seconds[name], time.perf_counter() - start) if turn else float("inf")
+    return min(seconds, key=lambda name: seconds[name])
