@@ -4,10 +4,11 @@
     python benchmarks/accuracy_vs_bits.py --task alexnet
     python benchmarks/accuracy_vs_bits.py --task cifar10 --data FOLDER      # AlexNet; cifar100: MobileNetV1; from your own files
 
-Settings of every task and method are in `accuracy_vs_bits.toml`. Messages of both directions are counted, headers included. 16-bit values for all, as
-in the paper: models go down and changes come up as 16-bit numbers (FedPAQ: 16-bit stochastic levels), D-Turbo-VBI's active means both ways,
-all of them with the same lossless code behind; "D-Turbo-VBI" without the note sends its means on a grid set by their posterior sd, which the paper does not do. QSGD, STC
-and UVeQFed have their own few bits. "independent supports" is D-Turbo-VBI with a prior without neighbours at about equal density.
+Settings of every task and method are in `accuracy_vs_bits.toml`. Messages of both directions are counted, headers included. 16-bit
+values for all, as in the paper: models go down and changes come up as 16-bit numbers (FedPAQ: 16-bit stochastic levels), D-Turbo-VBI's
+active means both ways, all of them with the same lossless code behind. "D-Turbo-VBI" without the note sends its means on a grid set by
+their posterior sd, which the paper does not do. QSGD, STC and UVeQFed have their own few bits. "independent supports" is
+D-Turbo-VBI with a prior without neighbours at about equal density.
 
 Accuracy is that of the transmitted model on the test set, and "accuracy within a budget" the best that was reached with so many bits. Each
 finished run is kept under --out and not made again; delete its file to repeat it. --check: the MLP on Fashion-MNIST, one seed, FedPAQ,
@@ -141,7 +142,7 @@ def recipe(net: torch.nn.Module, settings: Settings, observations: int) -> tuple
         )
         declared = bf.declare(net, prior, likelihood=bf.Categorical(temperature=settings["temperature"]))
         codec = bf.PosteriorGrid(settings["nats"]) if settings["nats"] else replace(SIXTEEN, exceptions={"sd": Float(32)})
-        own = {"field": ramp(settings["field"], settings["ramp"]), "warm_up": settings["warm_up"]}
+        own = {"field": ramp(settings["field"], settings["ramp"]), "warm_up": settings["warm_up"], "inclusion_levels": settings["inclusion_levels"]}
         return bf.d_turbo_vbi(declared, observations=observations, **own, **{**common, "codec": codec}), everyone
     own = {name: settings[name] for name in ("bits", "share", "levels", "bucket", "dimension") if name in settings}
     sampler = bf.decaying(*settings["sampling"]) if "sampling" in settings else everyone

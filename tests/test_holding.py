@@ -130,7 +130,7 @@ def test_the_servers_residual_keeps_what_was_not_sent(net):
 
 @pytest.mark.parametrize("codec", [Coded(Ternary(0.1)), Coded(TopK(0.2, Float(16)))])
 def test_error_feedback_leaves_out_only_the_last_residual(codec):
-    feedback, memory, sent, wanted = ErrorFeedback(codec), {}, torch.zeros(40), torch.zeros(40)
+    feedback, memory, sent, wanted, norms = ErrorFeedback(codec), {}, torch.zeros(40), torch.zeros(40), []
     generator = torch.Generator().manual_seed(0)
     for number in range(8):
         payload, key = {"w": torch.randn(40, generator=generator)}, bf.Key(0, number)
@@ -138,6 +138,9 @@ def test_error_feedback_leaves_out_only_the_last_residual(codec):
         message = feedback.encode(corrected, {}, key)
         memory = feedback.residual(corrected, message, key)
         sent, wanted = sent + feedback.decode(message, key)[0]["w"], wanted + payload["w"]
+        norms.append(float(payload["w"].norm()))
+        # Top-k keeps at least its share of the squared norm: delta = 0.2 (Karimireddy et al., 2019, lemma 3).
+        assert float(memory[f"{RESIDUAL}w"].norm()) <= 2 * math.sqrt(0.8) / 0.2 * max(norms)
     assert torch.allclose(sent + memory[f"{RESIDUAL}w"], wanted, atol=1e-5)
     with pytest.raises(UpdateError, match="residual of 'w'"):
         feedback.corrected({"w": torch.zeros(3)}, memory)

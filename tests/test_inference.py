@@ -10,7 +10,6 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.data import Dataset
-from bayesfed.errors import UpdateError
 from bayesfed.inference import MeanField, MeanFieldElbo, Structured, kl_divergence, support_evidence
 from bayesfed.inference.elbo import decode_inclusion, encode_inclusion
 from bayesfed.inference.turbo import Exchange, SupportState
@@ -160,11 +159,12 @@ def message_of(declared, generator, *, sd=0.1, active=0.7):
     return message | {"sd": torch.tensor(sd)}
 
 
-def test_inclusion_survives_three_bits():
+@pytest.mark.parametrize("levels", [2, 16, 256])
+def test_inclusion_survives_one_byte(levels):
     values = torch.linspace(0.5, 1, 1000)
-    assert float((decode_inclusion(encode_inclusion(values)) - values).abs().max()) <= 0.5 / 14 + 1e-6
-    with pytest.raises(UpdateError, match="bytes from 0 to 7"):
-        decode_inclusion(torch.tensor([8], dtype=torch.uint8))
+    code = encode_inclusion(values, levels)
+    assert len(code.unique()) == levels
+    assert float((decode_inclusion(code) - values).abs().max()) <= 0.25 / (levels - 1) + 1e-6
 
 
 @pytest.mark.parametrize("make", [lambda: bf.mlp([16, 8, 3], Key(0, "n")), lambda: bf.cnn((1, 8, 8), 3, Key(0, "n"), channels=(4,), hidden=8)])
@@ -249,7 +249,7 @@ def test_the_loss_is_the_elbo_of_the_declared_pyro_model():
     start_mean = declared.initial["0.weight"]
     message = points | {
         "0.weight.mean": start_mean.reshape(-1),
-        "0.weight.inclusion": torch.full((12,), 7, dtype=torch.uint8),
+        "0.weight.inclusion": torch.full((12,), 255, dtype=torch.uint8),
         "0.weight.support": torch.ones(3, 4, dtype=torch.bool),
         "sd": torch.tensor(0.2),
     }

@@ -59,6 +59,7 @@ def d_turbo_vbi(
     exchange: Exchange | None = None,
     field: Callable[[int], float] = no_field,
     warm_up: int = 0,
+    inclusion_levels: int = 256,
     before_averaging: bool = False,
     use_prior: bool = True,
     sample: bool = True,
@@ -87,6 +88,9 @@ def d_turbo_vbi(
     warm_up
         Rounds in which nothing is switched off: weights are judged by what the data made of them, not by
         the values they began with.
+    inclusion_levels
+        To how many levels, 2 to 256, q(s) is rounded for the clients, who weigh prior precisions by it; 16 cost less than four bits in a
+        message that codes its bytes.
     before_averaging
         Update q(s), q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
@@ -103,8 +107,10 @@ def d_turbo_vbi(
         )
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
+    if not 2 <= inclusion_levels <= 256:
+        raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 2 to 256", actual=inclusion_levels, hint="16"))
     blocks, codec = blocks or Structured(), codec or Cast(16)
-    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up)
+    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up, inclusion_levels)
     initial = server.initial(declared.initial, initial_sd)
     points = [name for name in declared.initial if name not in declared.sites]
     spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)

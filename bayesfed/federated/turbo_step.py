@@ -60,6 +60,8 @@ class TurboStep:
         ``round -> log-odds`` added to every support's prior: lets a sparse prior come in gradually.
     warm_up
         Rounds before q(s) is first updated: until then every entry stays certainly active.
+    inclusion_levels
+        To how many levels q(s) is rounded for the clients, who weigh prior precisions by it.
     """
 
     declared: Declared
@@ -70,6 +72,7 @@ class TurboStep:
     before_averaging: bool = False
     field: Callable[[int], float] = no_field
     warm_up: int = 0
+    inclusion_levels: int = 256
 
     def initial(self, points: Tree, sd: float) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
@@ -90,12 +93,12 @@ class TurboStep:
         return state
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish means, coarse inclusion probabilities, sds, points, and supports: what changed of them to who heard the last round's."""
+        """Publish means, inclusion probabilities, sds, points, and supports: what changed of them to who heard the last round's."""
         hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET}
         result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
             log_odds = state[f"{name}.log_odds"]
-            result[f"{name}.inclusion"] = encode_inclusion(torch.sigmoid(log_odds))
+            result[f"{name}.inclusion"] = encode_inclusion(torch.sigmoid(log_odds), self.inclusion_levels)
             known = version is not None and version == round - 1
             result[f"{name}.support" + CHANGE * known] = (log_odds > 0) ^ state[f"{name}.before"] if known else log_odds > 0
         return result

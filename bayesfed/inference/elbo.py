@@ -23,7 +23,6 @@ from torch.nn.functional import linear
 
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import UpdateError, complain
 from bayesfed.inference.blocks import Blocks, Structured
 from bayesfed.inference.objectives import Terms, check_data
 from bayesfed.models.belief import SiteBelief
@@ -32,7 +31,6 @@ from bayesfed.trees import Tree, has_ties
 
 Spread = Literal["shared", "layer", "weight"]
 SHARED = "sd"
-LEVELS = 7
 
 
 def spread_leaf(site: str, spread: Spread) -> str:
@@ -40,23 +38,22 @@ def spread_leaf(site: str, spread: Spread) -> str:
     return SHARED if spread == "shared" else f"{site}.sd"
 
 
-def encode_inclusion(inclusion: Tensor) -> Tensor:
-    """Quantise probabilities in [1/2, 1] to eight levels, three bits where integers are coded: they weigh prior precisions, no more."""
-    return ((inclusion - 0.5) * 2 * LEVELS).round().clamp(0, LEVELS).to(torch.uint8)
+def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
+    """Quantise probabilities in [1/2, 1] to one byte, of which only `levels` values are used: fewer cost fewer bits where bytes are coded."""
+    code = ((inclusion - 0.5) * 2 * (levels - 1)).round().clamp(0, levels - 1)
+    return (code * (255 / (levels - 1))).round().to(torch.uint8)
 
 
 def decode_inclusion(code: Tensor) -> Tensor:
-    """Undo `encode_inclusion`; raise `UpdateError` for what it never writes."""
-    if code.dtype is not torch.uint8 or (code.numel() and int(code.max()) > LEVELS):
-        raise UpdateError(complain("inclusion", expected=f"bytes from 0 to {LEVELS}", actual=code.dtype, hint="encode_inclusion"))
-    return code.float() / (2 * LEVELS) + 0.5
+    """Undo `encode_inclusion`."""
+    return code.float() / 510 + 0.5
 
 
 @dataclass(frozen=True)
 class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
-    The message received holds, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (eight levels)
+    The message received holds, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
     for the active entries, ``NAME.support`` (booleans), and the sd; the message sent back holds the
     active means, the sd and the points.
 
