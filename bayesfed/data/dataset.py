@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import DataError, complain
+from bayesfed.trees import is_finite
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Dataset:
                 )
             )
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
-            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+            if not is_finite(values):
                 rows = (~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).nonzero().reshape(-1)
                 raise DataError(
                     complain(

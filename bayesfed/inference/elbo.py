@@ -3,7 +3,8 @@
 Source: D-Turbo-VBI (21). With q(rho, s) fixed for the round the divergence of q(w) is, up to a constant,
 ``sum_n <rho_n> (mu_n^2 + sigma_n^2) / 2 - ln sigma_n`` over the active entries, and the expected likelihood is sampled
 at the layers' outputs rather than at their weights (Kingma, Salimans and Welling, 2015): for the same
-distribution one draw a row costs one more product instead of a weight matrix a row.
+distribution one draw a row costs one more product instead of a weight matrix a row. (For convolutions the same at each position by
+itself: noise is independent between positions, where drawn weights would share theirs.)
 
 An inactive entry is exactly zero here: it adds no noise, gets no gradient and is not sent back.
 """
