@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import bayesfed as bf
-from bayesfed.compress import pack_mask
 from bayesfed.inference import MeanFieldElbo
 from bayesfed.inference.elbo import encode_inclusion
 
@@ -106,7 +105,7 @@ def declared(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]) -> Step:
     message = {name: leaf for name, leaf in model.initial.items() if name not in model.sites} | {"sd": torch.tensor(SD)}
     for name, mask in zip(model.sites, masks, strict=True):
         inclusion = torch.full((int(mask.sum()),), 0.9)
-        message |= {f"{name}.mean": model.initial[name][mask], f"{name}.inclusion": encode_inclusion(inclusion), f"{name}.support": pack_mask(mask)}
+        message |= {f"{name}.mean": model.initial[name][mask], f"{name}.inclusion": encode_inclusion(inclusion), f"{name}.support": mask}
     trained, fixed = objective.start(message)
     optimiser = torch.optim.Adam([leaf.requires_grad_() for leaf in trained.values()], 1e-4, fused=True)
     noise = bf.Key(0, "noise").generator()

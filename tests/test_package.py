@@ -82,3 +82,12 @@ def test_errors_are_also_the_builtins():
         assert issubclass(error, builtin)
         assert issubclass(error, errors.BayesfedError)
     assert "pip install 'bayesfed[examples]'" in str(errors.MissingExtraError("matplotlib", "examples"))
+
+
+def test_kernels_leave_the_number_of_torchs_threads_alone():
+    """Numba's OpenMP layer sets it for the whole process; a fresh process, since the layer starts once."""
+    code = (
+        "import torch, bayesfed as bf; torch.set_num_threads(1); "
+        "bf.infer(bf.FactorGraph.grid((300, 300), 0.6, 0.6), method='bp', backend='numba'); print(torch.get_num_threads())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "1"

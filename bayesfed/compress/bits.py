@@ -56,9 +56,19 @@ def unzigzag(values: Integers) -> Integers:
     return (values >> 1) ^ -(values & 1)
 
 
+def once(values: Integers) -> Integers:
+    """Return the counts of a sequence that is taken as it is: a one each."""
+    return np.ones(len(values), np.int64)
+
+
 def write_signed(value: int, out: Writer) -> None:
     """Append one integer of 64 bits as the varint of its zigzag."""
     out.varint(_folded(value))
+
+
+def signed_bits(value: int) -> int:
+    """Return the length of `write_signed`."""
+    return varint_bits(_folded(value))
 
 
 def read_signed(source: Reader) -> int:
@@ -157,10 +167,14 @@ class Fixed:
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the exact length."""
-        if not len(values):
+        return self.counted_bits(values, once(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        if not len(symbols):
             return 0.0
-        least, width = _extent(values)
-        return float(8 + varint_bits(_folded(least)) + whole(len(values) * width))
+        least, width = _extent(symbols)
+        return float(8 + signed_bits(least) + whole(int(counts.sum()) * width))
 
 
 def _extent(values: Integers) -> tuple[int, int]:

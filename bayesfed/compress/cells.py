@@ -73,9 +73,14 @@ def _nearest_integers(points: Reals) -> Integers:
 def _nearest_hexagonal(points: Reals) -> Integers:
     # A2 is the rectangular lattice of sides 1 and sqrt(3), and itself moved to the middle of its cells. Rows: twice y / sqrt(3).
     x, y = points[:, 0], points[:, 1] / _ROOT3
-    even, odd = (np.rint(x), np.rint(y)), (np.floor(x), np.floor(y))
-    nearer = (x - even[0]) ** 2 + 3 * (y - even[1]) ** 2 <= (x - odd[0] - 0.5) ** 2 + 3 * (y - odd[1] - 0.5) ** 2
-    return np.stack([np.where(nearer, even[0], odd[0]), np.where(nearer, 2 * even[1], 2 * odd[1] + 1)], axis=1).astype(np.int64)
+    column, row = np.rint(x), np.rint(y)
+    right, up = x - column, y - row
+    # From the moved lattice the point is 1/2 - |right| and 1/2 - |up| away: of the two squared distances, the squares cancel.
+    moved = np.abs(right) + 3 * np.abs(up) > 1
+    found = np.empty(points.shape, np.int64)
+    found[:, 0] = column - (moved & (right < 0))
+    found[:, 1] = 2 * row + np.copysign(moved, up)
+    return found
 
 
 def _hexagonal(coordinates: Integers) -> Reals:
@@ -86,7 +91,7 @@ def _hexagonal(coordinates: Integers) -> Reals:
 def _hexagonal_streams(coordinates: Integers, visit: Visitor) -> None:
     coordinates[:, 1] = visit(coordinates[:, 1])
     for shifted in (0, 1):
-        rows = coordinates[:, 1] & 1 == shifted
+        rows = np.flatnonzero(coordinates[:, 1] & 1 == shifted)
         coordinates[rows, 0] = visit(coordinates[rows, 0])
 
 
@@ -120,11 +125,11 @@ def _e8(coordinates: Integers) -> Reals:
 def _e8_streams(coordinates: Integers, visit: Visitor) -> None:
     moved, last = visit(coordinates[:, 7] & 1), coordinates[:, 7] >> 1
     for half in (0, 1):
-        rows = moved == half
+        rows = np.flatnonzero(moved == half)
         coordinates[rows, :7] = visit(coordinates[rows, :7].reshape(-1)).reshape(-1, 7)
     parity = coordinates[:, :7].sum(axis=1) & 1
     for half, odd in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        rows = (moved == half) & (parity == odd)
+        rows = np.flatnonzero((moved == half) & (parity == odd))
         last[rows] = visit(last[rows])
     coordinates[:, 7] = 2 * last + moved
 

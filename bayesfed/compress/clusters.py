@@ -1,6 +1,6 @@
 """Masks as clusters: full rectangles by place and size, everything else entry by entry.
 
-The code of D-Turbo-VBI (Xia, Tsang and Lau, section IV): "a cluster larger than 3 x 3 is regarded as an entirety", sent as its
+The code of D-Turbo-VBI (Xia, Tsang and Lau): "a cluster larger than 3 x 3 is regarded as an entirety", sent as its
 location and size. Here the clusters are disjoint rectangles of ones with sides of at least 3, so that the support is covered
 exactly, and what is left over is coded as in `RunMask`. Rectangles are found greedily; a rectangle never spans two connected components,
 so these need no labels of their own.
@@ -21,8 +21,8 @@ from bayesfed.compress.leaf import Integers, Mask
 from bayesfed.compress.runs import places_bits, read_places, require_matrix, write_places
 
 SIDE = 3
-_RANKED = 32  # rows up to which corners are ranked by the rectangle that fits below them
-_ROWS = 16
+_RANKED = 32  # rows below a corner that its rank depends on
+_ROWS = 16  # rows searched at a time
 _AREAS = (9, 12, 16, 25, 1 << 62)  # smallest rectangles worth trying; the last leaves none
 
 
@@ -129,9 +129,8 @@ def _ranks(mask: Mask, corners: Integers) -> Integers:
 def _greedy(mask: Mask, corners: Integers) -> Integers:
     """Take the largest rectangle that is still free below each corner in turn; return them in row order."""
     # The margin of zeros stops every run.
-    free = np.pad(mask, ((0, 1), (0, 1)))
-    taken = []
-    flat = free.reshape(-1).data
+    free = np.pad(np.ascontiguousarray(mask), ((0, 1), (0, 1)))
+    flat, taken = free.reshape(-1).data, []
     # Not as pairs: a list of a million lists takes longer to make than all the rest.
     for place in (corners[:, 0] * free.shape[1] + corners[:, 1]).tolist():
         if not flat[place]:

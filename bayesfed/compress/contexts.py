@@ -6,10 +6,6 @@ upper neighbour travels in the message. Larger neighbourhoods, up to ten entries
 pattern was met n times, n1 of them before a 1, the probability of a 1 is ``(STRENGTH * parent + n1) / (STRENGTH + n)``, the parent being the
 same estimate for the neighbourhood one size smaller and, for the smallest, the table.
 
-Entries are read in waves, an array operation each. The longer side is down, in strips of `height` rows, and entry (i, j) belongs to wave
-``j + 3 (i % height)``: its neighbours, at most two rows up and two columns to the right, belong to earlier ones. The first rows of a strip
-see zeros above. After waves that the shape alone decides, both sides bring the probabilities up to date.
-
 Both sides compute in integers as far as the probability k / 2**16. The coder (`constriction`, R. Bamler, 2022) multiplies it by 2**24 - 2 in
 float64: 40 bits, exact. No two machines can differ.
 """
@@ -19,7 +15,6 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,37 +23,9 @@ from numpy.typing import NDArray
 from bayesfed.compress.bits import damaged
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.neighbours import ALONE, CHANGED, ONE, Template, Waves, chances, order, patterns, shares, surprise
 from bayesfed.compress.runs import require_matrix
 from bayesfed.errors import ArgumentError, MissingExtraError, WireError, complain
-
-ONE, STRENGTH, STRIP = 1 << 16, 16, 128
-Cells = tuple[tuple[int, int, int], ...]
-
-
-@dataclass(frozen=True)
-class Template:
-    """Known entries in order of importance, and how many of them each estimate uses.
-
-    Parameters
-    ----------
-    cells
-        (which, up, left): an entry of the mask itself (0) or of the reference (1), so many rows up and columns to the left.
-    levels
-        Sizes of neighbourhoods, rising; the table holds a probability for every pattern of the first.
-    """
-
-    cells: Cells
-    levels: tuple[int, ...]
-
-
-ALONE = Template(
-    ((0, 0, 1), (0, 1, 0), (0, 1, -1), (0, 0, 2), (0, 1, 1), (0, 1, -2), (0, 0, 3), (0, 2, 0), (0, 1, 2), (0, 2, -1)),
-    (2, 4, 6, 10),
-)
-CHANGED = Template(
-    ((1, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, -1), (1, -1, 0), (1, 0, 1), (1, 1, 0), (0, 1, -1), (0, 0, 2)),
-    (1, 3, 5, 9),
-)
 
 
 @dataclass(frozen=True)
@@ -153,63 +120,7 @@ class ChangedMask:
 def neighbour_table(mask: Mask) -> tuple[int, ...]:
     """Return the share of ones, in units of 2**-16, by ``left + 2 * upper`` neighbour; outside the mask are zeros."""
     padded = np.pad(mask, 1).astype(np.uint8)
-    return tuple(_shares(padded[1:-1, :-2] + 2 * padded[:-2, 1:-1], mask, 4).tolist())
-
-
-def _shares(pattern: NDArray[Any], mask: Mask, count: int) -> Integers:
-    met, ones = np.bincount(pattern.reshape(-1), minlength=count), np.bincount(pattern[mask], minlength=count)
-    shares: Integers = np.clip((2 * ones + 1) * ONE // (2 * met + 2), 1, ONE - 1)
-    return shares
-
-
-def _chances(table: Integers, counts: Integers, levels: tuple[int, ...]) -> list[Integers]:
-    """Return the probabilities of a 1 at each level ``(S, 2^level)``, given how many zeros and ones followed each pattern ``(S, patterns, 2)``."""
-    parent, result = np.broadcast_to(table, (len(counts), len(table))), []
-    for level in levels:
-        met = counts.reshape(len(counts), -1, 1 << level, 2).sum(1)
-        prior = np.tile(parent, (1, (1 << level) // parent.shape[1]))
-        parent = (STRENGTH * prior + ONE * met[..., 1]) // (STRENGTH + met.sum(-1))
-        result.append(np.clip(parent, 1, ONE - 1))
-    return result
-
-
-@dataclass(frozen=True)
-class _Waves:
-    """The entries in the order of reading, where each wave stops, and where the probabilities are brought up to date."""
-
-    height: int
-    cells: Integers
-    stops: list[int]
-    updates: list[int]
-
-    @staticmethod
-    def of(rows: int, columns: int) -> _Waves:
-        height = -(-rows // -(-rows // STRIP))
-        count = columns + 3 * (height - 1)
-        # Sorting 16-bit numbers is linear in how many there are.
-        time = (np.arange(rows)[:, None] % height * 3 + np.arange(columns)).reshape(-1).astype(np.uint16 if count <= ONE else np.int64)
-        stops, updates, due = np.bincount(time, minlength=count).cumsum().tolist(), [], 64
-        for stop in stops:
-            if stop >= due:
-                updates.append(stop)
-                due = stop + max(64, stop // 16)
-        return _Waves(height, np.argsort(time, kind="stable"), stops, updates)
-
-
-def _patterns(mask: Mask, reference: Mask | None, height: int, cells: Cells) -> NDArray[np.uint16]:
-    """Return a bit for each of the cells around every entry."""
-    rows, columns = mask.shape
-    inner = np.zeros((-(-rows // height) * height, columns), np.uint16)
-    inner[:rows] = mask
-    own = np.pad(inner.reshape(-1, height, columns), ((0, 0), (2, 0), (3, 2)))
-    other = np.pad(inner[:rows] if reference is None else reference.astype(np.uint16), 1)
-    result = np.zeros((rows, columns), np.uint16)
-    for number, (which, up, left) in enumerate(cells):
-        if which:
-            result |= other[1 - up : 1 - up + rows, 1 - left : 1 - left + columns] << number
-        else:
-            result |= own[:, 2 - up : 2 - up + height, 3 - left : 3 - left + columns].reshape(-1, columns)[:rows] << number
-    return result
+    return tuple(shares(padded[1:-1, :-2] + 2 * padded[:-2, 1:-1], mask, 4).tolist())
 
 
 @dataclass(frozen=True)
@@ -227,22 +138,18 @@ def _plan(mask: Mask, reference: Mask | None, given: tuple[int, ...] | None, lea
     if mask.shape[1] > mask.shape[0]:
         # Left and upper neighbours change places.
         mask, reference, given = mask.T, None if reference is None else reference.T, given and tuple(given[k] for k in (0, 2, 1, 3))
-    levels, waves = template.levels if learn else template.levels[:1], _Waves.of(*mask.shape)
+    levels, waves = template.levels if learn else template.levels[:1], Waves.of(*mask.shape)
     symbols = mask.reshape(-1)[waves.cells]
-    pattern = _patterns(mask, reference, waves.height, template.cells[: levels[-1]]).reshape(-1)[waves.cells].astype(np.int64)
-    table = np.array(given) if given else _shares(pattern % entries, symbols, entries)
+    pattern = patterns(mask, reference, waves.height, template.cells[: levels[-1]]).reshape(-1)[waves.cells].astype(np.int64)
+    table = np.array(given) if given else shares(pattern % entries, symbols, entries)
     # What followed each pattern between one update and the next; of the time before each, the sum.
     stretch = np.repeat(np.arange(len(waves.updates) + 1), np.diff([0, *waves.updates, len(symbols)]))
     shape = (len(waves.updates) + 1, 1 << levels[-1], 2)
     met = np.bincount((stretch * shape[1] + pattern) * 2 + symbols, minlength=math.prod(shape)).reshape(shape)
-    found = [np.broadcast_to(table, (len(met), entries)), *(_chances(table, met.cumsum(0) - met, levels) if learn else [])]
-    bits = [_surprise(met.reshape(len(met), -1, chances.shape[1], 2).sum(1), chances) for chances in found]
+    found = [np.broadcast_to(table, (len(met), entries)), *(chances(table, met.cumsum(0) - met, levels) if learn else [])]
+    bits = [surprise(met.reshape(len(met), -1, chances.shape[1], 2).sum(1), chances) for chances in found]
     tag = int(np.argmin(bits))
     return _Plan(tag, table, bits[tag], symbols, found[tag][stretch, pattern % found[tag].shape[1]] / ONE)
-
-
-def _surprise(met: Integers, chances: Integers) -> float:
-    return float(16 * met.sum() - (met[..., 1] * np.log2(chances) + met[..., 0] * np.log2(ONE - chances)).sum())
 
 
 def _write(mask: Mask, reference: Mask | None, given: tuple[int, ...] | None, learn: bool, out: Writer) -> None:
@@ -260,7 +167,8 @@ def _write(mask: Mask, reference: Mask | None, given: tuple[int, ...] | None, le
 def _read(source: Reader, shape: tuple[int, int], reference: Mask | None) -> Mask:
     if not math.prod(shape):
         return np.zeros(shape, np.bool_)
-    stream, template, entries = (_stream(), ALONE, 4) if reference is None else (_stream(), CHANGED, 2)
+    stream = _stream()
+    template, entries = (ALONE, 4) if reference is None else (CHANGED, 2)
     tag, table = source.byte(), np.frombuffer(source.raw(2 * entries), "<u2").astype(np.int64)
     if tag > len(template.levels) or not table.all():
         raise damaged("mask", f"neighbourhood 0 to {len(template.levels)} and probabilities above 0", (tag, table.tolist()))
@@ -284,18 +192,18 @@ def _read(source: Reader, shape: tuple[int, int], reference: Mask | None) -> Mas
 
 
 def _decode(decoder: Any, model: Any, shape: tuple[int, int], reference: Mask | None, template: Template, tag: int, table: Integers) -> Mask:
-    waves, levels, depth = _Waves.of(*shape), template.levels[:tag], template.levels[max(tag, 1) - 1]
-    order, others = _order(template, depth)
+    waves, levels, depth = Waves.of(*shape), template.levels[:tag], template.levels[max(tag, 1) - 1]
+    straight, others = order(template, depth)
     # Above every strip are two lanes that stay zero; of the latest entries of a lane the last is the lowest bit.
     lanes = np.arange(shape[0]) // waves.height * 2 + np.arange(shape[0]) + 2
     lane = lanes[waves.cells // shape[1]]
     latest = np.zeros(int(lanes[-1]) + 1, np.int64)
     word, part = np.zeros_like(latest), np.zeros_like(latest[2:])
     here, above, higher = word[2:], latest[1:-1], latest[:-2]
-    known = None if reference is None else _patterns(reference, reference, waves.height, others).reshape(-1)[waves.cells]
-    patterns, symbols = np.zeros(len(lane), np.uint16), np.zeros(len(lane), np.bool_)
-    counts, chances = np.zeros((1, 1 << depth, 2), np.int64), _current(table, np.zeros((1, 1 << depth, 2), np.int64), levels)
-    updates, start, counted = set(waves.updates) if tag else set(), 0, 0
+    known = None if reference is None else patterns(reference, reference, waves.height, others).reshape(-1)[waves.cells]
+    seen, symbols = np.zeros(len(lane), np.uint16), np.zeros(len(lane), np.bool_)
+    counts = np.zeros((1, 1 << depth, 2), np.int64)
+    chances, updates, start, counted = _current(table, counts, levels), set(waves.updates) if tag else set(), 0, 0
     for stop in waves.stops:
         if stop == start:  # with one or two columns, some waves are empty
             latest <<= 1
@@ -312,13 +220,13 @@ def _decode(decoder: Any, model: Any, shape: tuple[int, int], reference: Mask | 
         pattern = word[at]
         if known is not None:
             pattern |= known[start:stop].astype(np.int64) << 10
-        pattern = order[pattern]
+        pattern = straight[pattern]
         new = decoder.decode(model, chances[pattern])
         latest <<= 1
         latest[at] |= new
-        patterns[start:stop], symbols[start:stop], start = pattern, new, stop
+        seen[start:stop], symbols[start:stop], start = pattern, new, stop
         if stop in updates:
-            met = patterns[counted:stop].astype(np.int64) * 2 + symbols[counted:stop]
+            met = seen[counted:stop].astype(np.int64) * 2 + symbols[counted:stop]
             counts += np.bincount(met, minlength=counts.size).reshape(counts.shape)
             chances, counted = _current(table, counts, levels), stop
     mask = np.zeros(len(lane), np.bool_)
@@ -327,17 +235,7 @@ def _decode(decoder: Any, model: Any, shape: tuple[int, int], reference: Mask | 
 
 
 def _current(table: Integers, counts: Integers, levels: tuple[int, ...]) -> NDArray[np.float64]:
-    return (_chances(table, counts, levels)[-1][0] if levels else table) / ONE
-
-
-@lru_cache(maxsize=16)
-def _order(template: Template, depth: int) -> tuple[Integers, Cells]:
-    """Return the pattern for each of the decoder's words, the first `depth` entries in order, and the reference's entries in the words."""
-    others = tuple(cell for cell in template.cells if cell[0])
-    words = np.arange(1 << 10 + len(others))
-    straight = (-1, 5, 9)  # the bit of the entry straight above, by rows up
-    bits = [10 + others.index(cell) if cell[0] else straight[cell[1]] + cell[2] for cell in template.cells[:depth]]
-    return np.array([(words >> bit & 1) << number for number, bit in enumerate(bits)]).sum(0), others
+    return (chances(table, counts, levels)[-1][0] if levels else table) / ONE
 
 
 def _stream() -> Any:

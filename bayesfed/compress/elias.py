@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.bits import HIGHEST, Unsigned, bit_length, damaged, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.bits import HIGHEST, Unsigned, bit_length, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.golomb import require_counts
 from bayesfed.compress.leaf import Integers
@@ -40,12 +40,16 @@ class EliasGamma:
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the exact length; infinite if one is negative."""
-        if not len(values):
+        return self.counted_bits(values, once(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        if not len(symbols):
             return 0.0
-        if values.min() < 0:
+        if symbols.min() < 0:
             return math.inf
-        tails = int(_split(values)[1].sum())
-        return float(unary_bits(tails + len(values)) + whole(tails))
+        total = int(_split(symbols)[1] @ counts)
+        return float(unary_bits(total + int(counts.sum())) + whole(total))
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,16 @@ class EliasDelta:
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the exact length; infinite if one is negative."""
-        if not len(values):
+        return self.counted_bits(values, once(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        if not len(symbols):
             return 0.0
-        if values.min() < 0:
+        if symbols.min() < 0:
             return math.inf
-        tails = _split(values)[1]
-        return EliasGamma().predicted_bits(tails) + whole(int(tails.sum()))
+        tails = _split(symbols)[1]
+        return EliasGamma().counted_bits(tails, counts) + whole(int(tails @ counts))
 
 
 def _split(values: Integers) -> tuple[Unsigned, Integers]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ from torch import Tensor
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers, Mask, MaskCode
 from bayesfed.errors import ArgumentError, WireError, complain
-from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
 Singles = NDArray[np.float32]
 Reals = NDArray[np.float64]
 LARGEST = float(np.finfo(np.float32).max)
 SMALLEST = 2.0**-149
+_PART = 1 << 15  # entries at a time: the temporaries stay in the cache
 
 
 def entries(leaf: Tensor, where: str) -> Singles:
@@ -44,6 +45,19 @@ def tensor(values: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.clip(values, -LARGEST, LARGEST).astype(np.float32)).reshape(shape)
 
 
+def parts(count: int) -> Iterator[slice]:
+    """Cut `count` entries into parts small enough that what is made of one stays in the cache."""
+    return (slice(start, min(start + _PART, count)) for start in range(0, count, _PART))
+
+
+def assembled(work: Callable[[slice], NDArray[Any]], count: int, shape: tuple[int, ...]) -> Tensor:
+    """Return `tensor` of the entries that `work` makes part by part, in order; the first `count` of them."""
+    result = np.empty(count, np.float32)
+    for part in parts(count):
+        np.clip(work(part), -LARGEST, LARGEST, out=result[part], casting="same_kind")
+    return torch.from_numpy(result).reshape(shape)
+
+
 def rounding(peak: float) -> float:
     """Return the largest error of storing a number of magnitude `peak` as float32 (half a unit in the last place)."""
     return 2.0**-24 * peak + SMALLEST / 2
@@ -51,19 +65,18 @@ def rounding(peak: float) -> float:
 
 def peak(values: NDArray[Any]) -> float:
     """Return the largest magnitude; 0 where there is nothing."""
-    return float(np.abs(values).max(initial=0.0))
+    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
 
 
 def energy(values: NDArray[Any]) -> float:
-    """Return the sum of squares, in float64."""
-    wide = values.astype(np.float64)
-    return float(wide @ wide)
+    """Return the sum of squares, in float64; not by BLAS, whose sums depend on how many threads it takes."""
+    return math.fsum(float(np.square(values[part], dtype=np.float64).sum()) for part in parts(len(values)))
 
 
-def round_either_way(ratios: Reals, key: Key) -> Integers:
+def round_either_way(ratios: Reals, random: np.random.Generator) -> Integers:
     """Round each number up with the probability of its fraction and down otherwise, so that the mean over keys is the number."""
     down = np.floor(ratios)
-    return np.asarray(down + (key.numpy().random(ratios.shape) < ratios - down), np.int64)
+    return np.asarray(down + (random.random(ratios.shape) < ratios - down), np.int64)
 
 
 def grid_places(magnitudes: NDArray[Any], span: float | Reals, levels: int) -> Reals:

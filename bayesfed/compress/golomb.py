@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.bits import HIGHEST, damaged, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.bits import HIGHEST, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
 from bayesfed.errors import WireError, complain
@@ -28,7 +28,7 @@ class Golomb:
         """Append them; the count is not written."""
         require_counts("Golomb", values)
         if len(values):
-            k, _ = _best(values)
+            k, _ = _best(values, once(values))
             out.byte(k)
             write_unary(values >> k, out)
             pack((values & (1 << k) - 1).view(np.uint64), k, out)
@@ -48,12 +48,17 @@ class Golomb:
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the exact length; infinite if one is negative."""
-        if not len(values):
+        return self.counted_bits(values, once(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        if not len(symbols):
             return 0.0
-        if values.min() < 0:
+        if symbols.min() < 0:
             return math.inf
-        k, total = _best(values)
-        return float(8 + unary_bits(total + len(values)) + whole(k * len(values)))
+        k, total = _best(symbols, counts)
+        count = int(counts.sum())
+        return float(8 + unary_bits(total + count) + whole(k * count))
 
 
 def require_counts(where: str, values: Integers) -> None:
@@ -62,20 +67,20 @@ def require_counts(where: str, values: Integers) -> None:
         raise WireError(complain(where, expected="integers >= 0", actual=values.min(), hint=f"Signed({where}())"))
 
 
-def _best(values: Integers) -> tuple[int, int]:
-    """Return the best parameter and the sum of its quotients.
+def _best(symbols: Integers, counts: Integers) -> tuple[int, int]:
+    """Return the best parameter and the sum of its quotients, given how often each number occurs.
 
     A further bit in k costs a bit a value and saves D(k), the sum of ceil((x >> k) / 2), which falls with k: the best is the
     first k with D(k) <= n, and its quotients sum to at most 2 D(k).
     """
-    count = len(values)
+    count = int(counts.sum())
     # Below this the greatest value alone saves more than n, and above it no sum overflows.
-    k = max(0, int(values.max()).bit_length() - count.bit_length() - 1)
-    quotients = values >> k
-    total = int(quotients.sum())
+    k = max(0, int(symbols.max()).bit_length() - count.bit_length() - 1)
+    quotients = symbols >> k
+    total = int(quotients @ counts)
     while True:
         quotients >>= 1
-        half = int(quotients.sum())
+        half = int(quotients @ counts)
         if total - half <= count:
             return k, total
         k, total = k + 1, half

@@ -13,7 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.bits import HIGHEST, Unsigned, damaged, pack, read_signed, take_bits, unzigzag, varint_bits, whole, write_signed, zigzag
+from bayesfed.compress.bits import (
+    HIGHEST,
+    Unsigned,
+    damaged,
+    pack,
+    read_signed,
+    signed_bits,
+    take_bits,
+    unzigzag,
+    varint_bits,
+    whole,
+    write_signed,
+    zigzag,
+)
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.golomb import Golomb
 from bayesfed.compress.leaf import Integers
@@ -71,15 +84,19 @@ class Huffman:
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the exact length; infinite if there are too many symbols."""
-        if not len(values):
+        return self.counted_bits(*histogram(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence with this histogram."""
+        if not len(symbols):
             return 0.0
-        symbols, counts = histogram(values)
         if not is_alphabet(symbols):
             return math.inf
-        table, lengths = Writer(), code_lengths(counts)
-        _write_table(symbols, lengths, table)
-        total = int(lengths @ counts)
-        return float(8 * len(table.bytes()) + (varint_bits(total) + whole(total) if total else 0))
+        lengths = code_lengths(counts)
+        total, table = int(lengths @ counts), alphabet_bits(symbols)
+        if total:
+            table += Golomb().predicted_bits(zigzag(np.diff(lengths, prepend=0))) + varint_bits(total)
+        return table + whole(total)
 
 
 def code_lengths(counts: Integers) -> Integers:
@@ -87,7 +104,8 @@ def code_lengths(counts: Integers) -> Integers:
     order = np.argsort(counts, kind="stable")
     leaves = counts[order]
     merged, origins = leaves[:0], []
-    for _ in range(LONGEST):
+    # No best code for n symbols has a longer codeword than n - 1 bits.
+    for _ in range(min(LONGEST, len(counts) - 1)):
         # Lightest first, each a symbol or a package: two neighbours of the level before.
         packages = merged[: len(merged) // 2 * 2].reshape(-1, 2).sum(1)
         both = np.concatenate([leaves, packages])
@@ -104,6 +122,8 @@ def code_lengths(counts: Integers) -> Integers:
 
 def histogram(values: Integers) -> tuple[Integers, Integers]:
     """Return the integers that occur, rising, and how often each does."""
+    if not len(values):
+        return values, values
     least, span = int(values.min()), int(values.max()) - int(values.min())
     if span > 4 * len(values) + 1024:
         symbols, counts = np.unique(values, return_counts=True)
@@ -113,14 +133,14 @@ def histogram(values: Integers) -> tuple[Integers, Integers]:
     return places + least, dense[places].astype(np.int64)
 
 
-def rank(values: Integers, symbols: Integers) -> Integers:
+def rank(values: Integers, symbols: Integers) -> NDArray[np.int32]:
     """Return the place of each value among the rising symbols."""
     least, span = symbols[0], int(symbols[-1]) - int(symbols[0])
     if span > 4 * len(values) + 1024:
-        return np.searchsorted(symbols, values).astype(np.int64)
-    places = np.zeros(span + 1, np.int64)
+        return np.searchsorted(symbols, values).astype(np.int32)
+    places = np.zeros(span + 1, np.int32)
     places[symbols - least] = np.arange(len(symbols))
-    ranks: Integers = places[values - least]
+    ranks: NDArray[np.int32] = places[values - least]
     return ranks
 
 
@@ -139,6 +159,12 @@ def write_alphabet(symbols: Integers, out: Writer) -> None:
     write_signed(int(symbols[0]), out)
     if not dense:
         Golomb().write(gaps, out)
+
+
+def alphabet_bits(symbols: Integers) -> float:
+    """Return the length of `write_alphabet`."""
+    gaps = np.diff(symbols) - 1
+    return varint_bits(2 * len(symbols) + 1) + signed_bits(int(symbols[0])) + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
 
 
 def read_alphabet(source: Reader, count: int) -> Integers:

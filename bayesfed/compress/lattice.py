@@ -23,11 +23,13 @@ from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.cells import CELLS, Cell
-from bayesfed.compress.entries import LARGEST, SMALLEST, Reals, Singles, check_range, energy, entries, peak, rounding, tensor
+from bayesfed.compress.entries import LARGEST, SMALLEST, Reals, Singles, assembled, check_range, energy, entries, parts, peak, rounding, tensor
 from bayesfed.compress.leaf import IntegerCode, Integers
 from bayesfed.compress.symbols import Cheapest
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
+
+_LARGE = 1 << 14  # coordinates from which the heads of several streams are nothing
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Lattice:
     dimension
         1 (integers), 2 (hexagonal, G smaller by 3.8 %) or 8 (E8, by 14 %).
     code
-        Code of the points' integer coordinates: one sequence, or several that `Cell.streams` tells apart, whichever is predicted
-        to be shorter.
+        Code of the points' integer coordinates: several sequences that `Cell.streams` tells apart or, in a small leaf, one, whichever
+        is predicted to be shorter.
 
     Raises
     ------
@@ -93,10 +95,13 @@ class Lattice:
         spacing = self._spacing(flat)
         out.f32(spacing)
         if spacing:
-            padded = np.zeros(self._padded(len(flat)))
-            padded[: len(flat)] = flat
-            moved = padded.reshape(-1, self.dimension) / spacing + self._dither(len(flat), key)
-            self._write_points(self._cell.nearest(moved), out)
+            random = key.child("dither").numpy()
+            points = np.pad(flat, (0, self._padded(len(flat)) - len(flat))).reshape(-1, self.dimension)
+            coordinates = self._empty(len(points))
+            for part in parts(len(points)):
+                moved = points[part].astype(np.float64) / spacing
+                coordinates[part] = self._cell.nearest(moved + self._cell.uniform(len(moved), random))
+            self._write_points(coordinates, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
         """Take them back and subtract the dither."""
@@ -108,8 +113,14 @@ class Lattice:
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
         coordinates = self._read_points(source, self._padded(count))
         check_range(coordinates.reshape(-1), -most, most)
-        moved = self._cell.points(coordinates) - self._dither(count, key)
-        return tensor(moved.reshape(-1)[:count] * spacing, shape)
+        random = key.child("dither").numpy()
+
+        def points(part: slice) -> Reals:
+            integers = coordinates[part.start // self.dimension : -(-part.stop // self.dimension)]
+            moved = self._cell.points(integers) - self._cell.uniform(len(integers), random)
+            return moved.reshape(-1)[: part.stop - part.start] * spacing
+
+        return assembled(points, count, shape)
 
     def bound(self, leaf: Tensor) -> float:
         """Return the largest coordinate in the cell, in units of the entries, and the rounding of the result to float32."""
@@ -124,7 +135,6 @@ class Lattice:
         return len(flat) * (spacing**2 * self._cell.moment + rounding(peak(flat) + spacing * self._cell.reach) ** 2) if spacing else 0.0
 
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
-        together = [coordinates.reshape(-1)]
         streams: list[Integers] = []
 
         def collect(values: Integers) -> Integers:
@@ -133,13 +143,14 @@ class Lattice:
 
         self._cell.streams(coordinates, collect)
         # In a small leaf the heads of several streams can cost more than they save.
-        apart = self._bits(streams) < self._bits(together) if self.dimension > 1 else False
-        out.byte(apart)
-        for values in streams if apart else together:
+        if self.dimension == 1 or (coordinates.size < _LARGE and self._bits([coordinates.reshape(-1)]) <= self._bits(streams)):
+            streams = [coordinates.reshape(-1)]
+        out.byte(len(streams) > 1)
+        for values in streams:
             self.code.write(values, out)
 
     def _read_points(self, source: Reader, count: int) -> Integers:
-        coordinates = np.zeros((count // self.dimension, self.dimension), np.int64)
+        coordinates = self._empty(count // self.dimension)
         if source.varint(1):
             self._cell.streams(coordinates, lambda values: self.code.read(source, len(values)))
         else:
@@ -156,8 +167,9 @@ class Lattice:
     def _padded(self, count: int) -> int:
         return -(-count // self.dimension) * self.dimension
 
-    def _dither(self, count: int, key: Key) -> Reals:
-        return self._cell.uniform(self._padded(count) // self.dimension, key.child("dither").numpy())
+    def _empty(self, count: int) -> Integers:
+        # A column of coordinates together: that is how the streams take them.
+        return np.zeros((count, self.dimension), np.int64, order="F")
 
     def _spacing(self, flat: Singles) -> float:
         size = math.sqrt(energy(flat) / max(len(flat), 1))

@@ -13,7 +13,7 @@ from bayesfed.compress.clusters import ClusterMask
 from bayesfed.compress.contexts import ContextMask
 from bayesfed.compress.leaf import Mask, MaskCode
 from bayesfed.compress.runs import PlainMask, RunMask, require_matrix
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, complain
 
 _EVEN = 2  # masks that are the same everywhere: all zeros, all ones
 
@@ -22,9 +22,6 @@ _EVEN = 2  # masks that are the same everywhere: all zeros, all ones
 class CheapestMask:
     """Try codes and keep the shortest result.
 
-    A code whose optional package is not installed is passed over in writing; a message written with it cannot be read without it
-    (`MissingExtraError`).
-
     Layout: one byte, 0 for all zeros, 1 for all ones, else 2 and the place of the code in `codes`; then what the code wrote. A mask
     without entries is nothing.
 
@@ -32,6 +29,13 @@ class CheapestMask:
     ----------
     codes
         The codes, at least one and at most 254; sender and receiver have the same.
+
+    Raises
+    ------
+    ArgumentError
+        If there are too few or too many codes.
+    MissingExtraError
+        On writing or reading without the package that a code needs: what is sent does not depend on what is installed.
     """
 
     codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())
@@ -48,20 +52,14 @@ class CheapestMask:
         if mask.all() or not mask.any():
             out.byte(int(mask[0, 0]))
             return
-        best, kept, missing = b"", math.inf, None
+        best, kept = b"", math.inf
         for number, code in enumerate(self.codes):
             if 8 * kept <= _least_bits(code, mask):
                 continue
             trial = Writer()
-            try:
-                code.write(mask, trial)
-            except MissingExtraError as problem:
-                missing = problem
-                continue
+            code.write(mask, trial)
             if len(part := trial.bytes()) < kept:
                 best, kept = bytes([_EVEN + number]) + part, len(part)
-        if not best and missing is not None:
-            raise missing
         out.raw(best)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:

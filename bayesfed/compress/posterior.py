@@ -10,19 +10,21 @@ An sd a weight is coded on a grid of its logarithm; an error e there costs about
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.compress.coded import Coded
+from bayesfed.compress.entries import Reals, parts, peak
 from bayesfed.compress.floats import Float
 from bayesfed.compress.wire import Meta
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, is_finite
 
 MEAN, SD = ".mean", "sd"
 # Grid numbers beyond this would not be exact in float64, nor worth sending.
@@ -59,30 +61,29 @@ class PosteriorGrid:
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Round sds, then means with the sds as the receiver will see them."""
-        result, spreads = dict(tree), self._spreads(tree)
+        result, spreads = dict(tree), _spreads(tree)
         for name in spreads:
-            leaf = tree[name].detach()
-            if not bool(((leaf > 0) & torch.isfinite(leaf)).all()):
+            if not _positive(tree[name]):
                 raise WireError(complain(f"leaf {name!r}", expected="finite standard deviations above 0", actual="others", hint="a smaller step"))
-            if leaf.numel() > 1:
-                result[name] = _codes(leaf.double().log() / self._log_step, key.child("dither", name), name)
+            if tree[name].numel() > 1:
+                result[name] = _codes(tree[name].detach().double().log(), np.array([self._log_step]), key.child("dither", name), name)
         seen = self._seen(result, spreads, key)
         for name in _means(tree):
-            step = self._steps(name, tree[name], seen)
-            result[name] = _codes(tree[name].detach().double() / step, key.child("dither", name), name)
+            result[name] = _codes(tree[name], self._steps(name, tree[name], seen), key.child("dither", name), name)
         return self.inner.encode(result, meta, key.child("inner"))
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Undo it."""
         tree, meta = self.inner.decode(message, key.child("inner"))
-        result = dict(tree)
-        seen = self._seen(tree, self._spreads(tree), key)
-        result |= {name: leaf.float() for name, leaf in seen.items()}
+        seen = self._seen(tree, _spreads(tree), key)
+        result = tree | {name: leaf.float() for name, leaf in seen.items()}
         for name in _means(tree):
-            step = self._steps(name, tree[name], seen)
-            result[name] = (_values(tree[name], key.child("dither", name), name) * step).float()
-        for name in (*seen, *_means(tree)):
-            if not bool(result[name].isfinite().all()):
+            steps, mean = self._steps(name, tree[name], seen), np.empty(tree[name].numel(), np.float32)
+            with np.errstate(over="ignore"):
+                for part, values in _values(tree[name], key.child("dither", name), name):
+                    mean[part] = values * _of(steps, part)
+            result[name] = torch.from_numpy(mean).reshape(tree[name].shape)
+            if not is_finite(result[name]):
                 raise WireError(complain(f"leaf {name!r}", expected="finite values", actual="others", hint="sending it again"))
         return result, meta
 
@@ -90,32 +91,39 @@ class PosteriorGrid:
     def _log_step(self) -> float:
         return math.sqrt(12 * self.nats)
 
-    def _spreads(self, tree: Mapping[str, Tensor]) -> list[str]:
-        found = {_spread_of(name, tree) for name in _means(tree)}
-        return sorted(found)
-
     def _seen(self, coded: Mapping[str, Tensor], spreads: list[str], key: Key) -> Tree:
         """Return sds as the receiver sees them, float64."""
         seen: Tree = {}
         for name in spreads:
-            leaf = coded[name]
+            leaf = coded[name].detach().cpu()
             if leaf.is_floating_point() != (leaf.numel() <= 1):
                 raise WireError(complain(f"leaf {name!r}", expected="one sd as a float, or grid numbers", actual=leaf.dtype, hint="sending it again"))
-            values = leaf.float().double() if leaf.is_floating_point() else (_values(leaf, key.child("dither", name), name) * self._log_step).exp()
-            if not bool(((values > 0) & torch.isfinite(values)).all()):
+            if leaf.is_floating_point():
+                sd = leaf.float().double()
+            else:
+                sd = torch.empty(leaf.shape, dtype=torch.float64)
+                flat = sd.reshape(-1).numpy()
+                with np.errstate(over="ignore"):
+                    for part, values in _values(leaf, key.child("dither", name), name):
+                        flat[part] = np.exp(values * self._log_step)
+            if not _positive(sd):
                 raise WireError(complain(f"leaf {name!r}", expected="finite values above 0", actual="others", hint="sending it again"))
-            seen[name] = values
+            seen[name] = sd
         return seen
 
-    def _steps(self, name: str, leaf: Tensor, seen: Tree) -> Tensor:
+    def _steps(self, name: str, leaf: Tensor, seen: Tree) -> Reals:
         sd = seen[_spread_of(name, seen)]
-        if sd.numel() > 1 and sd.shape != leaf.shape:
+        if sd.numel() != 1 and sd.shape != leaf.shape:
             raise WireError(complain(f"leaf {name!r}", expected=f"shape {tuple(sd.shape)}", actual=tuple(leaf.shape), hint="sending it again"))
-        return sd.reshape(()) * math.sqrt(24 * self.nats) if sd.numel() == 1 else sd * math.sqrt(24 * self.nats)
+        return sd.reshape(-1).numpy() * math.sqrt(24 * self.nats)
 
 
 def _means(tree: Mapping[str, Tensor]) -> list[str]:
     return [name for name in tree if name.endswith(MEAN)]
+
+
+def _spreads(tree: Mapping[str, Tensor]) -> list[str]:
+    return sorted({_spread_of(name, tree) for name in _means(tree)})
 
 
 def _spread_of(name: str, tree: Mapping[str, Tensor]) -> str:
@@ -128,21 +136,40 @@ def _spread_of(name: str, tree: Mapping[str, Tensor]) -> str:
     )
 
 
-def _dither(like: Tensor, key: Key) -> Tensor:
-    # Made on the CPU, so that both ends draw the same numbers whatever their devices.
-    return (torch.rand(like.shape, generator=key.generator(), dtype=torch.float64) - 0.5).to(like.device)
+def _positive(leaf: Tensor) -> bool:
+    """Say whether all are above 0 and finite, as float32 too."""
+    if not leaf.numel():
+        return True
+    low, high = leaf.detach().aminmax()
+    return float(low.float()) > 0 and math.isfinite(high.float())
 
 
-def _codes(scaled: Tensor, key: Key, name: str) -> Tensor:
-    numbers = (scaled + _dither(scaled, key)).round()
-    if numbers.numel() and not bool((numbers.abs() <= LARGEST).all()):
-        raise WireError(
-            complain(f"leaf {name!r}", expected=f"values within {LARGEST:g} grid steps", actual="larger ones or NaN", hint="a smaller step")
-        )
-    return numbers.long()
+def _of(steps: Reals, part: slice) -> Reals:
+    return steps if len(steps) == 1 else steps[part]
 
 
-def _values(codes: Tensor, key: Key, name: str) -> Tensor:
+def _dither(count: int, random: np.random.Generator) -> Reals:
+    return random.random(count) - 0.5
+
+
+def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
+    flat, random = leaf.detach().cpu().reshape(-1), key.numpy()
+    result = np.empty(len(flat), np.int64)
+    for part in parts(len(flat)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = flat[part].double().numpy() / _of(steps, part)
+            numbers = np.rint(scaled + _dither(len(scaled), random))
+        if not peak(numbers) <= LARGEST:
+            raise WireError(
+                complain(f"leaf {name!r}", expected=f"values within {LARGEST:g} grid steps", actual="larger ones or NaN", hint="a smaller step")
+            )
+        result[part] = numbers
+    return torch.from_numpy(result).reshape(leaf.shape)
+
+
+def _values(codes: Tensor, key: Key, name: str) -> Iterator[tuple[slice, Reals]]:
+    """Yield grid numbers less their dither, part by part."""
     if codes.dtype is not torch.int64:
         raise WireError(complain(f"leaf {name!r}", expected="grid numbers", actual=codes.dtype, hint="a message of this codec"))
-    return codes.double() - _dither(codes, key)
+    flat, random = codes.reshape(-1).numpy(), key.numpy()
+    return ((part, flat[part] - _dither(part.stop - part.start, random)) for part in parts(len(flat)))

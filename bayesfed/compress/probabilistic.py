@@ -97,7 +97,7 @@ class Probabilistic:
         out.f32(low)
         out.f32(high)
         values = flat[active]
-        index = round_either_way(self._places(values, low, high), key.child("rounding"))
+        index = round_either_way(self._places(values, low, high), key.child("rounding").numpy())
         self.code.write(np.where(values < 0, -1 - index, 1 + index), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:

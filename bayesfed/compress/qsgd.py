@@ -17,10 +17,12 @@ from bayesfed.compress.entries import (
     LARGEST,
     Reals,
     Singles,
+    assembled,
     check_levels,
     check_range,
     entries,
     grid_places,
+    parts,
     peak,
     read_singles,
     round_either_way,
@@ -85,8 +87,12 @@ class Qsgd:
         norms = self._norms(flat)
         write_singles(norms, out)
         if norms.any():
-            level = round_either_way(self._places(flat, norms), key.child("rounding"))
-            self.code.write(np.where(flat < 0, -level, level), out)
+            random, each = key.child("rounding").numpy(), self._each(norms, len(flat))
+            signed = np.empty(len(flat), np.int64)
+            for part in parts(len(flat)):
+                level = round_either_way(self._places(flat[part], each[part]), random)
+                signed[part] = np.where(flat[part] < 0, -level, level)
+            self.code.write(signed, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
         """Take them back."""
@@ -94,8 +100,8 @@ class Qsgd:
         norms = read_singles(source, len(self._starts(count)), low=0.0)
         if not norms.any():
             return tensor(np.zeros(count), shape)
-        signed = check_range(self.code.read(source, count), -self.levels, self.levels)
-        return tensor(signed * (self._each(norms, count) / self.levels), shape)
+        signed, each = check_range(self.code.read(source, count), -self.levels, self.levels), self._each(norms, count)
+        return assembled(lambda part: signed[part] * (each[part].astype(np.float64) / self.levels), count, shape)
 
     def bound(self, leaf: Tensor) -> float:
         """Return one step of the bucket with the largest norm, ``norm / s``, and the rounding of the result to float32."""
@@ -112,8 +118,9 @@ class Qsgd:
         norms = self._norms(flat)
         if not norms.any():
             return 0.0
-        steps = self._each(norms, len(flat)) / self.levels
-        return float((steps**2 * spread(self._places(flat, norms))).sum()) + len(flat) * rounding(peak(norms)) ** 2
+        each = self._each(norms, len(flat))
+        steps = each.astype(np.float64) / self.levels
+        return float((steps**2 * spread(self._places(flat, each))).sum()) + len(flat) * rounding(peak(norms)) ** 2
 
     def _starts(self, count: int) -> Integers:
         return np.arange(0, count, self.bucket or max(count, 1))
@@ -130,12 +137,11 @@ class Qsgd:
             raise WireError(complain("Qsgd", expected="a norm float32 can hold", actual=f"{norms.max():g}", hint="norm='max' or a bucket"))
         return norms.astype(np.float32)
 
-    def _each(self, norms: Singles, count: int) -> Reals:
-        return np.repeat(norms.astype(np.float64), min(self.bucket or count, count))[:count] if count else np.empty(0)
+    def _each(self, norms: Singles, count: int) -> Singles:
+        return np.repeat(norms, min(self.bucket or count, count))[:count] if count else norms
 
-    def _places(self, flat: Singles, norms: Singles) -> Reals:
-        each = self._each(norms, len(flat))
-        return grid_places(np.abs(flat), np.where(each > 0, each, 1.0), self.levels)
+    def _places(self, flat: Singles, each: Singles) -> Reals:
+        return grid_places(np.abs(flat), np.where(each > 0, each, 1.0).astype(np.float64), self.levels)
 
 
 FedPaqQuantiser = Qsgd

@@ -14,7 +14,6 @@ its words with integers alone; versions 0.4.2 and 0.5.0 write the same ones.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from dataclasses import dataclass
 from types import ModuleType
@@ -27,13 +26,14 @@ from bayesfed.compress import bits
 from bayesfed.compress.bits import Unsigned, bit_length, damaged, pack, unpack, unzigzag, zigzag
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.huffman import histogram, is_alphabet, rank, read_alphabet, write_alphabet
+from bayesfed.compress.huffman import alphabet_bits, histogram, is_alphabet, rank, read_alphabet, write_alphabet
 from bayesfed.compress.leaf import Integers
 from bayesfed.errors import MissingExtraError
 
 PRECISION = 24
 _LEADING = (0, 1, 2, 3, 4, 6, 8)
 _MOST_TRIED = 1 << 14  # distinct integers that a choice is made from
+_SMALL_TABLE = 128.0  # bits
 _CHUNK = 1 << 20  # symbols decoded at a time
 
 
@@ -63,7 +63,7 @@ class Range:
             frequencies, kept = _rounded(counts)
             _write_model(frequencies, kept, out)
             encoder = coder.stream.queue.RangeEncoder()
-            encoder.encode(rank(tokens, symbols).astype(np.int32), _model(coder, _weights(frequencies)))
+            encoder.encode(rank(tokens, symbols), _model(coder, _weights(frequencies)))
             words = encoder.get_compressed()
             out.varint(len(words))
             out.raw(words.astype("<u4").tobytes())
@@ -87,24 +87,24 @@ class Range:
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the length to within two words and the coder's roundings, some millionths."""
-        if importlib.util.find_spec("constriction") is None:
+        return self.counted_bits(*histogram(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence with this histogram."""
+        if not _is_installed():
             return math.inf
-        if not len(values):
+        if not len(symbols):
             return 0.0
-        symbols, counts = histogram(values)
         split = _choose(symbols, counts)
         low = 0 if split is None else int(split.widths(split.tokens(symbols)) @ counts)
         if split is not None:
             symbols, counts = _merged(split.tokens(symbols), counts)
-        head = Writer()
-        _write_head(split, symbols, head)
-        coded = 0.0
+        total = 8 + (0 if split is None else bits.signed_bits(split.centre)) + alphabet_bits(symbols) + bits.whole(low)
         if len(symbols) > 1:
             frequencies, kept = _rounded(counts)
-            _write_model(frequencies, kept, head)
             coded = _cross_entropy(counts, frequencies) + 32
-            coded += bits.varint_bits(int(coded) // 32)
-        return 8.0 * len(head.bytes()) + coded + bits.whole(low)
+            total += _model_bits(frequencies, kept) + bits.varint_bits(int(coded) // 32) + coded
+        return total
 
 
 @dataclass(frozen=True)
@@ -146,24 +146,36 @@ class _Split:
 
 
 def _choose(symbols: Integers, counts: Integers) -> _Split | None:
-    best, length = None, _estimate(symbols, counts) if is_alphabet(symbols) else math.inf
+    best, length = None, math.inf
+    if is_alphabet(symbols):
+        table, length = _table(symbols, counts), _entropy(counts)
+        # A split saves less than the table: a small one is not worth the search.
+        if table < max(_SMALL_TABLE, length / 1000):
+            return None
+        length += table
     centres = {int(symbols[0]), int(symbols[np.searchsorted(counts.cumsum(), counts.sum() // 2)])}
     step = -(-len(symbols) // _MOST_TRIED)
     few, often = symbols[::step], counts[::step]
-    for split in (_Split(leading, centre) for centre in sorted(centres) for leading in _LEADING):
+    span = int(symbols[-1]) - int(symbols[0])
+    # With so many leading bits that none is left over, tokens would be the integers themselves.
+    for split in (_Split(leading, centre) for centre in sorted(centres) for leading in _LEADING if 2 << leading <= span):
         tokens = split.tokens(few)
-        trial = step * float(split.widths(tokens) @ often) + _estimate(*_merged(tokens, often), step)
+        merged = _merged(tokens, often)
+        trial = step * (float(split.widths(tokens) @ often) + _entropy(merged[1])) + _table(*merged)
         if trial < length:
             best, length = split, trial
     return best
 
 
-def _estimate(symbols: Integers, counts: Integers, scale: float = 1.0) -> float:
-    """Return about what direct coding takes."""
-    total = counts.sum()
-    entropy = float(counts @ np.log2(total / counts)) * scale
-    table = Golomb().predicted_bits(np.diff(symbols) - 1) + Golomb().predicted_bits(zigzag(np.diff(_exponents(counts))))
-    return entropy + table + 3 * len(symbols)
+def _entropy(counts: Integers) -> float:
+    """Return the empirical entropy of the sequence, in bits."""
+    return float(counts @ np.log2(counts.sum() / counts))
+
+
+def _table(symbols: Integers, counts: Integers) -> float:
+    """Return about what the alphabet and the model take."""
+    gaps, differences = np.diff(symbols) - 1, zigzag(np.diff(_exponents(counts)))
+    return Golomb().predicted_bits(gaps) + Golomb().predicted_bits(differences) + 3 * len(symbols)
 
 
 def _merged(tokens: Integers, counts: Integers) -> tuple[Integers, Integers]:
@@ -183,13 +195,16 @@ def _rounded(counts: Integers) -> tuple[Integers, int]:
     # Rounding up adds at most half: the sum stays below 2**24.
     counts = np.maximum(counts >> max(0, int(counts.sum()).bit_length() - PRECISION + 2), 1)
     exponents = _exponents(counts)
-    trials = []
+    best, least = (counts, 0), math.inf
     for kept in range(min(int(exponents.max()), 10)):
         dropped = np.maximum(exponents - 1 - kept, 0)
         frequencies = counts + (1 << dropped >> 1) >> dropped << dropped
-        trials.append((_cross_entropy(counts, frequencies) + float(np.minimum(exponents - 1, kept).sum()), kept, frequencies))
-    _, kept, frequencies = min(trials, key=lambda trial: trial[:2])
-    return frequencies, kept
+        trial = _cross_entropy(counts, frequencies) + float(np.minimum(exponents - 1, kept).sum())
+        # Every further bit is worth less than the one before.
+        if trial >= least:
+            break
+        best, least = (frequencies, kept), trial
+    return best
 
 
 def _cross_entropy(counts: Integers, frequencies: Integers) -> float:
@@ -250,6 +265,12 @@ def _write_model(frequencies: Integers, kept: int, out: Writer) -> None:
     pack(((frequencies >> exponents - 1 - widths) ^ (1 << widths)).view(np.uint64), widths, out)
 
 
+def _model_bits(frequencies: Integers, kept: int) -> float:
+    """Return the length of `_write_model`."""
+    exponents = _exponents(frequencies)
+    return 8 + Golomb().predicted_bits(zigzag(np.diff(exponents, prepend=0))) + bits.whole(int(np.minimum(exponents - 1, kept).sum()))
+
+
 def _read_model(source: Reader, size: int) -> Integers:
     kept = source.byte()
     exponents = unzigzag(Golomb().read(source, size)).cumsum()
@@ -260,6 +281,13 @@ def _read_model(source: Reader, size: int) -> Integers:
     if int(frequencies.sum()) > 1 << PRECISION:
         raise damaged("Range", f"frequencies that sum to at most {1 << PRECISION}", frequencies.sum())
     return frequencies
+
+
+def _is_installed() -> bool:
+    try:
+        return bool(_constriction())
+    except MissingExtraError:
+        return False
 
 
 def _constriction() -> ModuleType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -11,12 +12,20 @@ from bayesfed.compress.bits import Fixed, damaged, unzigzag, zigzag
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.elias import EliasDelta, EliasGamma
 from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.huffman import Huffman
+from bayesfed.compress.huffman import Huffman, histogram
 from bayesfed.compress.leaf import IntegerCode, Integers
 from bayesfed.compress.ranges import Range
 from bayesfed.errors import ArgumentError, WireError, complain
 
 _LIMIT = 1 << 62
+
+
+class Counted(IntegerCode, Protocol):
+    """A code whose length depends on how often each integer occurs and on nothing else."""
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence with this histogram: rising integers, and how often each occurs."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,17 @@ class Signed:
         """Return the code's prediction; infinite for an integer that is refused."""
         return math.inf if _too_large(values) else self.code.predicted_bits(zigzag(values))
 
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return the code's prediction for a histogram; the code must be `Counted`."""
+        if _too_large(symbols):
+            return math.inf
+        folded = zigzag(symbols)
+        order = np.argsort(folded)
+        return cast(Counted, self.code).counted_bits(folded[order], counts[order])
+
 
 # The format: a code's tag is its place here. Append only.
-STANDARD: tuple[IntegerCode, ...] = (
+STANDARD: tuple[Counted, ...] = (
     Fixed(),
     Golomb(),
     Signed(Golomb()),
@@ -93,7 +110,7 @@ class Cheapest:
         If there is no code, or one without a tag.
     """
 
-    codes: tuple[IntegerCode, ...] = STANDARD
+    codes: tuple[Counted, ...] = STANDARD
 
     def __post_init__(self) -> None:
         if not self.codes or any(code not in STANDARD for code in self.codes):
@@ -123,8 +140,10 @@ class Cheapest:
         """Return the least of the predictions, and the tag."""
         return 8 + self._best(values)[0] if len(values) else 0.0
 
-    def _best(self, values: Integers) -> tuple[float, IntegerCode]:
-        return min(((code.predicted_bits(values), code) for code in self.codes), key=lambda pair: pair[0])
+    def _best(self, values: Integers) -> tuple[float, Counted]:
+        # Counting is most of the work of a prediction: it is done once for all of them.
+        symbols, counts = histogram(values)
+        return min(((code.counted_bits(symbols, counts), code) for code in self.codes), key=lambda pair: pair[0])
 
 
 def _too_large(values: Integers) -> bool:

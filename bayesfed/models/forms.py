@@ -5,10 +5,12 @@ once, at its start, and not at each layer. A batch that comes as ``(rows, featur
 takes as it is; only `Csr` copies it.
 
 Cost rule, in dense multiply-adds a row of the batch (measured on one AVX-512 core, float32, in batches of 500 rows and more): an
-active weight of a sparse product costs 4, an entry that is gathered, scattered or transposed 30. So a layer of M units is sparse
-below a density of ``(1 - 30 / M) / 4``. Groups of rows with similar columns, gathered and multiplied tile by tile, were slower than
-the sparse product at every density: a Markov grid this sparse has clusters of one or two weights. Convolutions are never sparse
-products: im2col, and a sum of shifted sparse products, lost to the dense kernel at 2 % already in layers of 16 to 32 channels.
+active weight of a sparse product costs 5 (4 on an idle machine, 6 where the memory is busy), an entry that is gathered, scattered
+or transposed 30. So a layer of M units is sparse below a density of ``(1 - 30 / M) / 5``: 18 % for 256 units.
+
+Not among the forms, because slower: groups of rows with similar columns, gathered and multiplied tile by tile, at every density,
+for a Markov grid this sparse has clusters of one or two weights; convolutions as sparse products, by im2col or as a sum of shifted
+ones, which lose to the dense kernel even at 2 % in layers of 16 to 32 channels.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch.nn import functional
 
 from bayesfed.models.pruned import Layer, constants, resized
 
-SPARSE, MOVE = 4, 30
+SPARSE, MOVE = 5, 30
 
 
 class Dense(nn.Module):

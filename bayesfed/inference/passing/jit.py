@@ -7,6 +7,17 @@ from types import FunctionType
 from typing import Any
 
 import numba
+import torch
+
+
+def _launch_threads() -> None:
+    """Start numba's threads now: where it uses OpenMP that sets the number of torch's, which is put back."""
+    before = torch.get_num_threads()
+    numba.get_num_threads()
+    torch.set_num_threads(before)
+
+
+_launch_threads()
 
 EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
