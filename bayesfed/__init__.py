@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bayesfed.models import Prior as Prior
     from bayesfed.models import alexnet as alexnet
     from bayesfed.models import cnn as cnn
+    from bayesfed.models import compact as compact
     from bayesfed.models import declare as declare
     from bayesfed.models import mlp as mlp
     from bayesfed.models import mobilenet as mobilenet
@@ -81,6 +82,7 @@ _HOME = {
         "Prior",
         "alexnet",
         "cnn",
+        "compact",
         "declare",
         "mlp",
         "mobilenet",

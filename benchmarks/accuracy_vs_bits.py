@@ -25,6 +25,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ from targets import at_least, interleaved
 import bayesfed as bf
 from bayesfed.compress.floats import Float
 from bayesfed.compress.ranges import Range
-from bayesfed.federated import Algorithm, Sampler, cosine, everyone, ramp
+from bayesfed.federated import Algorithm, Model, Sampler, cosine, everyone, ramp
 from bayesfed.inspect import plot_against_bits, save, table
-from bayesfed.models.compact import compact
+from bayesfed.models import compact
 
 # Half-precision floats; their exponents are entropy-coded, for every method alike.
 SIXTEEN = bf.Coded(Float(16, entropy=Range()))
@@ -158,10 +159,10 @@ def report(task: Settings, runs: Sequence[Finished], methods: Sequence[str], tes
     rows: list[list[str | float | int]] = []
     for run in runs:
         parameters, net = load_file(run.model), network(task, bf.Key(run.seed, "net"))
-        dense = lambda net=net, parameters=parameters: torch.func.functional_call(net, parameters, (test.inputs[:3000],))  # noqa: E731
-        small = compact(net, parameters, sample=test.inputs[:3000])
+        samples, dense = test.inputs[:3000], Model(net, parameters)
+        small = compact(net, parameters, sample=samples)
         with torch.no_grad():
-            seconds = interleaved({"dense": dense, "compact": lambda small=small: small(test.inputs[:3000])}, 7)
+            seconds = interleaved({"dense": partial(dense, samples), "compact": partial(small, samples)}, 7)
         weights = [leaf for leaf in parameters.values() if leaf.ndim > 1]
         left = 100 * sum(int((leaf != 0).sum()) for leaf in weights) / sum(leaf.numel() for leaf in weights)
         times = [1e3 * statistics.median(values) for values in seconds.values()]
@@ -204,6 +205,11 @@ def targets(runs: Sequence[Finished], seed: int) -> list[bool]:
                 end = run.curve[-1][0]
                 text = f"{ours} above {peer}, smallest gap in points from {start:.0f} to {end:.0f} MB, seed {seed}"
                 met.append(at_least(text, gap, 0.0))
+                best = within(run.curve, float("inf"))
+                beyond = reached(found[peer].curve, best + 1e-9)
+                final = within(found[peer].curve, float("inf"))
+                later = f"passes it at {beyond:.0f} MB and ends at {100 * final:.2f} %" if beyond else f"ends at {100 * final:.2f} %"
+                print(f"  it has {100 * best:.2f} % then; {peer}, with more than that, {later}")
         if "FedPAQ" in found:
             goal = within(found["FedPAQ"].curve, float("inf")) - 0.01
             theirs, mine = reached(found["FedPAQ"].curve, goal), reached(run.curve, goal)

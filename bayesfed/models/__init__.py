@@ -2,6 +2,7 @@
 
 from bayesfed.models.belief import Belief, SiteBelief, guide
 from bayesfed.models.clustered import ClusteredSupport
+from bayesfed.models.compaction.compact import compact
 from bayesfed.models.declared import Declared, Site, declare, weight_matrices
 from bayesfed.models.grid import Grid, Link
 from bayesfed.models.ising import Ising
@@ -34,6 +35,7 @@ __all__ = [
     "Transition",
     "alexnet",
     "cnn",
+    "compact",
     "declare",
     "guide",
     "mlp",

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bayesfed.models.pruned import Layer, constants, resized
+from bayesfed.models.compaction.pruned import Layer, constants, resized
 
 SPARSE, MOVE = 5, 30
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.models.pruned import is_layer, is_plain
-from bayesfed.models.rewriting import Rewriter
+from bayesfed.models.compaction.pruned import is_layer, is_plain
+from bayesfed.models.compaction.rewriting import Rewriter
 from bayesfed.trees import check, parameters, shapes
 
 
@@ -55,7 +55,7 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
         All parameters of the network by name, finite, with zeros where nothing is active: ``Model.parameters``.
     sample
         Inputs as the network will get them, some hundred rows: every form is timed on them and the quickest taken. Without one,
-        the cost rule of `bayesfed.models.forms` decides.
+        the cost rule of `bayesfed.models.compaction.forms` decides.
 
     Raises
     ------
