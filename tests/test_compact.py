@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
-from bayesfed.models import forms
+from bayesfed.models.compaction import forms
 from bayesfed.models.compaction.compact import compact
 from bayesfed.models.compaction.forms import candidates
 from bayesfed.models.compaction.pruned import ELEMENTWISE
