@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from typing import TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     return type(module) in kinds and not hooked
 
 
-def is_layer(module: nn.Module) -> bool:
+def is_layer(module: nn.Module) -> TypeGuard[Layer]:
     """Say whether a module is a linear layer or an ungrouped convolution that can be rewritten."""
     return is_plain(module, nn.Linear) or (is_plain(module, nn.Conv2d) and getattr(module, "groups", 0) == 1)
 
@@ -95,10 +96,7 @@ def pruned(steps: list[Step]) -> list[Step]:
 
 
 def _layers(steps: list[Step], i: int, j: int) -> tuple[Layer, Layer]:
-    before, after = steps[i][1], steps[j][1]
-    assert isinstance(before, Layer)
-    assert isinstance(after, Layer)
-    return before, after
+    return cast(Layer, steps[i][1]), cast(Layer, steps[j][1])
 
 
 def _by_unit(before: Layer, after: Layer) -> Tensor:

@@ -113,9 +113,8 @@ class Rewriter:
         # Dense products are no quicker in chunks.
         return Chain(built, width, rows if any(isinstance(form, Csr) for form in built) else sys.maxsize)
 
-    def form(self, name: str, layer: nn.Module, size: torch.Size, batch: Tensor | None, is_turned: bool) -> nn.Module:
+    def form(self, name: str, layer: Layer, size: torch.Size, batch: Tensor | None, is_turned: bool) -> nn.Module:
         """Return the form of one layer, the quickest on a batch or else the cheapest by the rule, and note it."""
-        assert isinstance(layer, Layer)
         ways = candidates(layer, is_turned)
         if batch is None or not batch.numel():
             choice = min(ways, key=lambda way: ways[way][0])
