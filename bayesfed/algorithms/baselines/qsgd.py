@@ -6,6 +6,8 @@ the "QSGD" that AnycostFL compares with.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import nn
 
 from bayesfed.algorithms.baselines.fed_avg import average_of
@@ -25,6 +27,7 @@ def qsgd(
     *,
     levels: int = 7,
     bucket: int | None = 512,
+    norm: Literal["l2", "max"] = "max",
     share: float = 1.0,
     likelihood: Likelihood | None = None,
     steps: int = 50,
@@ -37,8 +40,9 @@ def qsgd(
 
     Parameters
     ----------
-    levels, bucket
-        Levels each side of zero, of the norm of each bucket of so many entries (None: of the leaf).
+    levels, bucket, norm
+        Levels each side of zero, of the norm of each bucket of so many entries (None: of the leaf). The theory has the "l2" norm; the
+        largest magnitude is as unbiased, with far less variance where levels are few.
     share
         Share of a leaf's entries that are sent, the largest.
     likelihood, steps, batch_size, optimiser, schedule
@@ -46,7 +50,7 @@ def qsgd(
     codec
         Of the down-link; default 16-bit floats.
     """
-    quantiser = Qsgd(levels, bucket)
+    quantiser = Qsgd(levels, bucket, norm)
     values: LeafCodec = quantiser if share == 1 else TopK(share, quantiser)
     up = Coded(values)
     objective = MaximumLikelihood(net, likelihood or Categorical())
