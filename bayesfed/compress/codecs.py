@@ -7,7 +7,6 @@ The cost of a message is ``8 * len(bytes)``, never a formula.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,7 +66,7 @@ class Cast:
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read the message; floating-point leaves come back as float32."""
         tree, meta = unpack(message, limit=self.limit)
-        return _widen(tree), meta
+        return {name: _widen(name, leaf) for name, leaf in tree.items()}, meta
 
     def _narrow(self, name: str, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -83,5 +82,10 @@ class Cast:
         return narrow
 
 
-def _widen(tree: Mapping[str, Tensor]) -> Tree:
-    return {name: leaf.float() if leaf.is_floating_point() else leaf for name, leaf in tree.items()}
+def _widen(name: str, leaf: Tensor) -> Tensor:
+    if not leaf.is_floating_point():
+        return leaf
+    wide = leaf.float()
+    if not is_finite(wide):
+        raise WireError(complain(f"leaf {name!r}", expected="finite float32 values", actual="NaN or Inf", hint="sending it again"))
+    return wide

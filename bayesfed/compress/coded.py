@@ -35,7 +35,8 @@ class Coded:
     masks, integers
         Codes of boolean leaves (as matrices: the last dimension against the rest) and of integer leaves.
     limit
-        Bytes of the message, and of its leaves once decoded, above which it is refused unread.
+        Bytes of the message, and of its leaves once decoded at eight an entry, above which it is refused unread. Codes read integers,
+        whatever they become: decoding takes up to some six times the limit.
 
     Raises
     ------
@@ -56,6 +57,10 @@ class Coded:
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read it back."""
         leaves, meta = unseal(message, limit=self.limit)
+        if (needed := 8 * sum(leaf.entries for leaf in leaves)) > self.limit:
+            raise WireError(
+                complain("message", expected=f"at most {self.limit // 8} entries", actual=needed // 8, hint="a higher limit if it is honest")
+            )
         return {leaf.name: self._opened(leaf, key.child(leaf.name)) for leaf in leaves}, meta
 
     def codec(self, name: str) -> LeafCodec:

@@ -32,6 +32,10 @@ from bayesfed.trees import Tree
 MAGIC = b"BFD1"
 DIGEST = 16
 MAX_BYTES = 1 << 30
+# What parsing a header takes in memory is up to some twenty times its length, and a leaf takes a record however small it is.
+HEADER_SHARE = 32
+LEAF_RECORD = 1 << 10
+MAX_DIMENSIONS = 64  # NumPy has no more
 Meta = Mapping[str, str | int | float | bool]
 Section = bytes | memoryview
 
@@ -61,6 +65,11 @@ class Leaf:
         """How many bytes the decoded leaf takes."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
+    @property
+    def entries(self) -> int:
+        """How many entries it has, dimensions of no length counted as of length one: strides are products of them."""
+        return math.prod(max(length, 1) for length in self.shape)
+
 
 def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
     """Write sections and a flat dictionary of scalars as one message.
@@ -68,11 +77,11 @@ def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
     Raises
     ------
     WireError
-        If `meta` holds something that is not a string, a boolean or a finite number.
+        If `meta` holds something that is not a string, a boolean or a finite number, or an integer of more than 64 bits.
     """
     leaves = list(leaves)
     for name, value in meta.items():
-        if not isinstance(value, str | int | float) or not (isinstance(value, str) or math.isfinite(value)):
+        if not _is_scalar(value):
             raise WireError(complain(f"meta {name!r}", expected="a string, a boolean or a finite number", actual=repr(value), hint="a leaf"))
     entries = [[leaf.name, leaf.dtype, list(leaf.shape), len(leaf.section)] for leaf in leaves]
     header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
@@ -89,7 +98,8 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     Parameters
     ----------
     limit
-        Bytes of the message, and bytes of its leaves once decoded, above which it is refused.
+        Bytes of the message, and bytes of its leaves once decoded (each a kibibyte more than its values), above which it is refused; a
+        header may take a 32nd of it, or 64 KiB.
 
     Raises
     ------
@@ -104,6 +114,10 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     if hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:
         raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"))
     (length,) = struct.unpack_from("<I", body, 4)
+    if length > max(limit // HEADER_SHARE, 1 << 16):
+        raise WireError(
+            complain("message header", expected=f"a {HEADER_SHARE}nd of {limit} bytes", actual=length, hint="a higher limit if it is honest")
+        )
     entries, meta = _header(bytes(body[8 : 8 + length]), length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
         raise WireError(complain("message", expected="the sections its header promises", actual=f"{len(body)} bytes", hint="sending it again"))
@@ -111,7 +125,7 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     for name, dtype, shape, size in entries:
         leaves.append(Leaf(name, dtype, shape, body[start : start + size]))
         start += size
-    if (decoded := sum(leaf.size for leaf in leaves)) > limit:
+    if (decoded := sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)) > limit:
         raise WireError(complain("message", expected=f"leaves of at most {limit} bytes", actual=decoded, hint="a higher limit if it is honest"))
     return leaves, meta
 
@@ -162,19 +176,41 @@ def _header(raw: bytes, length: int) -> tuple[list[tuple[str, str, tuple[int, ..
     try:
         if len(raw) != length:
             raise ValueError("the header is cut short")
-        header = json.loads(raw, parse_constant=_not_finite, parse_float=_finite)
-        meta, entries = dict(header["meta"]), []
+        header = json.loads(raw, parse_constant=_not_finite, parse_float=_finite, parse_int=_short)
+        meta, entries = header["meta"], []
         for name, dtype, shape, size in header["leaves"]:
-            if not isinstance(name, str) or dtype not in DTYPES or not all(type(n) is int and n >= 0 for n in (*shape, size)):
-                raise ValueError(f"leaf {name!r} has dtype {dtype!r}, shape {shape!r}, {size!r} bytes")
-            entries.append((name, str(dtype), tuple(shape), int(size)))
+            lengths = (*shape, size)
+            if not isinstance(name, str) or dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 63 for n in lengths):
+                raise ValueError("a leaf is not a name, a dtype, a shape and a size")
+            if len(shape) > MAX_DIMENSIONS:
+                raise ValueError(f"a leaf of {len(shape)} dimensions")
+            entries.append((name, str(dtype), tuple(shape), size))
         if len({entry[0] for entry in entries}) != len(entries):
             raise ValueError("a leaf appears twice")
-        if any(not isinstance(value, str | int | float | bool) for value in meta.values()):
+        if not isinstance(meta, dict) or not all(map(_is_scalar, meta.values())):
             raise ValueError("meta holds something that is not a scalar")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise WireError(complain("message header", expected="meta and leaves as JSON", actual=problem, hint="a message from seal")) from problem
     return entries, meta
+
+
+def _is_scalar(value: object) -> bool:
+    match value:
+        case str() | bool():
+            return True
+        case int():
+            return -(1 << 63) <= value < 1 << 63
+        case float():
+            return math.isfinite(value)
+        case _:
+            return False
+
+
+def _short(text: str) -> int:
+    # Reading a number takes the square of its length.
+    if len(text) > 20:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
 
 
 def _finite(text: str) -> float:

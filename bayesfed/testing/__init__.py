@@ -7,6 +7,20 @@ tests run them on everything it ships.
 from bayesfed.testing.beliefs import check_blocks, check_support
 from bayesfed.testing.clients import check_local, check_pool, check_sampler, check_view
 from bayesfed.testing.codecs import check_codec
+from bayesfed.testing.codes import check_integer_code, check_mask_code
 from bayesfed.testing.law import LawError
+from bayesfed.testing.leaves import check_leaf_codec
 
-__all__ = ["LawError", "check_blocks", "check_codec", "check_local", "check_pool", "check_sampler", "check_support", "check_view"]
+__all__ = [
+    "LawError",
+    "check_blocks",
+    "check_codec",
+    "check_integer_code",
+    "check_leaf_codec",
+    "check_local",
+    "check_mask_code",
+    "check_pool",
+    "check_sampler",
+    "check_support",
+    "check_view",
+]

@@ -1,0 +1,121 @@
+"""Laws of leaf codecs: what one tensor is after `write` and `read`, how far off, on average where, and what garbage does."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import LeafCodec
+from bayesfed.errors import WireError
+from bayesfed.keys import Key
+from bayesfed.testing.damage import damaged, survives
+from bayesfed.testing.law import law, refuses
+
+SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (0, 3), (5, 7), (2, 3, 4, 4))
+_FEW, _MANY = 16, 256
+
+
+def tensors(key: Key) -> dict[str, Tensor]:
+    """Return the tensors a leaf codec is tried on: every shape, all zero, all equal, sparse, of two magnitudes, not contiguous."""
+    generator = key.generator()
+    found = {f"shape {shape}": torch.randn(shape, generator=generator) for shape in SHAPES}
+    noise = torch.randn(20, 30, generator=generator)
+    return found | {
+        "all zero": torch.zeros(4, 6),
+        "all equal": torch.full((7, 5), -0.3),
+        "sparse": noise * (noise > 1),
+        "ternary": 0.25 * noise.sign() * (noise.abs() > 1),
+        "small": 1e-3 * noise,
+        "double": noise[:5].double(),
+        "not contiguous": noise.T[::2],
+    }
+
+
+def check_leaf_codec(codec: LeafCodec, *, largest: int = 1_000_000, damages: int = 200) -> None:
+    """Check that a leaf codec keeps shapes, errs no more than it says, depends on its key alone, refuses NaN and survives damage.
+
+    If it says that it is unbiased, the error of the mean over keys must fall like one over the root of their number.
+
+    Parameters
+    ----------
+    largest
+        Entries of the largest tensor it is tried on; 0 for none.
+    damages
+        How many damaged sections it must refuse or read as finite tensors of the right shape.
+
+    Raises
+    ------
+    LawError
+        With what was broken.
+    """
+    key = Key(0, "leaf-law")
+    for what, leaf in tensors(key).items():
+        _check_trip(codec, leaf, key, what)
+    if largest:
+        _check_trip(codec, 0.01 * torch.randn(largest, generator=key.child("largest").generator()), key, f"{largest} entries")
+    for bad in (math.nan, math.inf, -math.inf):
+        for shape in ((), (7,), (4, 5), (2, 3, 2, 2)):
+            leaf = torch.ones(shape)
+            leaf.view(-1)[-1] = bad
+            refuses(partial(codec.write, leaf, key, Writer()), WireError, f"{bad} in shape {shape}")
+    _check_averages(codec, key)
+    random = key.child("damage").numpy()
+    for what, leaf in tensors(key).items():
+        raw = _written(codec, leaf, key)
+        for _ in range(damages // len(tensors(key)) + 1):
+            survives(partial(codec.read, Reader(damaged(raw, random)), tuple(leaf.shape), key), partial(_is_finite, leaf), f"{what}, damaged")
+
+
+def _check_trip(codec: LeafCodec, leaf: Tensor, key: Key, what: str) -> None:
+    stream, before, raw = torch.get_rng_state(), leaf.clone(), _written(codec, leaf, key)
+    law(raw == _written(codec, leaf, key), f"{what}: two sections with one key differ")
+    source = Reader(raw + b"next")
+    back = codec.read(source, tuple(leaf.shape), key)
+    law(bytes(source.raw(len(source))) == b"next", f"{what}: a reader takes what the writer wrote, no more and no less")
+    law(back.shape == leaf.shape and back.dtype is torch.float32, f"{what}: {back.dtype} of shape {tuple(back.shape)} came back")
+    law(back.is_contiguous() and bool(torch.isfinite(back).all()), f"{what}: what comes back is contiguous and finite")
+    law(torch.equal(back, codec.read(Reader(raw), tuple(leaf.shape), key)), f"{what}: read twice, one section differs")
+    law(torch.equal(stream, torch.get_rng_state()), f"{what}: torch's global generator was drawn from")
+    law(torch.equal(before, leaf), f"{what}: the tensor was changed")
+    error, bound = (back.double() - leaf.double()).abs(), codec.bound(leaf)
+    law(not leaf.numel() or float(error.max()) <= bound, f"{what}: an error above the bound {bound:g}")
+    law(math.isfinite(codec.variance(leaf)), f"{what}: the variance is a number")
+    back += 1.0
+    law(torch.equal(before, leaf), f"{what}: what came back shares memory with the tensor")
+
+
+def _check_averages(codec: LeafCodec, key: Key) -> None:
+    leaf = torch.randn(30, 20, generator=key.child("averages").generator())
+    leaf.view(-1)[::7] = 0
+    total, squares, errors = torch.zeros(leaf.shape, dtype=torch.float64), [], {}
+    for number in range(_MANY):
+        error = _read(codec, leaf, key.child("mean", number)).double() - leaf
+        total += error
+        squares.append(float(error.square().sum()))
+        errors[number + 1] = float(total.norm()) / (number + 1)
+    variance, found = codec.variance(leaf), float(np.mean(squares))
+    slack = 5 * float(np.std(squares)) / math.sqrt(_MANY)
+    law(found <= variance * (1 + 1e-4) + slack, f"the mean squared error is {found:g}, the variance promised {variance:g}")
+    if codec.unbiased and found > 0:
+        ratio, expected = errors[_FEW] / errors[_MANY], math.sqrt(_MANY / _FEW)
+        law(0.75 * expected < ratio < 1.33 * expected, f"{_MANY // _FEW} times the keys divide the error of the mean by {ratio:.3g}")
+        law(errors[_MANY] ** 2 < 1.5 * found / _MANY, f"the mean over {_MANY} keys is off by {errors[_MANY]:g}")
+
+
+def _is_finite(leaf: Tensor, back: Tensor) -> bool:
+    return back.shape == leaf.shape and bool(torch.isfinite(back).all())
+
+
+def _written(codec: LeafCodec, leaf: Tensor, key: Key) -> bytes:
+    out = Writer()
+    codec.write(leaf, key, out)
+    return out.bytes()
+
+
+def _read(codec: LeafCodec, leaf: Tensor, key: Key) -> Tensor:
+    return codec.read(Reader(_written(codec, leaf, key)), tuple(leaf.shape), key)

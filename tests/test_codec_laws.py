@@ -1,0 +1,160 @@
+"""The laws of codecs, leaf codecs, integer codes and mask codes, run on everything that is shipped; and that they can fail."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from bayesfed.compress import Cast, Coded, ErrorFeedback, Float, PosteriorGrid, Ternary, Uniform
+from bayesfed.compress.bits import Fixed
+from bayesfed.compress.elias import EliasGamma
+from bayesfed.compress.golomb import Golomb
+from bayesfed.compress.huffman import Huffman
+from bayesfed.compress.ranges import Range
+from bayesfed.compress.runs import PlainMask, RunMask
+from bayesfed.errors import WireError
+from bayesfed.keys import Key
+from bayesfed.testing import LawError, check_codec, check_integer_code, check_leaf_codec, check_mask_code
+from bayesfed.testing.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
+
+
+@pytest.mark.parametrize("codec", LEAF_CODECS.values(), ids=LEAF_CODECS)
+def test_leaf_codecs(codec):
+    check_leaf_codec(codec)
+
+
+@pytest.mark.parametrize("code", INTEGER_CODES.values(), ids=INTEGER_CODES)
+def test_integer_codes(code):
+    check_integer_code(code, entropy=1.02 if code == Range() else None)
+
+
+@pytest.mark.parametrize("code", MASK_CODES.values(), ids=MASK_CODES)
+def test_mask_codes(code):
+    check_mask_code(code, largest=1000 if code in (PlainMask(), RunMask()) else 300)
+
+
+def posterior_trees():
+    generator = Key(0, "posterior").generator()
+    mean, sd = torch.randn(6, 7, generator=generator), 0.1 + torch.rand(6, 7, generator=generator)
+    support = torch.rand(6, 7, generator=generator) < 0.3
+    return {
+        "one sd": {"a.mean": mean, "sd": torch.tensor(0.1), "bias": mean[0]},
+        "an sd a layer": {"a.mean": mean, "a.sd": torch.tensor(0.1), "b.mean": mean[0], "b.sd": torch.tensor([0.2])},
+        "an sd a weight": {"a.mean": mean, "a.sd": sd},
+        "active entries": {"a.mean": mean[support], "a.support": support, "sd": torch.tensor(0.1)},
+        "nothing": {"a.mean": mean[:0], "a.sd": sd[:0], "b.mean": mean[:0], "sd": torch.tensor(0.1)},
+    }
+
+
+@pytest.mark.parametrize("leaf", LEAF_CODECS.values(), ids=LEAF_CODECS)
+def test_messages_of_coded_leaves(leaf):
+    check_codec(Coded(leaf, exceptions={"b.*": Float(32)}), bound=lambda name, tree: 0.0 if name == "b.c" else leaf.bound(tree[name]), damages=50)
+
+
+@pytest.mark.parametrize(
+    ("codec", "leaf"),
+    [(Cast(32), Float(32)), (Cast(16), Float(16)), (ErrorFeedback(Coded(Ternary(0.1))), Ternary(0.1))],
+    ids=["cast 32", "cast 16", "feedback"],
+)
+def test_messages(codec, leaf):
+    check_codec(codec, bound=lambda name, tree: leaf.bound(tree[name]), further=posterior_trees())
+
+
+@pytest.mark.parametrize("nats", [0.001, 0.1])
+def test_messages_of_posteriors(nats):
+    def bound(name, tree):
+        if name == "sd" or name.endswith(".sd"):
+            # Half a step of the logarithm, if it is one sd a weight.
+            return 0.0 if tree[name].numel() <= 1 else tree[name].double() * (np.exp((12 * nats) ** 0.5 / 2) - 1) * 1.001
+        if not name.endswith(".mean"):
+            return Float(16).bound(tree[name])
+        sd = tree.get(name.replace(".mean", ".sd"), tree.get("sd")).double()
+        wider = np.exp((12 * nats) ** 0.5 / 2) if sd.numel() > 1 else 1.0
+        return sd.reshape(()) * (6 * nats) ** 0.5 * 1.00001 if sd.numel() == 1 else sd * wider * (6 * nats) ** 0.5 * 1.00001
+
+    check_codec(PosteriorGrid(nats), bound=bound, further=posterior_trees())
+
+
+@pytest.mark.parametrize("code", [Fixed(), Huffman(), Range()], ids=lambda code: type(code).__name__)
+def test_messages_of_integers_and_masks(code):
+    check_codec(Coded(Float(32), masks=PlainMask(), integers=code), damages=20)
+
+
+# Laws that cannot be broken say nothing.
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Float(32) with one thing wrong."""
+
+    what: str
+
+    @property
+    def unbiased(self):
+        return self.what == "biased"
+
+    def write(self, leaf, key, out):
+        if self.what == "takes NaN":
+            leaf = leaf.nan_to_num(0.0, 0.0, 0.0)
+        if self.what == "draws":
+            torch.rand(1)
+        Float(32).write(leaf + 0.01 * (self.what in ("biased", "off")), key, out)
+        out.raw(b"x" * (self.what == "longer"))
+
+    def read(self, source, shape, key):
+        if self.what == "crashes" and len(source) < 4 * int(np.prod(shape)):
+            raise ValueError("reshape")
+        back = Float(32).read(source, shape, key)
+        return back.double() if self.what == "double" else back
+
+    def bound(self, leaf):
+        return 0.02 if self.what == "biased" else 0.0
+
+    def variance(self, leaf):
+        return leaf.numel() * self.bound(leaf) ** 2
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("off", "above the bound"),
+        ("biased", "divide the error of the mean"),
+        ("takes NaN", "nan in shape .*accepted"),
+        ("draws", "global generator"),
+        ("longer", "no more and no less"),
+        ("double", "float64"),
+        ("crashes", "ValueError in place of WireError"),
+    ],
+)
+def test_the_law_of_leaf_codecs_can_fail(what, words):
+    with pytest.raises(LawError, match=words):
+        check_leaf_codec(Wrong(what), largest=0)
+
+
+class Loose(Golomb):
+    """Golomb codes that are not what they say."""
+
+    def predicted_bits(self, values):
+        return 0.9 * super().predicted_bits(values)
+
+
+class Unchecked(RunMask):
+    """Believes what it reads."""
+
+    def read(self, source, shape):
+        try:
+            return super().read(source, shape)
+        except WireError as problem:
+            raise KeyError from problem
+
+
+def test_the_laws_of_codes_can_fail():
+    with pytest.raises(LawError, match="predicted"):
+        check_integer_code(Loose(), largest=100)
+    with pytest.raises(LawError, match="entropy"):
+        check_integer_code(EliasGamma(), entropy=1.02, largest=100)
+    with pytest.raises(LawError, match="KeyError in place of WireError"):
+        check_mask_code(Unchecked(), largest=0)
+    with pytest.raises(LawError, match="is off by up to"):
+        check_codec(Coded(Uniform(4)), bound=lambda name, tree: 1e-3)
