@@ -36,8 +36,8 @@ from safetensors.torch import load_file
 from targets import at_least, interleaved, ratio
 
 import bayesfed as bf
-from bayesfed.compress.floats import Float
-from bayesfed.compress.ranges import Range
+from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.quantisers.floats import Float
 from bayesfed.federated import Algorithm, Model, Sampler, cosine, everyone, ramp
 from bayesfed.inspect import plot_against_bits, save, table
 from bayesfed.models import compact

@@ -22,7 +22,7 @@ from targets import at_least, interleaved, is_check, ratio, target
 
 import bayesfed as bf
 from bayesfed.compress import Cast, Codec, Coded, Float, Lattice, PosteriorGrid, Qsgd, Ternary, TopK
-from bayesfed.compress.ranges import Range
+from bayesfed.compress.lossless.ranges import Range
 from bayesfed.federated import rounds
 from bayesfed.federated.ledger import Row, bits
 from bayesfed.inspect import table

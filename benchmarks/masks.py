@@ -25,11 +25,11 @@ import torch
 from targets import target
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.clusters import ClusterMask
-from bayesfed.compress.contexts import ChangedMask, ContextMask
 from bayesfed.compress.leaf import Mask, MaskCode
-from bayesfed.compress.masks import CheapestMask
-from bayesfed.compress.runs import PlainMask, RunMask
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.masks.clusters import ClusterMask
+from bayesfed.compress.masks.contexts import ChangedMask, ContextMask
+from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import OrderingWarning
 from bayesfed.inspect import table
 from bayesfed.keys import Key, forked

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from bayesfed.compress import Cast, Coded, ErrorFeedback, Float, PosteriorGrid, Ternary, Uniform
-from bayesfed.compress.bits import Fixed
-from bayesfed.compress.elias import EliasGamma
-from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.huffman import Huffman
-from bayesfed.compress.ranges import Range
-from bayesfed.compress.runs import PlainMask, RunMask
+from bayesfed.compress.lossless.bits import Fixed
+from bayesfed.compress.lossless.elias import EliasGamma
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.lossless.huffman import Huffman
+from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError, check_codec, check_integer_code, check_leaf_codec, check_mask_code

@@ -9,14 +9,15 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bayesfed.compress import ranges
-from bayesfed.compress.bits import Fixed, bit_length, pack, unpack, unzigzag, zigzag
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.elias import EliasDelta, EliasGamma
-from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.huffman import Huffman, code_lengths, histogram, read_alphabet, write_alphabet
-from bayesfed.compress.ranges import Range
-from bayesfed.compress.symbols import STANDARD, Cheapest, Signed
+from bayesfed.compress.lossless import ranges
+from bayesfed.compress.lossless.alphabet import histogram, read_alphabet, write_alphabet
+from bayesfed.compress.lossless.bits import Fixed, bit_length, pack, unpack, unzigzag, zigzag
+from bayesfed.compress.lossless.elias import EliasDelta, EliasGamma
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.lossless.huffman import Huffman, code_lengths
+from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.lossless.symbols import STANDARD, Cheapest, Signed
 from bayesfed.errors import ArgumentError, MissingExtraError, WireError
 
 CODES = (*STANDARD, Cheapest())
@@ -256,9 +257,9 @@ def test_package_merge_is_as_good_as_a_heap_and_stops_at_twenty():
 def slow_range(raw, count):
     """Decode the words with integers and a loop, after the tables."""
     source = Reader(raw)
-    split = ranges._read_split(source)
+    split = ranges.read_split(source)
     symbols = read_alphabet(source, count)
-    weights = ranges._weights(ranges._read_model(source, len(symbols))).tolist()
+    weights = ranges.weights_of(ranges.read_model(source, len(symbols))).tolist()
     words = np.frombuffer(source.raw(4 * source.varint(10**6)), "<u4").tolist()[::-1]
     stops = np.cumsum(weights).tolist()
     assert stops[-1] == 1 << 24
@@ -291,7 +292,7 @@ def test_the_model_of_the_range_coder_is_exactly_the_weights():
     import constriction
 
     draw = np.random.default_rng(8)
-    weights = ranges._weights(draw.geometric(0.003, 5000))
+    weights = ranges.weights_of(draw.geometric(0.003, 5000))
     model = constriction.stream.model.Categorical((weights - 1).astype(np.float64), perfect=False)
     stops = np.cumsum(weights)
     quantiles = np.concatenate([stops - 1, stops - weights]).tolist()
@@ -482,9 +483,9 @@ def test_leftover_words_and_split_tokens_are_checked():
     values = SEQUENCES["bytes"]
     raw = written(Range(), values)
     source = Reader(raw)
-    ranges._read_split(source)
+    ranges.read_split(source)
     symbols = read_alphabet(source, len(values))
-    ranges._read_model(source, len(symbols))
+    ranges.read_model(source, len(symbols))
     before = len(raw) - len(source)
     size = source.varint(10**6)
     longer = raw[:before] + as_varint(size + 2) + bytes(source.raw(4 * size)) + bytes(8) + bytes(source.raw(len(source)))
@@ -506,10 +507,10 @@ def test_words_are_decoded_in_chunks(monkeypatch, chunk):
 
 @pytest.mark.parametrize("seen", [[1 << 33, 1, 5], [1] * 65536, [1 << 22, *[1] * 65535], [3, 3, 3], [7 << 40, 7 << 40]], ids=len)
 def test_frequencies_fit_the_precision_however_many_were_seen(seen):
-    frequencies, _ = ranges._rounded(np.array(seen))
+    frequencies, _ = ranges.rounded(np.array(seen))
     assert frequencies.min() >= 1
     assert frequencies.sum() < 1 << 24
-    weights = ranges._weights(frequencies)
+    weights = ranges.weights_of(frequencies)
     assert weights.min() >= 1
     assert weights.sum() == 1 << 24
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.clusters import ClusterMask
-from bayesfed.compress.contexts import ChangedMask, ContextMask, neighbour_table
-from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.masks import CheapestMask
-from bayesfed.compress.neighbours import ALONE, CHANGED, ONE, STRENGTH, STRIP
-from bayesfed.compress.runs import PlainMask, RunMask
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.masks.clusters import ClusterMask
+from bayesfed.compress.masks.contexts import ChangedMask, ContextMask, neighbour_table
+from bayesfed.compress.masks.neighbours import ALONE, CHANGED, ONE, STRENGTH, STRIP
+from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import ArgumentError, MissingExtraError, WireError
 
 CODES = [PlainMask(), RunMask(), ClusterMask(), ContextMask(), ContextMask((9000, 30000, 29000, 50000)), ContextMask(learn=False), CheapestMask()]

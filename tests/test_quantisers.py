@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.cells import CELLS
-from bayesfed.compress.floats import Float
-from bayesfed.compress.lattice import Lattice
-from bayesfed.compress.probabilistic import FedPaqQuantiser, Probabilistic, Qsgd
-from bayesfed.compress.runs import PlainMask
-from bayesfed.compress.sparse import Sparse
-from bayesfed.compress.sparsify import KernelWise, TopK
-from bayesfed.compress.symbols import Cheapest
-from bayesfed.compress.ternary import Ternary, ternary
-from bayesfed.compress.uniform import Uniform
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.masks.runs import PlainMask
+from bayesfed.compress.quantisers.cells import CELLS
+from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.lattice import Lattice
+from bayesfed.compress.quantisers.probabilistic import FedPaqQuantiser, Probabilistic, Qsgd
+from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.ternary import Ternary, ternary
+from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 

@@ -8,17 +8,17 @@ tensor (`Float`, `Uniform`, `Qsgd`, `Probabilistic`, `Lattice`, `Ternary`, `TopK
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
-from bayesfed.compress.floats import Float
-from bayesfed.compress.lattice import Lattice
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.posterior import PosteriorGrid
-from bayesfed.compress.probabilistic import Probabilistic
-from bayesfed.compress.qsgd import FedPaqQuantiser, Qsgd
-from bayesfed.compress.sparse import Sparse
-from bayesfed.compress.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.lattice import Lattice
+from bayesfed.compress.quantisers.probabilistic import Probabilistic
+from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser, Qsgd
+from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.compress.ternary import Ternary
-from bayesfed.compress.uniform import Uniform
 from bayesfed.compress.wire import pack, unpack
 
 __all__ = [

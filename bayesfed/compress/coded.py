@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.floats import Float
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
-from bayesfed.compress.masks import CheapestMask
-from bayesfed.compress.symbols import Cheapest
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal
 from bayesfed.errors import WireError, complain
 from bayesfed.keys import Key

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.entries import Reals, parts, peak
-from bayesfed.compress.floats import Float
+from bayesfed.compress.quantisers.entries import Reals, parts, peak
+from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import Meta
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.keys import Key

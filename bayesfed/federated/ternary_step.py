@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.compress.ternary import ternary
+from bayesfed.compress.quantisers.ternary import ternary
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.protocols import CHANGE, Info
 from bayesfed.federated.servers import summed

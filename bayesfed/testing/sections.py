@@ -10,27 +10,27 @@ import struct
 import numpy as np
 import torch
 
-from bayesfed.compress.bits import Fixed
 from bayesfed.compress.buffer import Writer
-from bayesfed.compress.clusters import ClusterMask
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.contexts import ContextMask
-from bayesfed.compress.floats import Float
-from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.huffman import Huffman
-from bayesfed.compress.lattice import Lattice
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.lossless.bits import Fixed
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.lossless.huffman import Huffman
+from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.lossless.symbols import STANDARD
+from bayesfed.compress.masks.clusters import ClusterMask
+from bayesfed.compress.masks.contexts import ContextMask
+from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
-from bayesfed.compress.probabilistic import Probabilistic
-from bayesfed.compress.qsgd import Qsgd
-from bayesfed.compress.ranges import Range
-from bayesfed.compress.runs import PlainMask, RunMask
-from bayesfed.compress.sparse import Sparse
-from bayesfed.compress.sparsify import KernelWise, TopK
-from bayesfed.compress.symbols import STANDARD
-from bayesfed.compress.ternary import Ternary
-from bayesfed.compress.uniform import Uniform
+from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.lattice import Lattice
+from bayesfed.compress.quantisers.probabilistic import Probabilistic
+from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import Leaf, seal
 from bayesfed.keys import Key
 

@@ -11,7 +11,7 @@ from torch import nn
 from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.qsgd import FedPaqQuantiser
+from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser
 from bayesfed.federated.locals import Optimiser, Schedule, constant
 from bayesfed.federated.protocols import Algorithm
 from bayesfed.inference.objectives import MaximumLikelihood

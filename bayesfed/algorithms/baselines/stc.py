@@ -13,8 +13,8 @@ from torch import nn
 from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
-from bayesfed.compress.sparse import Sparse
-from bayesfed.compress.ternary import Ternary
+from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.federated.holding import Holding
 from bayesfed.federated.locals import Optimiser, Schedule, constant
 from bayesfed.federated.protocols import Algorithm, Model

@@ -11,9 +11,9 @@ from torch import nn
 from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.lattice import Lattice
 from bayesfed.compress.leaf import LeafCodec
-from bayesfed.compress.sparsify import TopK
+from bayesfed.compress.quantisers.lattice import Lattice
+from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.locals import Optimiser, Schedule, constant
 from bayesfed.federated.protocols import Algorithm
 from bayesfed.inference.objectives import MaximumLikelihood

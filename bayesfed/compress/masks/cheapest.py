@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.bits import damaged
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.clusters import ClusterMask
-from bayesfed.compress.contexts import ContextMask
 from bayesfed.compress.leaf import Mask, MaskCode
-from bayesfed.compress.runs import PlainMask, RunMask, require_matrix
+from bayesfed.compress.lossless.bits import damaged
+from bayesfed.compress.masks.clusters import ClusterMask
+from bayesfed.compress.masks.contexts import ContextMask
+from bayesfed.compress.masks.runs import PlainMask, RunMask, require_matrix
 from bayesfed.errors import ArgumentError, complain
 
 _EVEN = 2  # masks that are the same everywhere: all zeros, all ones

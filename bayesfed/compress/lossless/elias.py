@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.bits import HIGHEST, Unsigned, bit_length, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.golomb import require_counts
 from bayesfed.compress.leaf import Integers
+from bayesfed.compress.lossless.bits import HIGHEST, Unsigned, bit_length, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.lossless.golomb import require_counts
 
 
 @dataclass(frozen=True)

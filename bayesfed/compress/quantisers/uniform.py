@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import LARGEST, check_levels, check_range, entries, rounding, tensor
 from bayesfed.compress.leaf import IntegerCode
-from bayesfed.compress.symbols import Cheapest
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.quantisers.entries import LARGEST, check_levels, check_range, entries, rounding, tensor
 from bayesfed.keys import Key
 
 

@@ -13,7 +13,9 @@ import numpy as np
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import (
+from bayesfed.compress.leaf import IntegerCode, Integers
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.quantisers.entries import (
     LARGEST,
     Reals,
     Singles,
@@ -31,8 +33,6 @@ from bayesfed.compress.entries import (
     tensor,
     write_singles,
 )
-from bayesfed.compress.leaf import IntegerCode, Integers
-from bayesfed.compress.symbols import Cheapest
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.keys import Key
 

@@ -1,4 +1,4 @@
-"""Canonical Huffman codes over the integers that occur, and the alphabets that `Range` shares.
+"""Canonical Huffman codes over the integers that occur.
 
 Lengths are the best ones of at most 20 bits, by package-merge (L. L. Larmore, D. S. Hirschberg, "A fast algorithm for optimal
 length-limited Huffman codes", 1990): a symbol seen once in a million costs 20 bits anyway. The code itself follows from the lengths.
@@ -13,26 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.bits import (
-    HIGHEST,
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Integers
+from bayesfed.compress.lossless.alphabet import alphabet_bits, histogram, is_alphabet, rank, read_alphabet, require_alphabet, write_alphabet
+from bayesfed.compress.lossless.bits import (
     Unsigned,
     damaged,
     pack,
-    read_signed,
-    signed_bits,
     take_bits,
     unzigzag,
     varint_bits,
     whole,
-    write_signed,
     zigzag,
 )
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.leaf import Integers
-from bayesfed.errors import WireError, complain
+from bayesfed.compress.lossless.golomb import Golomb
 
-MOST_SYMBOLS = 1 << 16
 LONGEST = 20
 
 
@@ -118,68 +113,6 @@ def code_lengths(counts: Integers) -> Integers:
         lengths[order[:taken]] += 1
         chosen = 2 * (chosen - taken)
     return lengths
-
-
-def histogram(values: Integers) -> tuple[Integers, Integers]:
-    """Return the integers that occur, rising, and how often each does."""
-    if not len(values):
-        return values, values
-    least, span = int(values.min()), int(values.max()) - int(values.min())
-    if span > 4 * len(values) + 1024:
-        symbols, counts = np.unique(values, return_counts=True)
-        return symbols, counts.astype(np.int64)
-    dense = np.bincount(values - least)
-    places = np.flatnonzero(dense)
-    return places + least, dense[places].astype(np.int64)
-
-
-def rank(values: Integers, symbols: Integers) -> NDArray[np.int32]:
-    """Return the place of each value among the rising symbols."""
-    least, span = symbols[0], int(symbols[-1]) - int(symbols[0])
-    if span > 4 * len(values) + 1024:
-        return np.searchsorted(symbols, values).astype(np.int32)
-    places = np.zeros(span + 1, np.int32)
-    places[symbols - least] = np.arange(len(symbols))
-    ranks: NDArray[np.int32] = places[values - least]
-    return ranks
-
-
-def require_alphabet(where: str, symbols: Integers) -> None:
-    """Refuse to write an alphabet that `write_alphabet` cannot."""
-    if not is_alphabet(symbols):
-        expected = f"at most {MOST_SYMBOLS} different integers within a span of 2**63"
-        raise WireError(complain(where, expected=expected, actual=f"{len(symbols)}, {symbols[0]} to {symbols[-1]}", hint="Range()"))
-
-
-def write_alphabet(symbols: Integers, out: Writer) -> None:
-    """Append rising integers: twice their number, plus 1 if they have no gaps, varint; the least; else the gaps by Golomb."""
-    gaps = np.diff(symbols) - 1
-    dense = not gaps.any()
-    out.varint(2 * len(symbols) + dense)
-    write_signed(int(symbols[0]), out)
-    if not dense:
-        Golomb().write(gaps, out)
-
-
-def alphabet_bits(symbols: Integers) -> float:
-    """Return the length of `write_alphabet`."""
-    gaps = np.diff(symbols) - 1
-    return varint_bits(2 * len(symbols) + 1) + signed_bits(int(symbols[0])) + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
-
-
-def read_alphabet(source: Reader, count: int) -> Integers:
-    """Take rising integers, no more than the `count` values that they are for."""
-    size, dense = divmod(source.varint(2 * min(count, MOST_SYMBOLS) + 1), 2)
-    least = read_signed(source)
-    gaps = np.zeros(max(size - 1, 0), np.int64) if dense else Golomb().read(source, max(size - 1, 0))
-    if not size or least + sum(gaps.tolist()) + len(gaps) > HIGHEST:
-        raise damaged("alphabet", "at least one integer, and of 64 bits", f"{size} from {least}")
-    return np.concatenate([[0], np.cumsum(gaps + 1)]) + least
-
-
-def is_alphabet(symbols: Integers) -> bool:
-    """Return whether `write_alphabet` can hold them."""
-    return len(symbols) <= MOST_SYMBOLS and int(symbols[-1]) - int(symbols[0]) <= HIGHEST
 
 
 def _write_table(symbols: Integers, lengths: Integers, out: Writer) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import (
+from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.masks.runs import RunMask
+from bayesfed.compress.quantisers.entries import (
     LARGEST,
     SMALLEST,
     Singles,
@@ -24,8 +26,6 @@ from bayesfed.compress.entries import (
     tensor,
     write_positions,
 )
-from bayesfed.compress.leaf import Mask, MaskCode
-from bayesfed.compress.runs import RunMask
 from bayesfed.keys import Key
 
 

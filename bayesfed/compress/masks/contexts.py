@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.bits import damaged
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers, Mask
-from bayesfed.compress.neighbours import ALONE, CHANGED, ONE, Template, Waves, chances, order, patterns, shares, surprise
-from bayesfed.compress.runs import require_matrix
+from bayesfed.compress.lossless.bits import damaged
+from bayesfed.compress.masks.neighbours import ALONE, CHANGED, ONE, Template, Waves, chances, order, patterns, shares, surprise
+from bayesfed.compress.masks.runs import require_matrix
 from bayesfed.errors import ArgumentError, MissingExtraError, WireError, complain
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.bits import HIGHEST, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
+from bayesfed.compress.lossless.bits import HIGHEST, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
 from bayesfed.errors import WireError, complain
 
 

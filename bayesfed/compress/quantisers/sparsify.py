@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import (
+from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.quantisers.entries import (
     Singles,
     as_matrix,
     check_share,
@@ -23,9 +25,7 @@ from bayesfed.compress.entries import (
     tensor,
     write_positions,
 )
-from bayesfed.compress.floats import Float
-from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode
-from bayesfed.compress.masks import CheapestMask
+from bayesfed.compress.quantisers.floats import Float
 from bayesfed.errors import WireError, complain
 from bayesfed.keys import Key
 

@@ -10,10 +10,20 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import Singles, as_matrix, check_range, entries, read_positions, read_singles, tensor, write_positions, write_singles
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
-from bayesfed.compress.masks import CheapestMask
-from bayesfed.compress.symbols import Cheapest
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.quantisers.entries import (
+    Singles,
+    as_matrix,
+    check_range,
+    entries,
+    read_positions,
+    read_singles,
+    tensor,
+    write_positions,
+    write_singles,
+)
 from bayesfed.keys import Key
 
 _TABLE = 256

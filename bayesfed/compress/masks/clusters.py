@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.bits import damaged, varint_bits
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.golomb import Golomb
 from bayesfed.compress.leaf import Integers, Mask
-from bayesfed.compress.runs import places_bits, read_places, require_matrix, write_places
+from bayesfed.compress.lossless.bits import damaged, varint_bits
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.masks.runs import places_bits, read_places, require_matrix, write_places
 
 SIDE = 3
 _RANKED = 32  # rows below a corner that its rank depends on

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import check_range, energy, entries, peak
 from bayesfed.compress.leaf import IntegerCode
+from bayesfed.compress.quantisers.entries import check_range, energy, entries, peak
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.keys import Key
 

@@ -8,13 +8,14 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from bayesfed.compress.bits import Fixed, damaged, unzigzag, zigzag
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.elias import EliasDelta, EliasGamma
-from bayesfed.compress.golomb import Golomb
-from bayesfed.compress.huffman import Huffman, histogram
 from bayesfed.compress.leaf import IntegerCode, Integers
-from bayesfed.compress.ranges import Range
+from bayesfed.compress.lossless.alphabet import histogram
+from bayesfed.compress.lossless.bits import Fixed, damaged, unzigzag, zigzag
+from bayesfed.compress.lossless.elias import EliasDelta, EliasGamma
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.lossless.huffman import Huffman
+from bayesfed.compress.lossless.ranges import Range
 from bayesfed.errors import ArgumentError, WireError, complain
 
 _LIMIT = 1 << 62

@@ -22,10 +22,23 @@ import numpy as np
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.cells import CELLS, Cell
-from bayesfed.compress.entries import LARGEST, SMALLEST, Reals, Singles, assembled, check_range, energy, entries, parts, peak, rounding, tensor
 from bayesfed.compress.leaf import IntegerCode, Integers
-from bayesfed.compress.symbols import Cheapest
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.quantisers.cells import CELLS, Cell
+from bayesfed.compress.quantisers.entries import (
+    LARGEST,
+    SMALLEST,
+    Reals,
+    Singles,
+    assembled,
+    check_range,
+    energy,
+    entries,
+    parts,
+    peak,
+    rounding,
+    tensor,
+)
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 

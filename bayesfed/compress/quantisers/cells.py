@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.entries import Reals
 from bayesfed.compress.leaf import Integers
+from bayesfed.compress.quantisers.entries import Reals
 
 Visitor = Callable[[Integers], Integers]
 

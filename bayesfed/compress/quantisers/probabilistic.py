@@ -24,7 +24,10 @@ import numpy as np
 from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.entries import (
+from bayesfed.compress.leaf import IntegerCode, Mask, MaskCode
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.quantisers.entries import (
     LARGEST,
     SMALLEST,
     Reals,
@@ -42,10 +45,7 @@ from bayesfed.compress.entries import (
     tensor,
     write_positions,
 )
-from bayesfed.compress.leaf import IntegerCode, Mask, MaskCode
-from bayesfed.compress.masks import CheapestMask
-from bayesfed.compress.qsgd import FedPaqQuantiser, Qsgd
-from bayesfed.compress.symbols import Cheapest
+from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser, Qsgd
 from bayesfed.errors import WireError, complain
 from bayesfed.keys import Key
 

@@ -1,0 +1,141 @@
+"""Range coding with a static model: the empirical entropy, some millionths, and the tables.
+
+Two ways to an alphabet of at most 65,536, whichever is predicted to be shorter. *Direct*: the integers that occur. *Split*: an
+integer v at distance u = |v - c| from a centre c becomes a token, the sign of v - c with the place and the m + 1 leading bits of u, and
+the remaining low bits of u, which travel as they are. Tokens and low bits are those of JPEG XL's hybrid integers.
+
+The coder is `constriction` (R. Bamler, 2022). Its ``Categorical(probabilities, perfect=False)`` of A symbols computes, in float64,
+``scale = (2**24 - A) / sum(probabilities)`` and starts symbol i at ``trunc(scale * cumulated_i) + i`` of 2**24. Given integers w_i - 1 with
+w_i >= 1 and sum 2**24 as probabilities, the sum is exactly 2**24 - A, the scale exactly 1, and every start the exact sum of weights below:
+sums of integers under 2**53, no rounding, so no two machines can differ. (``perfect=True`` calls log1p and could.) The tests decode
+its words with integers alone; versions 0.4.2 and 0.5.0 write the same ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Integers
+from bayesfed.compress.lossless.alphabet import alphabet_bits, histogram, rank, read_alphabet
+from bayesfed.compress.lossless.bits import damaged, pack, signed_bits, varint_bits, whole
+from bayesfed.compress.lossless.frequencies import PRECISION, cross_entropy, model_bits, read_model, rounded, weights_of, write_model
+from bayesfed.compress.lossless.splits import choose_split, merged, read_split, write_head
+from bayesfed.errors import MissingExtraError
+
+_CHUNK = 1 << 20  # symbols decoded at a time
+
+
+@dataclass(frozen=True)
+class Range:
+    """Any integers of 64 bits.
+
+    Layout: 0 if direct, else 1 + m and the centre, zigzag varint; the alphabet (`write_alphabet`); if it has more than one symbol,
+    the model (`write_model`), how many words, varint, and the words, 32 bits little endian; if split, the low bits, packed.
+
+    Raises
+    ------
+    MissingExtraError
+        On writing or reading without ``constriction``; `predicted_bits` is infinite then.
+    """
+
+    def write(self, values: Integers, out: Writer) -> None:
+        """Append them; the count is not written."""
+        coder = _constriction()
+        if not len(values):
+            return
+        split = choose_split(*histogram(values))
+        tokens = values if split is None else split.tokens(values)
+        symbols, counts = histogram(tokens)
+        write_head(split, symbols, out)
+        if len(symbols) > 1:
+            frequencies, kept = rounded(counts)
+            write_model(frequencies, kept, out)
+            encoder = coder.stream.queue.RangeEncoder()
+            encoder.encode(rank(tokens, symbols), _model(coder, weights_of(frequencies)))
+            words = encoder.get_compressed()
+            out.varint(len(words))
+            out.raw(words.astype("<u4").tobytes())
+        if split is not None:
+            pack(split.low(values, tokens), split.widths(tokens), out)
+
+    def read(self, source: Reader, count: int) -> Integers:
+        """Take `count` of them."""
+        coder = _constriction()
+        if not count:
+            return np.zeros(0, np.int64)
+        split = read_split(source)
+        symbols = read_alphabet(source, count)
+        if len(symbols) > 1:
+            weights = weights_of(read_model(source, len(symbols)))
+            size = source.varint(len(source) // 4)
+            tokens = symbols[_decode(coder, weights, np.frombuffer(source.raw(4 * size), "<u4").astype(np.uint32), count)]
+        else:
+            tokens = np.full(count, symbols[0])
+        return tokens if split is None else split.join(source, tokens)
+
+    def predicted_bits(self, values: Integers) -> float:
+        """Return the length to within two words and the coder's roundings, some millionths."""
+        return self.counted_bits(*histogram(values))
+
+    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
+        """Return `predicted_bits` of a sequence with this histogram."""
+        if not _is_installed():
+            return math.inf
+        if not len(symbols):
+            return 0.0
+        split = choose_split(symbols, counts)
+        low = 0 if split is None else int(split.widths(split.tokens(symbols)) @ counts)
+        if split is not None:
+            symbols, counts = merged(split.tokens(symbols), counts)
+        total = 8 + (0 if split is None else signed_bits(split.centre)) + alphabet_bits(symbols) + whole(low)
+        if len(symbols) > 1:
+            frequencies, kept = rounded(counts)
+            coded = cross_entropy(counts, frequencies) + 32
+            total += model_bits(frequencies, kept) + varint_bits(int(coded) // 32) + coded
+        return total
+
+
+def _model(coder: ModuleType, weights: Integers) -> Any:
+    return coder.stream.model.Categorical((weights - 1).astype(np.float64), perfect=False)
+
+
+def _decode(coder: ModuleType, weights: Integers, words: NDArray[np.uint32], count: int) -> NDArray[np.int32]:
+    # No symbol is free: what so few words cannot hold is refused before memory is taken for it.
+    cheapest = PRECISION - math.log2(int(weights.max()))
+    if count * cheapest > 32 * len(words) + 65:
+        raise damaged("Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits")
+    places = np.empty(count, np.int32)
+    try:
+        decoder, model = coder.stream.queue.RangeDecoder(words), _model(coder, weights)
+        for at in range(0, count, _CHUNK):
+            places[at : at + _CHUNK] = decoder.decode(model, min(_CHUNK, count - at))
+        exhausted = decoder.maybe_exhausted()
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as problem:  # a panic in Rust is not an Exception
+        raise damaged("Range", "words of the range coder", problem) from problem
+    if not exhausted:
+        raise damaged("Range", "the end of the words", "more of them")
+    return places
+
+
+def _is_installed() -> bool:
+    try:
+        return bool(_constriction())
+    except MissingExtraError:
+        return False
+
+
+def _constriction() -> ModuleType:
+    try:
+        return importlib.import_module("constriction")
+    except ImportError as problem:
+        raise MissingExtraError("constriction", "codes") from problem

@@ -1,0 +1,123 @@
+"""Tokens and low bits: how `Range` brings integers of any span to a small alphabet, as JPEG XL's hybrid integers do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Integers
+from bayesfed.compress.lossless.alphabet import is_alphabet, write_alphabet
+from bayesfed.compress.lossless.bits import (
+    Unsigned,
+    bit_length,
+    damaged,
+    read_signed,
+    unpack,
+    write_signed,
+    zigzag,
+)
+from bayesfed.compress.lossless.golomb import Golomb
+
+_LEADING = (0, 1, 2, 3, 4, 6, 8)
+_MOST_TRIED = 1 << 14  # distinct integers that a choice is made from
+_SMALL_TABLE = 128.0  # bits
+
+
+@dataclass(frozen=True)
+class Split:
+    """Tokens of a sign, a place and m + 1 leading bits; differences from the centre are modulo 2**64."""
+
+    leading: int
+    centre: int
+
+    def tokens(self, values: Integers) -> Integers:
+        """Return the tokens: the distance itself below 2**(m + 1), then 2**m for every further bit."""
+        distance, below = self._distance(values)
+        shift = np.maximum(bit_length(distance) - 1 - self.leading, 0)
+        token = (distance >> shift.view(np.uint64)).view(np.int64) + (shift << self.leading)
+        return np.where(below, -token, token)
+
+    def widths(self, tokens: Integers) -> Integers:
+        """Return how many low bits each token leaves out."""
+        further: Integers = np.abs(tokens) >> self.leading
+        return np.maximum(further - 1, 0)
+
+    def low(self, values: Integers, tokens: Integers) -> Unsigned:
+        """Return those bits."""
+        return self._distance(values)[0] & (np.uint64(1) << self.widths(tokens).view(np.uint64)) - np.uint64(1)
+
+    def join(self, source: Reader, tokens: Integers) -> Integers:
+        """Take the low bits and return the values."""
+        widths = self.widths(tokens)
+        if int(widths.max()) > 63 - self.leading:
+            raise damaged("Range", "distances of 64 bits", f"tokens {tokens.min()} to {tokens.max()}")
+        high = (np.abs(tokens) - (widths << self.leading)).view(np.uint64) << widths.view(np.uint64)
+        distance = high | unpack(source, widths, len(tokens))
+        offset: Integers = np.where(tokens < 0, -distance, distance).view(np.int64)
+        return offset + np.int64(self.centre)
+
+    def _distance(self, values: Integers) -> tuple[Unsigned, NDArray[np.bool_]]:
+        offset = values - np.int64(self.centre)
+        return np.abs(offset).view(np.uint64), offset < 0
+
+
+def choose_split(symbols: Integers, counts: Integers) -> Split | None:
+    """Return the split with about the shortest code for a sequence with this histogram; None: the integers themselves."""
+    best, length = None, math.inf
+    if is_alphabet(symbols):
+        table, length = _table(symbols, counts), _entropy(counts)
+        # A split saves less than the table: a small one is not worth the search.
+        if table < max(_SMALL_TABLE, length / 1000):
+            return None
+        length += table
+    centres = {int(symbols[0]), int(symbols[np.searchsorted(counts.cumsum(), counts.sum() // 2)])}
+    step = -(-len(symbols) // _MOST_TRIED)
+    few, often = symbols[::step], counts[::step]
+    span = int(symbols[-1]) - int(symbols[0])
+    # With so many leading bits that none is left over, tokens would be the integers themselves.
+    for split in (Split(leading, centre) for centre in sorted(centres) for leading in _LEADING if 2 << leading <= span):
+        tokens = split.tokens(few)
+        kinds, numbers = merged(tokens, often)
+        trial = step * (float(split.widths(tokens) @ often) + _entropy(numbers)) + _table(kinds, numbers)
+        if trial < length:
+            best, length = split, trial
+    return best
+
+
+def _entropy(counts: Integers) -> float:
+    """Return the empirical entropy of the sequence, in bits."""
+    return float(counts @ np.log2(counts.sum() / counts))
+
+
+def _table(symbols: Integers, counts: Integers) -> float:
+    """Return about what the alphabet and the model take."""
+    gaps, differences = np.diff(symbols) - 1, zigzag(np.diff(bit_length(counts.view(np.uint64))))
+    return Golomb().predicted_bits(gaps) + Golomb().predicted_bits(differences) + 3 * len(symbols)
+
+
+def merged(tokens: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Return the tokens that occur, rising, and how often."""
+    least = tokens.min()
+    dense = np.bincount(tokens - least, counts)
+    places = np.flatnonzero(dense)
+    return places + least, dense[places].astype(np.int64)
+
+
+def write_head(split: Split | None, symbols: Integers, out: Writer) -> None:
+    """Append the split, 0 if there is none, and the alphabet."""
+    out.byte(0 if split is None else 1 + split.leading)
+    if split is not None:
+        write_signed(split.centre, out)
+    write_alphabet(symbols, out)
+
+
+def read_split(source: Reader) -> Split | None:
+    """Take a split; the alphabet follows."""
+    head = source.byte()
+    if head > 1 + max(_LEADING):
+        raise damaged("Range", f"at most {max(_LEADING)} leading bits", head - 1)
+    return Split(head - 1, read_signed(source)) if head else None
