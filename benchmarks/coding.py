@@ -4,8 +4,9 @@
 
 The update is an MLP's, 784-1000-215-10: Gaussian, of another sd in every leaf. `PosteriorGrid` has the means of that as dense leaves with one
 sd; D-Turbo-VBI's message is the 15 % of them that lie in a support of clusters, and the support, whole or as what changed of it since the
-last round; the whole one travels once and has no target. Each runs on one thread; MB/s are the input's bytes over the shortest encode and the shortest decode together, `alone` of a plain
-copy of the update in the same run. Then the ledger: the rows of a round and their sums against one FedAvg round of `benchmarks/engine.py`.
+last round; the whole one travels once and has no target. Each runs on one thread; MB/s are the input's bytes over the shortest encode and the
+shortest decode together, beside a plain copy of the update in the same run. Then the ledger: the rows of a round and their sums against one
+FedAvg round of `benchmarks/engine.py`.
 """
 
 from __future__ import annotations
