@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 import tracemalloc
 from dataclasses import dataclass
 from functools import partial
@@ -51,12 +50,11 @@ def test_sections_that_promise_much_are_refused():
 
 
 def refused(what, codec, message):
+    # How fast is for `benchmarks/mutate.py` to say.
     tracemalloc.start()
-    start = time.perf_counter()
     refuses(partial(codec.decode, message, KEY), WireError, what)
-    seconds, most = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+    most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert seconds < 1, what
     assert most < 16 * LIMIT, what
 
 
