@@ -3,7 +3,6 @@
 import heapq
 import math
 import sys
-import time
 import tracemalloc
 
 import numpy as np
@@ -419,12 +418,11 @@ def test_garbage_is_refused_or_read_as_integers(code, count):
 
 
 @every(CODES)
-def test_memory_and_time_do_not_follow_a_lie(code):
+def test_memory_does_not_follow_a_lie(code):
     # A table of the greatest size, then nothing; and a sequence longer than anything that its bytes can hold.
     draw = np.random.default_rng(9)
     raw = written(code, draw.geometric(0.2, 300) - 1)
     tracemalloc.start()
-    start = time.perf_counter()
     for count, bad in [(1 << 40, raw), (1 << 50, raw[:9]), (300, b"\xff" * 200), (300, b"\x00\xff\xff\x07" * 80), (300, draw.bytes(5000))]:
         try:
             code.read(Reader(bad), count)
@@ -433,7 +431,6 @@ def test_memory_and_time_do_not_follow_a_lie(code):
         assert count == 300
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert time.perf_counter() - start < 5
     assert peak < 4_500_000
 
 
