@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bayesfed.algorithms import fed_avg as fed_avg
     from bayesfed.algorithms import fed_paq as fed_paq
     from bayesfed.algorithms import fed_prox as fed_prox
+    from bayesfed.algorithms import federated_svi as federated_svi
     from bayesfed.algorithms import qsgd as qsgd
     from bayesfed.algorithms import stc as stc
     from bayesfed.algorithms import uveqfed as uveqfed
@@ -36,23 +37,37 @@ if TYPE_CHECKING:
     from bayesfed.data import iid as iid
     from bayesfed.federated import Adam as Adam
     from bayesfed.federated import InProcess as InProcess
+    from bayesfed.federated import NaturalGradient as NaturalGradient
     from bayesfed.federated import Sgd as Sgd
+    from bayesfed.federated import cosine as cosine
     from bayesfed.federated import decaying as decaying
     from bayesfed.federated import fraction as fraction
     from bayesfed.inference import Exchange as Exchange
     from bayesfed.inference import FactorGraph as FactorGraph
     from bayesfed.inference import calibrate as calibrate
     from bayesfed.inference import infer as infer
+    from bayesfed.inference.variational.fusion import PVI as PVI
+    from bayesfed.inference.variational.fusion import MeanParameters as MeanParameters
+    from bayesfed.inference.variational.fusion import ProductOfExperts as ProductOfExperts
+    from bayesfed.inference.variational.fusion import ReverseKL as ReverseKL
+    from bayesfed.inference.variational.fusion import SummedGradients as SummedGradients
+    from bayesfed.inference.variational.fusion import Wasserstein as Wasserstein
     from bayesfed.keys import Key as Key
     from bayesfed.models import BernoulliGamma as BernoulliGamma
     from bayesfed.models import Categorical as Categorical
     from bayesfed.models import ClusteredSupport as ClusteredSupport
+    from bayesfed.models import Gaussian as Gaussian
+    from bayesfed.models import Horseshoe as Horseshoe
     from bayesfed.models import Independent as Independent
+    from bayesfed.models import Laplace as Laplace
     from bayesfed.models import MarkovGrid as MarkovGrid
     from bayesfed.models import Neighbourhood as Neighbourhood
     from bayesfed.models import Normal as Normal
     from bayesfed.models import Prior as Prior
+    from bayesfed.models import ProductGaussian as ProductGaussian
+    from bayesfed.models import SpikeAndSlab as SpikeAndSlab
     from bayesfed.models import alexnet as alexnet
+    from bayesfed.models import bayesian as bayesian
     from bayesfed.models import cnn as cnn
     from bayesfed.models import compact as compact
     from bayesfed.models import declare as declare
@@ -65,11 +80,12 @@ __version__ = "0.1.0"
 
 # Imported at first use, so that `import bayesfed` costs nothing that is not needed.
 _HOME = {
-    "bayesfed.algorithms": ["d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "qsgd", "stc", "uveqfed"],
+    "bayesfed.algorithms": ["d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"],
     "bayesfed.compress": ["Cast", "Coded", "ErrorFeedback", "PosteriorGrid"],
     "bayesfed.data": ["Dataset", "cifar10", "cifar100", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
-    "bayesfed.federated": ["Adam", "InProcess", "Sgd", "decaying", "fraction"],
+    "bayesfed.federated": ["Adam", "InProcess", "NaturalGradient", "Sgd", "cosine", "decaying", "fraction"],
     "bayesfed.inference": ["Exchange", "FactorGraph", "calibrate", "infer"],
+    "bayesfed.inference.variational.fusion": ["MeanParameters", "PVI", "ProductOfExperts", "ReverseKL", "SummedGradients", "Wasserstein"],
     "bayesfed.keys": ["Key"],
     "bayesfed.models": [
         "BernoulliGamma",
@@ -80,6 +96,12 @@ _HOME = {
         "Neighbourhood",
         "Normal",
         "Prior",
+        "bayesian",
+        "SpikeAndSlab",
+        "ProductGaussian",
+        "Laplace",
+        "Horseshoe",
+        "Gaussian",
         "alexnet",
         "cnn",
         "compact",

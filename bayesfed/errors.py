@@ -32,6 +32,10 @@ class UpdateError(BayesfedError, ValueError):
     """Updates that may not be added, or that the server does not take."""
 
 
+class PosteriorError(BayesfedError, ValueError):
+    """Posteriors that cannot be fused by a rule, or natural parameters that no distribution has."""
+
+
 class ClientError(BayesfedError, RuntimeError):
     """A client that failed; carries its name, the round and the stage."""
 

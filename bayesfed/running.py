@@ -14,9 +14,11 @@ from bayesfed.federated import engine
 from bayesfed.federated.engine import OnClientError, Record, Snapshot
 from bayesfed.federated.ledger import Direction, Row, bits
 from bayesfed.federated.pools import ClientPool, InProcess
-from bayesfed.federated.protocols import Algorithm, Model, Posterior
+from bayesfed.federated.protocols import Algorithm, Posterior, Predictor
 from bayesfed.federated.samplers import Sampler, everyone
+from bayesfed.inference.posterior import DeclaredPosterior
 from bayesfed.inspect.tables import round_table
+from bayesfed.models.belief import Belief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,13 +41,13 @@ class Result:
     snapshot: Snapshot
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Predictor:
         """The transmitted model: call it on inputs."""
         return self.algorithm.predictor(self.snapshot.state)
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior after the last round: draw from it, predict with it, look at its `belief` of each site.
+        """The posterior after the last round: draw from it and predict with it.
 
         Raises
         ------
@@ -55,6 +57,19 @@ class Result:
         if self.algorithm.posterior is None:
             raise ArgumentError(complain("Result.posterior", expected="a Bayesian method", actual=self.algorithm.name, hint="d_turbo_vbi"))
         return self.algorithm.posterior(self.snapshot.state)
+
+    @property
+    def belief(self) -> Belief:
+        """What a declared model believes of each site: means, sds, inclusion probabilities.
+
+        Raises
+        ------
+        ArgumentError
+            If the method's model is not a declared one.
+        """
+        if not isinstance(posterior := self.posterior, DeclaredPosterior):
+            raise ArgumentError(complain("Result.belief", expected="a declared model", actual=self.algorithm.name, hint="Result.posterior"))
+        return posterior.belief
 
     @property
     def ledger(self) -> tuple[Row, ...]:

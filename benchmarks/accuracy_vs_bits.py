@@ -12,7 +12,7 @@ D-Turbo-VBI with a prior without neighbours at about equal density; "sparse" has
 
 Accuracy is that of the transmitted model on the test set, and "accuracy within a budget" the best that was reached with so many bits. Each
 finished run is kept under --out and not made again; delete its file to repeat it. --check: the MLP on Fashion-MNIST, one seed, FedPAQ,
-DSSM and D-Turbo-VBI, both ways of coding, 40 rounds.
+DSSM and D-Turbo-VBI, 40 rounds; 16-bit values need the hundred to pay for their first, dense rounds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> int:
     with open(Path(__file__).with_suffix(".toml"), "rb") as file:
         task: Settings = tomllib.load(file)[options.task]
     rounds = options.rounds or (40 if options.check else task["rounds"])
-    methods = options.methods or ([*PEERS, *OURS, SPARSE] if options.check else list(task["methods"]))
+    methods = options.methods or ([*PEERS, OURS[0], SPARSE] if options.check else list(task["methods"]))
     out, seeds = options.out / f"{options.task}_{rounds}", options.seeds[:1] if options.check else options.seeds
     torch.set_num_threads(1)
     train, test = {"cifar10": bf.cifar10, "cifar100": bf.cifar100}.get(options.task, bf.fashion_mnist)(options.data)

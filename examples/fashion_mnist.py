@@ -109,7 +109,7 @@ def run_seed(
             maps = plot_support_maps(frames, title=title, history=result.history, site="3.weight")
             save(maps[0], out / f"support_{name.replace(' ', '_')}_{seed}.png")
         if name in UNITS and result.posterior is not None:
-            units = plot_unit_maps(result.posterior.belief["1.weight"].inclusion, (28, 28), count=32, title=f"{UNITS[name]}, seed {seed}")
+            units = plot_unit_maps(result.belief["1.weight"].inclusion, (28, 28), count=32, title=f"{UNITS[name]}, seed {seed}")
             save(units[0], out / f"units_{name}_{seed}.png")
     save(plot_accuracy_against_bits({name: result.history for name, result in results.items()}), out / f"accuracy_against_bits_{seed}.png")
     elbos = {name: result.series("elbo") for name, result in results.items() if name != "FedAvg"}

@@ -47,7 +47,7 @@ def main() -> None:
         "support_maps": plot_support_maps(frames, title="First layer: what neighbours say of each weight")[0],
         "accuracy_against_bits": plot_accuracy_against_bits({"D-Turbo-VBI": sparse.history, "FedAvg": dense.history}),
         "elbo": sparse.plot_elbo(),
-        "forest": plot_forest(sparse.posterior.belief["1.weight"]),
+        "forest": plot_forest(sparse.belief["1.weight"]),
     }
     for name, axes in pictures.items():
         save(axes, chosen.out / f"{name}.png")

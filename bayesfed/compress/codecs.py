@@ -31,7 +31,7 @@ class Codec(Protocol):
         ...
 
 
-_WIDTHS = {16: torch.float16, 32: torch.float32}
+_WIDTHS = {16: torch.float16, 32: torch.float32, 64: torch.float64}
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Cast:
     Parameters
     ----------
     bits
-        32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11
+        64, 32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11
         between 6.1e-5 and 65504).
 
     Raises
     ------
     ArgumentError
-        If `bits` is neither 16 nor 32.
+        If `bits` is not 16, 32 or 64.
     WireError
         On encoding a value that `bits` cannot hold, or on decoding a damaged message.
     """
@@ -57,16 +57,16 @@ class Cast:
 
     def __post_init__(self) -> None:
         if self.bits not in _WIDTHS:
-            raise ArgumentError(complain("Cast", expected="bits 16 or 32", actual=self.bits, hint="Cast(32)"))
+            raise ArgumentError(complain("Cast", expected="bits 16, 32 or 64", actual=self.bits, hint="Cast(32)"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""
         return pack({name: self._narrow(name, leaf) for name, leaf in tree.items()}, meta)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
-        """Read the message; floating-point leaves come back as float32."""
+        """Read the message; floating-point leaves come back as float32, or float64 of 64 bits."""
         tree, meta = unpack(message, limit=self.limit)
-        return {name: _widen(name, leaf) for name, leaf in tree.items()}, meta
+        return {name: _widen(name, leaf, torch.promote_types(_WIDTHS[self.bits], torch.float32)) for name, leaf in tree.items()}, meta
 
     def _narrow(self, name: str, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -82,10 +82,11 @@ class Cast:
         return narrow
 
 
-def _widen(name: str, leaf: Tensor) -> Tensor:
+def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
     if not leaf.is_floating_point():
         return leaf
-    wide = leaf.float()
+    wide = leaf.to(dtype)
     if not is_finite(wide):
-        raise WireError(complain(f"leaf {name!r}", expected="finite float32 values", actual="NaN or Inf", hint="sending it again"))
+        kind = str(dtype).removeprefix("torch.")
+        raise WireError(complain(f"leaf {name!r}", expected=f"finite {kind} values", actual="NaN or Inf", hint="sending it again"))
     return wide

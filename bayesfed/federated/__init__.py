@@ -7,7 +7,7 @@ from bayesfed.federated.engine import Record, RoundReport, Snapshot, rounds
 from bayesfed.federated.holding import Holding
 from bayesfed.federated.ledger import Row, bits
 from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Adam, Descent, Optimiser, Sgd, constant, cosine, inverse
+from bayesfed.federated.locals import Adam, Descent, NaturalGradient, Optimiser, Sgd, constant, cosine, inverse
 from bayesfed.federated.pools import ClientPool, InProcess
 from bayesfed.federated.protocols import (
     Algorithm,
@@ -19,6 +19,7 @@ from bayesfed.federated.protocols import (
     Model,
     Phase,
     Posterior,
+    Predictor,
     Profile,
     Server,
     View,
@@ -50,9 +51,11 @@ __all__ = [
     "Link",
     "Local",
     "Model",
+    "NaturalGradient",
     "Optimiser",
     "Phase",
     "Posterior",
+    "Predictor",
     "Profile",
     "Record",
     "Reducer",

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine import RoundReport
-from bayesfed.federated.protocols import Model
+from bayesfed.federated.protocols import Predictor
 
 Callback = Callable[[RoundReport], bool | None]
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -21,7 +21,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).float()
 
 
-def score(model: Model, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
+def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
     """Return the mean of a per-row metric over a data set."""
     if not len(data):
         raise ArgumentError(complain("score", expected="data to score on", actual="an empty set", hint="a test set"))

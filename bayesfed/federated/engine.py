@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError, ClientError, complain
 from bayesfed.federated.client import Reply, Task
 from bayesfed.federated.ledger import Row
 from bayesfed.federated.pools import ClientPool
-from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Info, Local, Model, Phase, Profile
+from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Info, Local, Phase, Predictor, Profile
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -78,7 +78,7 @@ class RoundReport(Record):
         return self.snapshot.state
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Predictor:
         """The model after this round."""
         return self.algorithm.predictor(self.state)
 

@@ -70,6 +70,32 @@ class Adam:
         return torch.optim.Adam(leaves, learning_rate, fused=True)
 
 
+@dataclass(frozen=True)
+class NaturalGradient:
+    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`), another optimiser for the rest.
+
+    Parameters
+    ----------
+    learning_rate
+        How far a step goes to where the gradient points, at most 1: 0.1 forgets what was there in ten steps.
+    others
+        For parameters that are not of independent Gaussians.
+    """
+
+    learning_rate: float = 0.1
+    others: Optimiser = Adam(1e-2)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate <= 1:
+            raise ArgumentError(
+                complain("NaturalGradient.learning_rate", expected="a number in (0, 1]", actual=self.learning_rate, hint="NaturalGradient(0.1)")
+            )
+
+    def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+        """Return the optimiser of the rest, its rate shrunk by the same schedule."""
+        return self.others.build(leaves, self.others.learning_rate * learning_rate / self.learning_rate)
+
+
 def constant(round: int) -> float:
     """Keep the learning rate."""
     return 1.0

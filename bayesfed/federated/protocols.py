@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,7 +22,6 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.keys import Key
-from bayesfed.models.belief import Belief
 from bayesfed.trees import Tree, to
 
 Scalar = str | int | float | bool
@@ -32,7 +32,7 @@ CHANGE = ".change"
 
 @dataclass(frozen=True)
 class Model:
-    """A network at given parameters: call it on inputs ``(B, ...)``."""
+    """A `Predictor`: a network at given parameters: call it on inputs ``(B, ...)``."""
 
     net: nn.Module
     parameters: Tree
@@ -42,6 +42,19 @@ class Model:
         with torch.no_grad():
             output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
         return output
+
+
+class Predictor(Protocol):
+    """The model that counts after a round."""
+
+    @property
+    def parameters(self) -> Tree:
+        """What it is made of."""
+        ...
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return outputs, ``(B, ...)``: logits or probabilities of classes, or a regression's mean."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,7 @@ class Algorithm:
     phases
         The exchanges of a round, in order.
     predictor
-        ``(state) -> Model``: the model that counts, the transmitted one.
+        ``(state) -> Predictor``: the model that counts, the transmitted one.
     posterior
         ``(state) -> Posterior`` for `to_arviz`; None for methods that have none.
     """
@@ -201,7 +214,7 @@ class Algorithm:
     name: str
     initial: Tree
     phases: tuple[Phase, ...]
-    predictor: Callable[[Tree], Model]
+    predictor: Callable[[Tree], Predictor]
     posterior: Callable[[Tree], Posterior] | None = None
 
     def __post_init__(self) -> None:
@@ -215,22 +228,23 @@ class Posterior(Protocol):
     """What can be drawn from and looked at after a run."""
 
     @property
-    def belief(self) -> Belief:
-        """What is believed of each site."""
+    def constants(self) -> Tree:
+        """Figures of the posterior that need no draws: inclusion probabilities, means and sds."""
+        ...
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the axes of draws and constants; those that are not named are numbered."""
         ...
 
     def draw(self, key: Key) -> Tree:
-        """Return one draw: ``LAYER.w``, ``LAYER.rho``, ``LAYER.s`` of each site as matrices."""
+        """Return one draw of every site."""
         ...
 
-    def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
-        """Return the network's outputs at one draw."""
+    def draw_prior(self, key: Key) -> Tree:
+        """Return one draw of every site from the prior; empty if that is not offered."""
         ...
 
-    def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each row's log likelihood, ``(B,)``."""
-        ...
-
-    def respond(self, outputs: Tensor, key: Key) -> Tensor:
-        """Draw targets for given outputs, ``(B, ...)``."""
+    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
+        """Return the distribution of the targets at one draw, batch ``(B,)``; what is drawn on the way comes from `key`."""
         ...

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.func import functional_call
 
@@ -42,11 +43,20 @@ class DeclaredPosterior:
             output: Tensor = functional_call(self.declared.net, to({**self.points, **weights}, inputs.device), (inputs,))
         return output
 
-    def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each row's log likelihood at temperature 1, ``(B,)``."""
-        return self.declared.likelihood.pointwise(outputs, targets)
+    def draw_prior(self, key: Key) -> Tree:
+        """Return nothing: draws of coupled supports would need a chain of their own."""
+        return {}
 
-    def respond(self, outputs: Tensor, key: Key) -> Tensor:
-        """Draw targets given outputs."""
-        with forked(key):
-            return self.declared.likelihood.observe(outputs, None, 1.0)
+    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
+        """Return the distribution of the targets at one draw, temperature 1, batch ``(B,)``."""
+        return self.declared.likelihood.distribution(self.predict(draw, inputs))
+
+    @property
+    def constants(self) -> Tree:
+        """Inclusion probabilities, ``SITE.inclusion``."""
+        return {f"{name}.inclusion": site.inclusion for name, site in self.belief.items()}
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """``SITE.unit`` and ``SITE.input`` of every matrix."""
+        return {f"{name}.{leaf}": (f"{name}.unit", f"{name}.input") for name in self.belief for leaf in ("w", "rho", "s", "inclusion")}

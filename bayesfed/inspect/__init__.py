@@ -3,12 +3,16 @@
 from bayesfed.inspect.export import to_arviz
 from bayesfed.inspect.maps import plot_support_maps, plot_unit_maps
 from bayesfed.inspect.pictures import plot_accuracy_against_bits, plot_against_bits, plot_forest, plot_series, save
+from bayesfed.inspect.psis import k_hat
+from bayesfed.inspect.reliability import plot_reliability
 from bayesfed.inspect.tables import round_table, table
 
 __all__ = [
+    "k_hat",
     "plot_accuracy_against_bits",
     "plot_against_bits",
     "plot_forest",
+    "plot_reliability",
     "plot_series",
     "plot_support_maps",
     "plot_unit_maps",

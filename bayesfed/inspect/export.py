@@ -21,7 +21,7 @@ from bayesfed.federated.engine import Record
 from bayesfed.federated.ledger import bits
 from bayesfed.federated.protocols import Algorithm, Posterior
 from bayesfed.inspect.compat import build
-from bayesfed.keys import Key
+from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
 if TYPE_CHECKING:
@@ -43,16 +43,17 @@ def to_arviz(
 ) -> Any:
     """Export a run.
 
-    Groups: ``posterior`` (``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and ``SITE.input``), ``constant_data``
-    (``SITE.inclusion``), ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and
-    ``federation`` (round, client: bits_up, bits_down, nll, accepted; round: elbo, density and every metric).
+    Groups: ``posterior`` (every latent site; of declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
+    ``SITE.input``), ``prior`` (of Pyro models), ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``),
+    ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (round, client: bits_up,
+    bits_down, nll, accepted; round: elbo, density and every metric).
 
     Parameters
     ----------
     data
         Rows to predict and score.
     thin
-        Keep every `thin`-th unit and input of a weight matrix; the coordinates say which.
+        Keep every `thin`-th row and column of a matrix; the coordinates say which.
     seed
         Names the draws: the same seed gives the same draws.
 
@@ -67,15 +68,16 @@ def to_arviz(
     coords: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
     if algorithm.posterior is not None:
-        posterior = algorithm.posterior(state)
-        inclusion = {name: site.inclusion for name, site in posterior.belief.items()}
-        _check_size(inclusion, draws, thin)
-        for site, values in inclusion.items():
-            axes = [f"{site}.unit", f"{site}.input"]
-            coords |= {axis: np.arange(0, length, thin) for axis, length in zip(axes, values.shape, strict=True)}
-            dims |= {f"{site}.{leaf}": axes for leaf in ("w", "rho", "s", "inclusion")}
-        groups["constant_data"] = {f"{site}.inclusion": values[::thin, ::thin].numpy() for site, values in inclusion.items()}
-        groups |= _drawn(posterior, data, draws, thin, Key(seed, "arviz"))
+        posterior, key = algorithm.posterior(state), Key(seed, "arviz")
+        first = posterior.draw(key.child("draw", 0))
+        _check_size(first, draws, thin)
+        for name, value in {**posterior.constants, **first}.items():
+            axes = posterior.axes.get(name, tuple(f"{name}_{axis}" for axis in range(value.ndim)))
+            dims[name] = list(axes)
+            kept = [range(0, length, step) for length, step in zip(value.shape, _steps(value, thin), strict=True)]
+            coords |= {axis: np.array(places) for axis, places in zip(axes, kept, strict=True)}
+        groups["constant_data"] = {name: _thinned(value, thin).numpy() for name, value in posterior.constants.items()}
+        groups |= _drawn(posterior, data, draws, thin, key)
     if data is not None:
         groups["observed_data"] = {"y": data.targets.numpy()}
         coords["row"] = np.arange(len(data))
@@ -83,8 +85,17 @@ def to_arviz(
     return build(groups, coords, dims, {"federation": federation(history)}, backend)
 
 
-def _check_size(sites: Tree, draws: int, thin: int) -> None:
-    entries = sum(3 * draws * math.prod(-(-n // thin) for n in values.shape) for values in sites.values())
+def _steps(value: Tensor, thin: int) -> list[int]:
+    """Return the stride of every axis: matrices are thinned, vectors are not."""
+    return [thin if value.ndim > 1 and axis >= value.ndim - 2 else 1 for axis in range(value.ndim)]
+
+
+def _thinned(value: Tensor, thin: int) -> Tensor:
+    return value[tuple(slice(None, None, step) for step in _steps(value, thin))]
+
+
+def _check_size(first: Tree, draws: int, thin: int) -> None:
+    entries = sum(draws * math.prod(-(-n // step) for n, step in zip(value.shape, _steps(value, thin), strict=True)) for value in first.values())
     if entries > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
         raise ArgumentError(
@@ -93,21 +104,19 @@ def _check_size(sites: Tree, draws: int, thin: int) -> None:
 
 
 def _drawn(posterior: Posterior, data: Dataset | None, draws: int, thin: int, key: Key) -> dict[str, dict[str, np.ndarray]]:
-    samples, predicted, scored = dict[str, list[Tensor]](), list[Tensor](), list[Tensor]()
+    groups: dict[str, dict[str, list[Tensor]]] = {"posterior": {}, "prior": {}, "posterior_predictive": {}, "log_likelihood": {}}
     for number in range(draws):
         draw = posterior.draw(key.child("draw", number))
-        for name, value in draw.items():
-            thinned = value[::thin, ::thin]
-            samples.setdefault(name, []).append(thinned.to(torch.int8) if name.endswith(".s") else thinned)
+        for group, values in (("posterior", draw), ("prior", posterior.draw_prior(key.child("prior", number)))):
+            for name, value in values.items():
+                thinned = _thinned(value, thin)
+                groups[group].setdefault(name, []).append(thinned.to(torch.int8) if name.endswith(".s") else thinned)
         if data is not None:
-            outputs = posterior.predict(draw, data.inputs)
-            predicted.append(posterior.respond(outputs, key.child("respond", number)))
-            scored.append(posterior.log_likelihood(outputs, data.targets))
-    groups = {"posterior": {name: torch.stack(values)[None].numpy() for name, values in samples.items()}}
-    if data is not None:
-        groups["posterior_predictive"] = {"y": torch.stack(predicted)[None].numpy()}
-        groups["log_likelihood"] = {"y": torch.stack(scored)[None].numpy()}
-    return groups
+            found = posterior.observe(draw, data.inputs, key.child("observe", number))
+            with forked(key.child("respond", number)):
+                groups["posterior_predictive"].setdefault("y", []).append(found.sample())
+            groups["log_likelihood"].setdefault("y", []).append(found.log_prob(data.targets))
+    return {group: {name: torch.stack(values)[None].numpy() for name, values in found.items()} for group, found in groups.items() if found}
 
 
 def federation(history: Sequence[Record]) -> xarray.Dataset:

@@ -1,5 +1,6 @@
 """What is believed: supports, precisions, priors, likelihoods, the declared Pyro model and its guide."""
 
+from bayesfed.models.bayesian import BayesianNet, bayesian
 from bayesfed.models.belief import Belief, SiteBelief, guide
 from bayesfed.models.clustered import ClusteredSupport
 from bayesfed.models.compaction.compact import compact
@@ -11,29 +12,38 @@ from bayesfed.models.nets import alexnet, cnn, mlp, mobilenet
 from bayesfed.models.precisions import BernoulliGamma, Gammas
 from bayesfed.models.prior import GaussianWeight, Prior
 from bayesfed.models.supports import Independent, MarkovGrid, Neighbourhood, Support, Transition
+from bayesfed.models.weights import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, WeightPrior
 
 __all__ = [
+    "BayesianNet",
     "Belief",
     "BernoulliGamma",
     "Categorical",
     "ClusteredSupport",
     "Declared",
     "Gammas",
+    "Gaussian",
     "GaussianWeight",
     "Grid",
+    "Horseshoe",
     "Independent",
     "Ising",
+    "Laplace",
     "Likelihood",
     "Link",
     "MarkovGrid",
     "Neighbourhood",
     "Normal",
     "Prior",
+    "ProductGaussian",
     "Site",
     "SiteBelief",
+    "SpikeAndSlab",
     "Support",
     "Transition",
+    "WeightPrior",
     "alexnet",
+    "bayesian",
     "cnn",
     "compact",
     "declare",

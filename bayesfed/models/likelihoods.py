@@ -32,6 +32,10 @@ class Likelihood(Protocol):
         """Return the log likelihood of each row, ``(B,)``, at temperature 1."""
         ...
 
+    def distribution(self, output: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of each row's target, batch ``(B,)``, at temperature 1."""
+        ...
+
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the Pyro site ``y``, its log density times ``scale / temperature``."""
         ...
@@ -63,10 +67,14 @@ class Categorical:
         """Return the log probability of each row's class."""
         return -functional.cross_entropy(output, targets, reduction="none")
 
+    def distribution(self, output: Tensor) -> dist.TorchDistribution:
+        """Return the categorical distribution of each row's class."""
+        return dist.Categorical(logits=output)
+
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
         with pyro.plate("data", len(output)), poutine.scale(scale=scale / self.temperature):
-            value: Tensor = pyro.sample("y", dist.Categorical(logits=output), obs=targets)
+            value: Tensor = pyro.sample("y", self.distribution(output), obs=targets)
         return value
 
     def check(self, output: Tensor, targets: Tensor) -> None:
@@ -111,10 +119,15 @@ class Normal:
         density: Tensor = torch.distributions.Normal(output, self.sd).log_prob(targets)
         return density.reshape(len(output), -1).sum(dim=1)
 
+    def distribution(self, output: Tensor) -> dist.TorchDistribution:
+        """Return the Gaussian of each row's target."""
+        found: dist.TorchDistribution = dist.Normal(output, self.sd).to_event(output.ndim - 1)
+        return found
+
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
         with pyro.plate("data", len(output)), poutine.scale(scale=scale / self.temperature):
-            value: Tensor = pyro.sample("y", dist.Normal(output, self.sd).to_event(output.ndim - 1), obs=targets)
+            value: Tensor = pyro.sample("y", self.distribution(output), obs=targets)
         return value
 
     def check(self, output: Tensor, targets: Tensor) -> None:

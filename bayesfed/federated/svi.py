@@ -1,0 +1,183 @@
+"""Federated SVI: `SviLocal`, a client's steps on its tilted objective, and `Fuse`, what the sum of their answers does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from pyro.infer import Trace_ELBO
+from torch import nn
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import DataError, UpdateError, complain
+from bayesfed.federated.locals import Optimiser, batches
+from bayesfed.federated.protocols import Fit, Info, Scalar
+from bayesfed.federated.servers import summed
+from bayesfed.federated.svi_steps import Steps
+from bayesfed.federated.update import Kind, Reducer
+from bayesfed.inference.variational.antithetic import mirrored
+from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, ProductOfExperts, ReverseKL, SummedGradients, Wasserstein
+from bayesfed.inference.variational.program import Program, Runs
+from bayesfed.inference.variational.tilted import Tilt, tilted
+from bayesfed.keys import Key, forked
+from bayesfed.trees import Tree, zip_map
+
+LOCAL = "local/"
+FIRST, SECOND, COUNT = "adam/first/", "adam/second/", "adam/steps"
+
+
+class Elbo(Protocol):
+    """Pyro's evidence lower bounds."""
+
+    def loss_and_grads(self, model: Runs, guide: Runs, *args: Any, **kwargs: Any) -> float:
+        """Return the negative bound and add its gradients to the parameters."""
+        ...
+
+
+def kind_of(fusion: Fusion) -> Kind:
+    """Return what the numbers of a rule's payloads mean."""
+    match fusion:
+        case SummedGradients():
+            return "gradient"
+        case PVI() | ProductOfExperts() | ReverseKL():
+            return "natural"
+        case Wasserstein():
+            return "moments"
+        case _:
+            return "value"
+
+
+@dataclass(frozen=True)
+class SviLocal:
+    """Take `steps` steps on a client's rows, its share of the prior and its cavity; local latents stay in its memory.
+
+    Options read from the message: ``learning_rate`` (a factor), ``share`` (N_t / N) and ``scale`` (copies each row stands for).
+
+    Parameters
+    ----------
+    program, fused, fusion
+        The model and guide, what their parameters mean, and the rule.
+    elbo
+        Any of Pyro's that can be run by `loss_and_grads`.
+    batch_size
+        Rows of a step, drawn without replacement; None for all.
+    averaging
+        The share of the steps, the last ones, whose parameters are averaged.
+    antithetic
+        Whether every second step mirrors the Gaussian draws of the one before.
+    """
+
+    program: Program
+    fused: Fused
+    fusion: Fusion
+    elbo: Elbo
+    optimiser: Optimiser
+    steps: int
+    batch_size: int | None
+    averaging: float
+    antithetic: bool
+    uses_global_randomness: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """What the payload's numbers mean."""
+        return kind_of(self.fusion)
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Run the steps; a client without rows says nothing and keeps what it has."""
+        share, layout = float(options.get("share", 1.0)), self.fused.layout
+        kinds = self.fusion.initial(self.fused)
+        message = {name: leaf.to(kinds[name].dtype) for name, leaf in message.items()}
+        start = self.fusion.start(message, memory, self.fused, share)
+        if not len(data):
+            return Fit(self._nothing(start.parameters, message, memory), dict(memory), {"samples": 0.0, "loss": 0.0})
+        pair = self.program.at(data, key.child("guide")) if self.program.builds and layout.local else self.fused.pair
+        own = {name: memory.get(f"{LOCAL}{name}", pair.first[name]) for name in layout.local}
+        leaves = {name: nn.Parameter(leaf.to(data.inputs.device).clone()) for name, leaf in (start.parameters | own).items()}
+        adding = self.kind == "gradient"
+        held = layout.shared if adding else ()
+        steps = Steps(pair, layout, leaves, held, self.optimiser, float(options.get("learning_rate", 1.0)), self.steps, self.averaging)
+        scale, losses = float(options.get("scale", 1.0)), list[float]()
+        tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0)
+        with forked(key.child("draws")), pair.held(leaves):
+            wrap = mirrored(data.inputs.device, self.antithetic)
+            for batch, weight in self._batches(data, key):
+                guide = wrap(len(losses), pair.guide)
+                model, guide = tilted(pair.model, guide, layout, _heavier(tilt, weight), analytic=isinstance(self.elbo, Trace_ELBO))
+                losses.append(self.elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
+                steps.step()
+        loss, found = float(torch.as_tensor(losses, dtype=torch.float64).mean()), steps.found()
+        if not loss - loss == 0 or not all(bool(torch.isfinite(leaf).all()) for leaf in found.values()):
+            raise DataError(complain("local SVI", expected="a finite ELBO and parameters", actual=loss, hint="a smaller learning rate"))
+        payload, kept = self.fusion.finish({name: found[name] for name in layout.shared}, start, message, memory, self.fused)
+        kept = kept | {f"{LOCAL}{name}": found[name] for name in own}
+        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss})
+
+    def _batches(self, data: Dataset, key: Key) -> Iterator[tuple[Dataset, float]]:
+        if self.batch_size is None or self.batch_size >= len(data):
+            yield from ((data, 1.0) for _ in range(self.steps))
+            return
+        for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
+            yield batch, len(data) / len(batch)
+
+    def _nothing(self, parameters: Tree, message: Tree, memory: Tree) -> Tree:
+        if self.fusion.adds:
+            shapes = self.fused.first if self.kind == "gradient" else self.fusion.initial(self.fused)
+            return {name: torch.zeros_like(leaf) for name, leaf in shapes.items()}
+        return message
+
+
+def _heavier(tilt: Tilt, weight: float) -> Tilt:
+    return tilt if weight == 1 else Tilt(tilt.share, tilt.cavity, tilt.rows * weight, tilt.local, tilt.shared)
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """The server of every rule: a weighted mean, a sum of changes, or a step of Adam on summed gradients."""
+
+    fused: Fused
+    fusion: Fusion
+
+    def initial(self) -> Tree:
+        """Return the state before round 0."""
+        state = self.fusion.initial(self.fused)
+        if isinstance(self.fusion, SummedGradients):
+            zeros = {f"{prefix}{name}": torch.zeros_like(leaf) for prefix in (FIRST, SECOND) for name, leaf in state.items()}
+            return {**state, **zeros, COUNT: torch.zeros(())}
+        return state
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the posterior."""
+        return {name: leaf for name, leaf in state.items() if not name.startswith("adam/")}
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Fuse.
+
+        Raises
+        ------
+        UpdateError
+            If the fused natural parameters belong to no distribution; the state is as it was.
+        """
+        total = summed(reducer, kind_of(self.fusion))
+        if isinstance(self.fusion, SummedGradients):
+            return self._descend(state, total.total, self.fusion.learning_rate), {}
+        if self.fusion.adds:
+            state = zip_map(torch.add, state, total.total)
+        elif total.weight:
+            state = total.mean()
+        try:
+            self.fusion.parameters(state, self.fused)
+        except ValueError as problem:
+            raise UpdateError(str(problem)) from problem
+        return state, {}
+
+    def _descend(self, state: Tree, gradients: Tree, rate: float) -> Tree:
+        steps = state[COUNT] + 1
+        first = {name: torch.lerp(leaf, state[f"{FIRST}{name}"], 0.9) for name, leaf in gradients.items()}
+        second = {name: torch.lerp(leaf.square(), state[f"{SECOND}{name}"], 0.999) for name, leaf in gradients.items()}
+        size = rate * torch.sqrt(1 - 0.999**steps) / (1 - 0.9**steps)
+        moved: dict[str, Any] = {name: state[name] - size * first[name] / (second[name].sqrt() + 1e-8) for name in gradients}
+        moments = {f"{FIRST}{name}": leaf for name, leaf in first.items()} | {f"{SECOND}{name}": leaf for name, leaf in second.items()}
+        return {**moved, **moments, COUNT: steps}

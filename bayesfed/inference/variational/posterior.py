@@ -1,0 +1,162 @@
+"""A fitted guide: draws of the shared sites, predictions, importance weights, the ELBO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.inference.variational.layout import Layout
+from bayesfed.inference.variational.program import Pair
+from bayesfed.inference.variational.tilted import Tilt, tilted
+from bayesfed.keys import Key, forked
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class FittedGuide:
+    """The guide at the parameters of a finished run.
+
+    Local latents are not in it: where they are needed they are drawn from the model, given the shared sites.
+
+    Parameters
+    ----------
+    parameters
+        Shared parameters, unconstrained.
+    """
+
+    pair: Pair
+    layout: Layout
+    parameters: Tree
+
+    @property
+    def constants(self) -> Tree:
+        """Mean and sd of every Gaussian block, in the guide's own space."""
+        result = {}
+        for block in self.layout.blocks:
+            usual = block.read(self.pair, self.parameters)
+            if "loc" in usual:
+                tril = usual.get("scale_tril")
+                result[f"{block.name}.mean"] = usual["loc"]
+                result[f"{block.name}.sd"] = usual["scale"] if tril is None else tril.square().sum(-1).sqrt()
+        return result
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw of every shared site, in its own space."""
+        with forked(key), torch.no_grad(), self.pair.held(self._all()):
+            trace = poutine.trace(self.pair.guide).get_trace(*self.pair.example)
+        return self._values(trace)
+
+    def draw_prior(self, key: Key) -> Tree:
+        """Return one draw of every shared site from the prior."""
+        with forked(key), torch.no_grad(), self.pair.held(self._all()):
+            trace = poutine.trace(self.pair.model).get_trace(self.pair.example[0])
+        return self._values(trace)
+
+    @property
+    def axes(self) -> Mapping[str, tuple[str, ...]]:
+        """No names: axes are numbered."""
+        return {}
+
+    def _values(self, trace: Any) -> Tree:
+        return {name: trace.nodes[name]["value"].detach().clone() for name in self.layout.sites if name in trace.nodes}
+
+    def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> dist.TorchDistribution:
+        """Return the distribution of targets given inputs at one draw, batch ``(B,)``.
+
+        Raises
+        ------
+        PosteriorError
+            If the model has more than one observed site, or none.
+        """
+        if len(self.layout.observed) != 1:
+            raise PosteriorError(
+                complain("predictions", expected="one observed site", actual=list(self.layout.observed), hint="draws of the posterior instead")
+            )
+        given = {name: leaf.to(inputs.device) for name, leaf in draw.items()}
+        with forked(key), torch.no_grad(), self.pair.held(self._all()):
+            trace = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(inputs)
+        (name,) = self.layout.observed
+        if name not in trace.nodes:
+            raise PosteriorError(
+                complain("predictions", expected=f"a model that draws {name!r} when there are no targets", actual="no such site", hint="targets=None")
+            )
+        return cast(dist.TorchDistribution, trace.nodes[name]["fn"])
+
+    def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
+        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``: their mean is the ELBO, their tail is k-hat.
+
+        Raises
+        ------
+        ArgumentError
+            If there are no draws.
+        PosteriorError
+            If the model has local latents, whose posterior the server does not have.
+        """
+        if draws < 1:
+            raise ArgumentError(complain("log_weights", expected="draws >= 1", actual=draws, hint="1000"))
+        if self.layout.local_sites:
+            raise PosteriorError(
+                complain("log_weights", expected="a model without local latents", actual=list(self.layout.local_sites), hint="a client's own fit")
+            )
+        found = []
+        with forked(key), torch.no_grad(), self.pair.held(self._all()):
+            model, guide = tilted(self.pair.model, self.pair.guide, self.layout, Tilt())
+            for _ in range(draws):
+                drawn = poutine.trace(guide).get_trace(data.inputs, data.targets)
+                joint = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(data.inputs, data.targets)
+                found.append(torch.as_tensor(joint.log_prob_sum() - drawn.log_prob_sum()))
+        return torch.stack(found)
+
+    def elbo(self, data: Dataset, key: Key, *, draws: int = 100) -> float:
+        """Return the ELBO of the model on these rows, in nats: its Monte Carlo mean."""
+        return float(self.log_weights(data, key, draws=draws).mean())
+
+    def _all(self) -> Tree:
+        return {**self.pair.first, **self.parameters}
+
+    @property
+    def predictor(self) -> MeanPrediction:
+        """The model that counts: the mean of the predictive distribution over 32 draws."""
+        return MeanPrediction(self)
+
+
+@dataclass(frozen=True)
+class MeanPrediction:
+    """The posterior predictive mean as a model: class probabilities ``(B, C)``, or the mean of the targets."""
+
+    posterior: FittedGuide
+    draws: int = 32
+
+    @property
+    def parameters(self) -> Tree:
+        """The guide's shared parameters."""
+        return self.posterior.parameters
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the predictive mean at these inputs."""
+        total: Any = 0.0
+        for number in range(self.draws):
+            key = Key(0, "prediction", number)
+            total = total + expected(self.posterior.observe(self.posterior.draw(key), inputs, key.child("local")))
+        mean: Tensor = total / self.draws
+        return mean
+
+
+def expected(found: Any) -> Tensor:
+    """Return probabilities of a categorical or Bernoulli distribution ``(B, C)``, else its mean."""
+    base = found.base_dist if isinstance(found, dist.Independent) else found
+    if hasattr(base, "probs") and isinstance(base, dist.Categorical):
+        probabilities: Tensor = base.probs
+        return probabilities
+    if isinstance(base, dist.Bernoulli):
+        return torch.stack([1 - base.probs, base.probs], -1)
+    mean: Tensor = found.mean
+    return mean
