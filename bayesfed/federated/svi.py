@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from pyro.infer import Trace_ELBO
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 from bayesfed.data.dataset import Dataset
@@ -101,12 +101,13 @@ class SviLocal:
         steps = Steps(pair, layout, leaves, held, self.optimiser, float(options.get("learning_rate", 1.0)), self.steps, self.averaging)
         scale, losses = float(options.get("scale", 1.0)), list[float]()
         tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0)
+        elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):
             wrap = mirrored(data.inputs.device, self.antithetic)
             for batch, weight in self._batches(data, key):
                 guide = wrap(len(losses), pair.guide)
-                model, guide = tilted(pair.model, guide, layout, _heavier(tilt, weight), analytic=isinstance(self.elbo, Trace_ELBO))
-                losses.append(self.elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
+                model, guide = tilted(pair.model, guide, layout, _heavier(tilt, weight), analytic=analytic)
+                losses.append(elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
                 steps.step()
         loss, found = float(torch.as_tensor(losses, dtype=torch.float64).mean()), steps.found()
         if not loss - loss == 0 or not all(bool(torch.isfinite(leaf).all()) for leaf in found.values()):
@@ -127,6 +128,14 @@ class SviLocal:
             shapes = self.fused.first if self.kind == "gradient" else self.fusion.initial(self.fused)
             return {name: torch.zeros_like(leaf) for name, leaf in shapes.items()}
         return message
+
+
+def _for(tilt: Tilt, elbo: Elbo) -> tuple[Elbo, bool]:
+    """Return the ELBO of a tilted objective, and whether its expectations may be taken exactly."""
+    if isinstance(elbo, TraceMeanField_ELBO) and not tilt.is_plain:
+        # It compares a guide's sites with the prior as if that were whole; with entropies exact, this is the same bound.
+        elbo = Trace_ELBO(num_particles=elbo.num_particles)
+    return elbo, isinstance(elbo, Trace_ELBO | TraceEnum_ELBO)
 
 
 def _heavier(tilt: Tilt, weight: float) -> Tilt:

@@ -165,7 +165,8 @@ def read_layout(pair: Pair, data: Dataset, key: Key, *, client_plate: str = "cli
             complain("federated_svi", expected=f"a guide that draws {sorted(stays)} apart", actual=f"one joint draw {joint}", hint="AutoNormal")
         )
     return Layout(
-        sites=tuple(n for n in latent if n not in stays),
+        # Discrete sites that the guide leaves out are summed out, row by row.
+        sites=tuple(n for n in latent if n not in stays and n in drawn),
         local_sites=tuple(sorted(stays)),
         observed=tuple(n for n, node in _samples(model) if node["is_observed"] and not is_factor(node["fn"])),
         blocks=tuple(blocks),

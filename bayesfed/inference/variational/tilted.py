@@ -15,7 +15,6 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
@@ -65,74 +64,68 @@ def tilted(
         Take expectations of the cavity and the guide's entropy exactly rather than at the draw: the gradient's noise is then that of the
         client's own rows. For ELBOs whose terms add up; not for Renyi's.
     """
-    scaled = _Scaled(layout, tilt)
-    if tilt.is_plain:
-        return (model, guide) if tilt.rows == tilt.local == tilt.shared == 1 else (scaled(model), scaled(guide))
-    drawn, prior = _Drawn(layout), _Prior(layout)
-
-    def run_guide(*args: Any) -> Any:
-        drawn.values, drawn.terms = {}, []
-        with scaled, drawn:
-            return guide(*args)
+    if tilt == Tilt():
+        return model, guide
+    # The model's own objective needs no second look at the draws.
+    analytic = analytic and not tilt.is_plain
+    drawn, weighed = _Guide(layout, tilt, analytic), _Model(layout, tilt)
 
     def run_model(*args: Any) -> Any:
-        prior.terms = []
-        with scaled, prior:
+        with weighed:
             result = model(*args)
-        factor = (tilt.share - 1.0) * sum(drawn.terms + prior.terms, torch.zeros(()))
-        for block in layout.blocks:
+        terms = list[Tensor]()
+        for block in layout.blocks if analytic or tilt.cavity else ():
             fn, value = drawn.values[block.node]
             if tilt.cavity:
                 cavity, usual = block.own(tilt.cavity), {name: getattr(base_of(fn), name) for name in block.family.usual}
-                factor = factor + (block.family.expected(cavity, usual) if analytic else block.family.log_factor(cavity, value))
+                terms.append(block.family.expected(cavity, usual) if analytic else block.family.log_factor(cavity, value))
             if analytic:
-                factor = factor + (fn.log_prob(value) + fn.entropy()).sum()
-        pyro.factor(TILT, factor)
+                terms.append(fn.entropy().sum())
+        if terms:
+            pyro.factor(TILT, torch.stack(terms).sum())
         return result
 
-    return run_model, run_guide
+    return run_model, drawn(guide)
 
 
-class _Scaled(Messenger):
-    """Scale what rows, local latents and shared latents say."""
+class _Guide(Messenger):
+    """Weigh the guide's draws and remember those of blocks, whose entropy may be taken exactly instead."""
 
-    def __init__(self, layout: Layout, tilt: Tilt) -> None:
+    def __init__(self, layout: Layout, tilt: Tilt, analytic: bool) -> None:
         super().__init__()
-        self.tilt, self.local = tilt, {*layout.local_sites}
+        self.tilt, self.analytic = tilt, analytic
+        self.sites, self.local, self.nodes = {*layout.sites}, {*layout.local_sites}, {block.node for block in layout.blocks}
+        self.values: dict[str, tuple[Any, Tensor]] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"] and not is_factor(msg["fn"]):
-            msg["scale"] = msg["scale"] * self.tilt.rows
-        elif msg["name"].removesuffix("_unconstrained") in self.local:
-            msg["scale"] = msg["scale"] * self.tilt.local
+        name = msg["name"]
+        if name.removesuffix("_unconstrained") in self.local:
+            weight = self.tilt.local
+        elif name in self.nodes:
+            weight = 0.0 if self.analytic else self.tilt.shared
         else:
-            msg["scale"] = msg["scale"] * self.tilt.shared
-
-
-class _Drawn(Messenger):
-    """Remember the draws of blocks, and log |dx / dz| of every transform x(z) on the way to a shared site."""
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__()
-        self.sites, self.nodes = {*layout.sites}, {block.node for block in layout.blocks}
-        self.values: dict[str, tuple[Any, Tensor]] = {}
-        self.terms: list[Tensor] = []
+            # A transformed site holds the prior's Jacobian.
+            weight = self.tilt.shared * (self.tilt.share if name in self.sites and isinstance(msg["fn"], dist.Delta) else 1.0)
+        msg["scale"] = msg["scale"] * weight
 
     def _pyro_post_sample(self, msg: Any) -> None:
         if msg["name"] in self.nodes:
             self.values[msg["name"]] = (msg["fn"], msg["value"])
-        if msg["name"] in self.sites and isinstance(msg["fn"], dist.Delta):
-            self.terms.append(-torch.as_tensor(msg["fn"].log_density).sum())
 
 
-class _Prior(Messenger):
-    """Remember what the prior says of shared sites; factors belong to it."""
+class _Model(Messenger):
+    """Weigh rows, local latents, and the prior of what is shared; factors belong to the prior."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, tilt: Tilt) -> None:
         super().__init__()
-        self.sites = {*layout.sites}
-        self.terms: list[Tensor] = []
+        self.tilt, self.sites, self.local = tilt, {*layout.sites}, {*layout.local_sites}
 
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if msg["name"] in self.sites or (msg["is_observed"] and is_factor(msg["fn"])):
-            self.terms.append(scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum())
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] in self.sites or is_factor(msg["fn"]):
+            weight = self.tilt.shared * self.tilt.share
+        elif msg["name"] in self.local:
+            weight = self.tilt.local
+        else:
+            # Observed, or summed out row by row.
+            weight = self.tilt.rows
+        msg["scale"] = msg["scale"] * weight
