@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bayesfed.algorithms import conjugate as conjugate
     from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
     from bayesfed.algorithms import dssm as dssm
     from bayesfed.algorithms import fed_avg as fed_avg
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from bayesfed.federated import cosine as cosine
     from bayesfed.federated import decaying as decaying
     from bayesfed.federated import fraction as fraction
+    from bayesfed.federated import in_turn as in_turn
     from bayesfed.inference import Exchange as Exchange
     from bayesfed.inference import FactorGraph as FactorGraph
     from bayesfed.inference import calibrate as calibrate
@@ -80,10 +82,10 @@ __version__ = "0.1.0"
 
 # Imported at first use, so that `import bayesfed` costs nothing that is not needed.
 _HOME = {
-    "bayesfed.algorithms": ["d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"],
+    "bayesfed.algorithms": ["conjugate", "d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"],
     "bayesfed.compress": ["Cast", "Coded", "ErrorFeedback", "PosteriorGrid"],
     "bayesfed.data": ["Dataset", "cifar10", "cifar100", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
-    "bayesfed.federated": ["Adam", "InProcess", "NaturalGradient", "Sgd", "cosine", "decaying", "fraction"],
+    "bayesfed.federated": ["Adam", "InProcess", "NaturalGradient", "Sgd", "cosine", "decaying", "fraction", "in_turn"],
     "bayesfed.inference": ["Exchange", "FactorGraph", "calibrate", "infer"],
     "bayesfed.inference.variational.fusion": ["MeanParameters", "PVI", "ProductOfExperts", "ReverseKL", "SummedGradients", "Wasserstein"],
     "bayesfed.keys": ["Key"],

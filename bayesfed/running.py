@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.data.dataset import Dataset
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated import callbacks as watch
 from bayesfed.federated import engine
 from bayesfed.federated.engine import OnClientError, Record, Snapshot
 from bayesfed.federated.ledger import Direction, Row, bits
 from bayesfed.federated.pools import ClientPool, InProcess
-from bayesfed.federated.protocols import Algorithm, Posterior, Predictor
+from bayesfed.federated.protocols import Algorithm, Posterior, Predictor, Weighing
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.inference.posterior import DeclaredPosterior
+from bayesfed.inference.predictive import Predictive
 from bayesfed.inspect.tables import round_table
+from bayesfed.keys import Key
 from bayesfed.models.belief import Belief
 
 if TYPE_CHECKING:
@@ -103,10 +108,64 @@ class Result:
         return round_table(self.history, every=every)
 
     def to_arviz(self, data: Dataset | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
-        """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`."""
+        """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`.
+
+        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`.
+        """
         from bayesfed.inspect.export import to_arviz
 
         return to_arviz(self.algorithm, self.snapshot.state, self.history, data, draws=draws, thin=thin, seed=seed)
+
+    def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0) -> Predictive:
+        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores."""
+        return Predictive(self.posterior, inputs, Key(seed, "predictive"), count=draws)
+
+    def scores(self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0) -> dict[str, dict[str, float]]:
+        """Score the posterior predictive; print it with `bayesfed.inspect.score_table`.
+
+        Parameters
+        ----------
+        data
+            Rows to predict, or those of every client by name; clients without rows are left out.
+        draws, seed
+            Draws of the parameters, and what names them.
+
+        Returns
+        -------
+        dict
+            `Predictive.scores` of each client by its name, and of all rows together as "all": not the mean of the clients' scores.
+
+        Raises
+        ------
+        ArgumentError
+            If the method has no posterior, there are no rows, or a client is called "all".
+        """
+        parts = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
+        if "all" in parts:
+            raise ArgumentError(complain("Result.scores", expected="clients of other names", actual="'all'", hint="renaming that client"))
+        pooled = _pooled("Result.scores", data)
+        ends = list(accumulate(map(len, parts.values())))
+        groups = {name: slice(end - len(part), end) for end, (name, part) in zip(ends, parts.items(), strict=True)}
+        found = self.predictive(pooled.inputs, draws=draws, seed=seed)
+        return found.scores_of(pooled.targets, {**groups, "all": slice(None)})
+
+    def k_hat(self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0) -> float:
+        """Return how far the posterior is from the exact one of these rows, all that were fitted; see `bayesfed.inspect.k_hat`.
+
+        Raises
+        ------
+        ArgumentError
+            If the method's posterior has no importance weights, there are no rows, or fewer than 100 draws.
+        PosteriorError
+            If the model has local latents.
+        """
+        from bayesfed.inspect.psis import k_hat
+
+        posterior = self.posterior
+        if not isinstance(posterior, Weighing):
+            found = type(posterior).__name__
+            raise ArgumentError(complain("Result.k_hat", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
+        return k_hat(posterior.log_weights(_pooled("Result.k_hat", data), Key(seed, "k_hat"), draws=draws))
 
     def save_model(self, path: str | Path) -> None:
         """Write the transmitted model's parameters as a safetensors file."""
@@ -119,6 +178,14 @@ class Result:
         from bayesfed.inspect.pictures import plot_series
 
         return plot_series({self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes)
+
+
+def _pooled(where: str, data: Dataset | Mapping[str, Dataset]) -> Dataset:
+    """Return all rows of all clients as one set."""
+    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [data]
+    if not sum(map(len, parts)):
+        raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
+    return concatenated(parts)
 
 
 def run(

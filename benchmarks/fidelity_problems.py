@@ -125,6 +125,13 @@ def linear_exact(data: Dataset) -> Gaussian:
     return Gaussian(covariance @ data.inputs.T @ data.targets / NOISE_SD**2, covariance)
 
 
+def odd(split: str) -> dict[str, Dataset]:
+    """Spread the linear problem over two clients, a client with one row and, if `split` is "empty", one with none."""
+    rows = pooled(linear(0, 1, "iid"))
+    clients = {"a": rows[:200], "b": rows[200:399], "one": rows[399:]}
+    return clients | ({"none": rows[:0]} if split == "empty" else {})
+
+
 @dataclass(frozen=True)
 class Conjugate:
     """A conjugate family whose density is exp(<natural, T(parameter)>), up to a constant, with respect to Lebesgue measure; T as each says.

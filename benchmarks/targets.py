@@ -47,3 +47,17 @@ def target(name: str, measured: float, at_most: float) -> bool:
     met = measured <= at_most
     print(f"target {name}: measured {measured:.3f}, wanted <= {at_most:g}, {'met' if met else 'missed'}")
     return met
+
+
+def tiny(name: str, measured: float, at_most: float) -> bool:
+    """Print the line of a target that is near rounding, and return whether it is met."""
+    met = measured <= at_most
+    print(f"target {name}: measured {measured:.1e}, wanted <= {at_most:g}, {'met' if met else 'missed'}")
+    return met
+
+
+def between(name: str, measured: float, low: float, high: float) -> bool:
+    """Print the line of a target with two ends, and return whether it is met."""
+    met = low <= measured <= high
+    print(f"target {name}: measured {measured:.3f}, wanted {low:g} to {high:g}, {'met' if met else 'missed'}")
+    return met

@@ -1,5 +1,9 @@
 """Federated SVI: any model, any guide, rules that say what they serve; nothing global is touched."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -20,10 +24,12 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, PosteriorError
+from bayesfed.federated import evidence, load
 from bayesfed.inference.variational.fusion import PVI, MeanParameters, ProductOfExperts, ReverseKL, SummedGradients, Wasserstein
 from bayesfed.keys import Key
 from benchmarks import fidelity_problems as fp
 
+ROOT = Path(__file__).parents[1]
 RULES = {
     "mean": (MeanParameters(), "global"),
     "wasserstein": (Wasserstein(), "local"),
@@ -317,6 +323,58 @@ def test_workers_resuming_and_batches(rule):
     assert same(whole.snapshot.state, resumed.snapshot.state)
     parallel = fitted(rule=rule, rounds=4, batch_size=8, parts=(bf.InProcess(found, workers=2), data))
     assert same(whole.snapshot.state, parallel.snapshot.state)
+
+
+def test_a_fitted_model_is_saved_and_continues_in_another_process(tmp_path):
+    """Two processes and a file between them give the bits of one run: server state and the clients' sites."""
+    whole = fitted(rounds=4)
+    script = (
+        "import sys; from tests import test_federated_svi as t; from bayesfed.federated import load, save\n"
+        "resume = load(sys.argv[1]) if int(sys.argv[2]) > 2 else None\n"
+        "save(sys.argv[1], t.fitted(rounds=int(sys.argv[2]), run={'resume': resume}).snapshot)"
+    )
+    for rounds in ("2", "4"):
+        subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "run"), rounds], cwd=ROOT, check=True)
+    found = load(tmp_path / "run")
+    assert found.round == 4
+    assert same(found.state, whole.snapshot.state)
+    assert found.memories.keys() == whole.snapshot.memories.keys()
+    assert all(same(memory, found.memories[name]) for name, memory in whole.snapshot.memories.items())
+
+
+def test_two_runs_in_one_process_do_not_know_of_each_other():
+    """The first, of another rule and guide, leaves nothing behind: with or without it the second has the same bits."""
+    alone = fitted(rule="gradients").snapshot.state
+    fitted(AutoMultivariateNormal, "pvi", rounds=1)
+    torch.manual_seed(12)
+    pyro.param("slope_loc", torch.ones(2))
+    assert same(fitted(rule="gradients").snapshot.state, alone)
+    pyro.clear_param_store()
+
+
+def test_one_client_after_the_other_needs_no_damping():
+    parts = clients()
+    settings = {"parts": parts, "rounds": 12, "steps": 60, "optimiser": bf.NaturalGradient(0.2)}
+    turns = fitted(rule=PVI(damping=1.0), run={"sampler": bf.in_turn}, **settings).posterior.constants
+    together = fitted(rule=PVI(damping=0.4), **settings).posterior.constants
+    for name, leaf in turns.items():
+        assert float(((leaf - together[name]) / together[name.replace(".mean", ".sd")]).abs().max()) < 0.3
+
+
+def test_the_elbo_of_all_rows_rises_round_by_round():
+    _, data = clients()
+    result = fitted(rule=PVI(damping=0.4), rounds=6, steps=30, run={"callbacks": [evidence(data)]})
+    found = [value for _, value in result.series("elbo")]
+    assert len(found) == 6
+    assert found[-1] > found[0] + 1
+    assert found[-1] == pytest.approx(result.posterior.elbo(data, Key(1, "other"), draws=500), abs=1.5)
+    assert fitted(rule=PVI(damping=0.4), rounds=6, steps=30).snapshot.state.keys() == result.snapshot.state.keys()
+    with pytest.raises(ArgumentError, match="log_weights"):
+        bf.run(
+            bf.conjugate({"h": torch.zeros(1)}, lambda rows: {"h": torch.ones(1)}), clients()[0], rounds=1, callbacks=[evidence(data)], progress=False
+        )
+    with pytest.raises(ArgumentError, match="draws and every"):
+        evidence(data, draws=0)
 
 
 def test_predictions_importance_weights_and_export():

@@ -13,16 +13,15 @@ from torchmetrics.functional import mean_squared_error
 from torchmetrics.functional.text import perplexity
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.inference.ranks import ecdf_band, rank_statistics
 from bayesfed.inference.scoring import (
     brier,
     calibration_bins,
     coverage,
-    ecdf_band,
     expected_calibration_error,
     mutual_information,
     nll,
     predictive_entropy,
-    rank_statistics,
 )
 from bayesfed.keys import Key
 

@@ -7,7 +7,8 @@ from bayesfed.algorithms.baselines.fed_prox import fed_prox
 from bayesfed.algorithms.baselines.qsgd import qsgd
 from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
+from bayesfed.algorithms.conjugate import conjugate
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
 from bayesfed.algorithms.federated_svi import federated_svi
 
-__all__ = ["d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"]
+__all__ = ["conjugate", "d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"]

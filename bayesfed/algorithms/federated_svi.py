@@ -72,7 +72,8 @@ def federated_svi(
     example
         A few rows, to run model and guide on for names and shapes; their values are not learned from.
     steps, batch_size, optimiser, schedule
-        Local work of a round; default all rows a step, Adam at 1e-2.
+        Local work of a round; default all rows a step, Adam at 1e-2. With `SummedGradients`, whose clients take no steps of their own, the
+        schedule is the server's and `steps` counts the draws of a gradient.
     averaging
         The share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
     antithetic
@@ -115,7 +116,7 @@ def federated_svi(
     pair = program.at(example, Key(seed, "federated_svi", "first"))
     fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
     fusion.check(fused)
-    server = Fuse(fused, fusion)
+    server = Fuse(fused, fusion, schedule)
     initial = server.initial()
     codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
     sent = {name: tuple(leaf.shape) for name, leaf in server.publish(initial, 0, None).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,3 +62,17 @@ class Dataset:
     def to(self, device: torch.device | str) -> Dataset:
         """Return the data set with its tensors on `device`."""
         return Dataset(self.inputs.to(device), self.targets.to(device))
+
+
+def concatenated(parts: Sequence[Dataset]) -> Dataset:
+    """Return the rows of all sets as one, in order.
+
+    Raises
+    ------
+    DataError
+        If there is no set, or their rows are of different shapes.
+    """
+    shapes = {(tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:])) for part in parts}
+    if len(shapes) != 1:
+        raise DataError(complain("concatenated", expected="sets with rows of one shape", actual=sorted(shapes, key=str), hint="the same features"))
+    return Dataset(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))

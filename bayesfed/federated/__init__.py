@@ -1,6 +1,6 @@
 """The round: seams, views, locals, servers, links, pools, the ledger and the one loop."""
 
-from bayesfed.federated.callbacks import Callback, accuracy, early_stop, elbo, evaluate, keep, progress, score
+from bayesfed.federated.callbacks import Callback, accuracy, early_stop, elbo, evaluate, evidence, keep, progress, score
 from bayesfed.federated.checkpoint import checkpoint, load, save
 from bayesfed.federated.client import Reply, Task, answer
 from bayesfed.federated.engine import Record, RoundReport, Snapshot, rounds
@@ -24,7 +24,7 @@ from bayesfed.federated.protocols import (
     Server,
     View,
 )
-from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction
+from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction, in_turn
 from bayesfed.federated.servers import Add, Average
 from bayesfed.federated.ternary_step import TernaryStep
 from bayesfed.federated.turbo_step import TurboStep, ramp
@@ -84,7 +84,9 @@ __all__ = [
     "elbo",
     "evaluate",
     "everyone",
+    "evidence",
     "fraction",
+    "in_turn",
     "inverse",
     "keep",
     "load",

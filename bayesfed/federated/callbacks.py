@@ -10,7 +10,8 @@ from torch import Tensor
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine import RoundReport
-from bayesfed.federated.protocols import Predictor
+from bayesfed.federated.protocols import Predictor, Weighing
+from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -52,6 +53,32 @@ def elbo(report: RoundReport) -> None:
     if "kl" in report.server:
         data = sum(info["nll"] * info["samples"] for info in report.clients.values())
         report.metrics["elbo"] = -(data + report.server["kl"])
+
+
+def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -> Callback:
+    """Enter ``elbo``, the bound on log p(data) in nats: of the rows that are fitted, all of them, or of rows held out.
+
+    For methods whose posterior has importance weights (`federated_svi`, without local latents). Every round sees the same base draws, so
+    that the curve moves with the posterior and not with them.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no rows, `draws` or `every` is below 1, or the method's posterior has no importance weights.
+    """
+    if not len(data) or draws < 1 or every < 1:
+        found = (len(data), draws, every)
+        raise ArgumentError(complain("evidence", expected="rows, draws and every >= 1", actual=found, hint="evidence(train)"))
+
+    def callback(report: RoundReport) -> None:
+        if report.snapshot.round % every == 0:
+            posterior = report.algorithm.posterior(report.state) if report.algorithm.posterior else None
+            if not isinstance(posterior, Weighing):
+                found = type(posterior).__name__
+                raise ArgumentError(complain("evidence", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
+            report.metrics["elbo"] = float(posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean())
+
+    return callback
 
 
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:

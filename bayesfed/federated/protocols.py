@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -247,4 +247,13 @@ class Posterior(Protocol):
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``; what is drawn on the way comes from `key`."""
+        ...
+
+
+@runtime_checkable
+class Weighing(Protocol):
+    """A posterior that knows its density, so that its draws have importance weights."""
+
+    def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
+        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``."""
         ...

@@ -18,6 +18,12 @@ def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
     return clients
 
 
+def in_turn(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
+    """Take one client a round, in the order of their names: sequential PVI (Ashman et al., 2022), whose damping may then be 1."""
+    names = sorted(clients)
+    return [names[round % len(names)]]
+
+
 def decaying(share: float, rate: float) -> Sampler:
     """Take a share ``share exp(-rate round)`` of the clients, at least one: DSSM's dynamic sampling (Ji et al., 2021).
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, UpdateError, complain
-from bayesfed.federated.locals import Optimiser, batches
+from bayesfed.federated.locals import Optimiser, Schedule, batches, constant
 from bayesfed.federated.protocols import Fit, Info, Scalar
 from bayesfed.federated.servers import summed
 from bayesfed.federated.svi_steps import Steps
@@ -144,10 +144,11 @@ def _heavier(tilt: Tilt, weight: float) -> Tilt:
 
 @dataclass(frozen=True)
 class Fuse:
-    """The server of every rule: a weighted mean, a sum of changes, or a step of Adam on summed gradients."""
+    """The server of every rule: a weighted mean, a sum of changes, or a step of Adam on summed gradients, its rate times ``schedule(round)``."""
 
     fused: Fused
     fusion: Fusion
+    schedule: Schedule = constant
 
     def initial(self) -> Tree:
         """Return the state before round 0."""
@@ -171,7 +172,7 @@ class Fuse:
         """
         total = summed(reducer, kind_of(self.fusion))
         if isinstance(self.fusion, SummedGradients):
-            return self._descend(state, total.total, self.fusion.learning_rate), {}
+            return self._descend(state, total.total, self.fusion.learning_rate * self.schedule(round)), {}
         if self.fusion.adds:
             state = zip_map(torch.add, state, total.total)
         elif total.weight:

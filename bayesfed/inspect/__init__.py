@@ -5,7 +5,7 @@ from bayesfed.inspect.maps import plot_support_maps, plot_unit_maps
 from bayesfed.inspect.pictures import plot_accuracy_against_bits, plot_against_bits, plot_forest, plot_series, save
 from bayesfed.inspect.psis import k_hat
 from bayesfed.inspect.reliability import plot_reliability
-from bayesfed.inspect.tables import round_table, table
+from bayesfed.inspect.tables import round_table, score_table, table
 
 __all__ = [
     "k_hat",
@@ -18,6 +18,7 @@ __all__ = [
     "plot_unit_maps",
     "round_table",
     "save",
+    "score_table",
     "table",
     "to_arviz",
 ]

@@ -1,7 +1,7 @@
 """A federated run for ArviZ: posterior, predictions, data, and the federation's own figures.
 
-Draws of a variational posterior are independent: r-hat and effective sample size say nothing about its
-convergence. Read that from the ELBO in the `federation` group.
+Draws of a variational posterior are independent: r-hat is 1 and the effective sample size is S however wrong it is, so they
+mean nothing here. Read convergence from the ELBO in the `federation` group, and nearness to the exact posterior from k-hat.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def to_arviz(
     Groups: ``posterior`` (every latent site; of declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
     ``SITE.input``), ``prior`` (of Pyro models), ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``),
     ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (round, client: bits_up,
-    bits_down, nll, accepted; round: elbo, density and every metric).
+    bits_down, nll, accepted; round: elbo, density and every metric). ``az.summary``, ``az.plot_forest`` and ``az.loo`` take it; of their
+    figures r-hat and effective sample sizes mean nothing for these draws, convergence is read from the ELBO and k-hat (`Result.k_hat`).
 
     Parameters
     ----------

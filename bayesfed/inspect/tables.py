@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bayesfed.federated.engine import Record
 from bayesfed.federated.ledger import bits
@@ -43,3 +43,9 @@ def round_table(history: Sequence[Record], *, every: int = 1) -> str:
         figures += [f"{bits(record.rows, way) / 8e3:,.1f}" for way in ("down", "up")]
         rows.append([record.round, *figures, len(record.refused), f"{record.seconds:.2f}"])
     return table(headings, rows)
+
+
+def score_table(scores: Mapping[str, Mapping[str, float]], *, heading: str = "rows of") -> str:
+    """Return a table of scores, one line a name: of `Result.scores`, or of methods by name."""
+    names = list(dict.fromkeys(name for found in scores.values() for name in found))
+    return table([heading, *names], [[who, *(found.get(name, float("nan")) for name in names)] for who, found in scores.items()])

@@ -1,0 +1,235 @@
+"""Points of the manifold of ``M x N`` matrices of rank R, stored thin (Vandereycken 2013).
+
+A point is ``X = u s v^T``: u ``(M, R)`` and v ``(N, R)`` with orthonormal columns, and a core s ``(R, R)``, any invertible matrix. A full core
+costs R^2 numbers beside R (M + N), and pays for them: the orthographic retraction returns one without a further SVD, and u and v need not jump
+where two singular values cross, as singular vectors do. Where a diagonal core is wanted, `canonical` gives singular vectors and values.
+``(u P, P^T s Q, v Q)`` is the same point for orthogonal P and Q, so compare points by `distance`, never by their factors.
+
+On the closure of the manifold, where rank(X) < R: u and v stay orthonormal and s is singular. Everything that reads a point works there and
+is deterministic, but its tangent space is no longer unique, and `orthographic_retraction` may refuse it.
+Nothing here forms an ``M x N`` matrix but `to_dense` and `from_dense`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.geometry.thin import across, check_finite, check_matrices, check_rank, check_shape, gaussian, product_norm, product_svd, signed_svd
+from bayesfed.keys import Key
+
+
+@dataclass(frozen=True, eq=False)
+class FixedRank:
+    """A matrix ``u s v^T`` of shape ``(M, N)`` and rank R.
+
+    Parameters
+    ----------
+    u
+        ``(M, R)``, orthonormal columns.
+    s
+        ``(R, R)``, the core.
+    v
+        ``(N, R)``, orthonormal columns.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes, dtypes or devices do not fit, or R is 0 or above min(M, N). Values are looked at by `check_point` only.
+    """
+
+    u: Tensor
+    s: Tensor
+    v: Tensor
+
+    def __post_init__(self) -> None:
+        check_matrices("FixedRank", u=self.u, s=self.s, v=self.v)
+        check_rank("FixedRank, columns of u", self.rank, min(self.shape))
+        check_shape("FixedRank, v", self.v, (self.v.shape[0], self.rank))
+        check_shape("FixedRank, s", self.s, (self.rank, self.rank))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """M and N."""
+        return self.u.shape[0], self.v.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """R, the number of columns kept; of a singular core, more than the rank of the matrix."""
+        return self.u.shape[1]
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the manifold, ``(M + N - R) R``."""
+        return (sum(self.shape) - self.rank) * self.rank
+
+
+def from_dense(matrix: Tensor, rank: int) -> FixedRank:
+    """Find the matrix of rank R nearest to a dense one, in canonical form (Eckart and Young 1936); costs an SVD of all of it.
+
+    Parameters
+    ----------
+    matrix
+        ``(M, N)``.
+    rank
+        1 to min(M, N).
+
+    Raises
+    ------
+    ArgumentError
+        If the matrix is not finite or no matrix, or the rank is outside its range.
+    """
+    check_matrices("from_dense", matrix=matrix)
+    check_rank("from_dense", rank, min(matrix.shape))
+    check_finite("from_dense", matrix=matrix)
+    u, s, v = signed_svd(matrix)
+    return FixedRank(u[:, :rank], s[:rank].diag(), v[:, :rank])
+
+
+def from_factors(a: Tensor, b: Tensor, rank: int) -> FixedRank:
+    """Find the matrix of rank R nearest to ``A B^T``, in canonical form, in ``O((M + N) R'^2)``.
+
+    Where the product has a lower rank than asked, the core has zeros on its diagonal and u and v are filled up with orthonormal columns.
+
+    Parameters
+    ----------
+    a, b
+        ``(M, R')`` and ``(N, R')``, any columns.
+    rank
+        1 to the least of M, N and R'.
+
+    Raises
+    ------
+    ArgumentError
+        If the factors are not finite or do not fit, or the rank is outside its range.
+
+    References
+    ----------
+    The projection onto the manifold, equation (31) of FedRLR.
+    """
+    check_matrices("from_factors", a=a, b=b)
+    check_shape("from_factors, b", b, (b.shape[0], a.shape[1]))
+    check_rank("from_factors", rank, min(*a.shape, b.shape[0]))
+    check_finite("from_factors", a=a, b=b)
+    u, s, v = product_svd(a, b, rank)
+    return FixedRank(u, s.diag(), v)
+
+
+def to_dense(point: FixedRank) -> Tensor:
+    """Form the matrix ``(M, N)``; for tests and small ones."""
+    return point.u @ point.s @ point.v.mT
+
+
+def to_factors(point: FixedRank) -> tuple[Tensor, Tensor]:
+    """Return A ``(M, R)`` and B ``(N, R)`` with ``X = A B^T`` and ``A^T A = B^T B`` diagonal: equation (21) of FedRLR."""
+    whole = canonical(point)
+    root = whole.s.diagonal().clamp_min(0).sqrt()
+    return whole.u * root, whole.v * root
+
+
+def canonical(point: FixedRank) -> FixedRank:
+    """Rotate u and v so that s is diagonal: singular vectors, and singular values in descending order."""
+    left, s, right = signed_svd(point.s)
+    return FixedRank(point.u @ left, s.diag(), point.v @ right)
+
+
+def singular_values(point: FixedRank) -> Tensor:
+    """Return the singular values ``(R,)``, descending."""
+    values: Tensor = torch.linalg.svdvals(point.s)
+    return values
+
+
+def apply(point: FixedRank, x: Tensor) -> Tensor:
+    """Return ``x X^T``, what a linear layer of weight X does to x, in ``O(R (M + N))`` a row.
+
+    Parameters
+    ----------
+    x
+        ``(..., N)``; the result is ``(..., M)``.
+
+    Raises
+    ------
+    ArgumentError
+        If the last dimension of x is not N.
+    """
+    check_batch("apply", point, x)
+    return x @ point.v @ point.s.mT @ point.u.mT
+
+
+def distance(left: FixedRank, right: FixedRank) -> Tensor:
+    """Return the Frobenius norm of the difference, a scalar; the ranks may differ. Half its square is the consensus penalty (11) of FedRLR.
+
+    Raises
+    ------
+    ArgumentError
+        If the shapes differ.
+    """
+    _same_shape("distance", left, right)
+    return product_norm(torch.cat([left.u @ left.s, -right.u @ right.s], 1), torch.cat([left.v, right.v], 1))
+
+
+def random_point(
+    rows: int, columns: int, rank: int, key: Key, *, std: float | None = None, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> FixedRank:
+    """Draw a point: the product of two Gaussian factors, entries of mean 0 and standard deviation `std`.
+
+    Parameters
+    ----------
+    rows, columns, rank
+        M, N, R.
+    key
+        Names the draw; it is the same on every device.
+    std
+        Of an entry; None: ``N ** -0.5``, which keeps the variance of x through a layer.
+
+    Raises
+    ------
+    ArgumentError
+        If the rank is 0 or above min(M, N), or std is not a positive number.
+    """
+    check_rank("random_point", rank, min(rows, columns))
+    std = columns**-0.5 if std is None else std
+    if not (math.isfinite(std) and std > 0):
+        raise ArgumentError(complain("random_point", expected="a positive std", actual=std, hint="None"))
+    like = torch.empty((), dtype=dtype, device=device)
+    a, b = gaussian((rows, rank), key.child("u"), like), gaussian((columns, rank), key.child("v"), like)
+    return from_factors(a * (std * rank**-0.5), b, rank)
+
+
+def check_point(point: FixedRank, where: str, *, tolerance: float | None = None) -> None:
+    """Raise unless a point is finite and its u and v orthonormal.
+
+    Parameters
+    ----------
+    where
+        Whose point it is, for the message.
+    tolerance
+        Largest entry of ``u^T u - 1``; None: a thousand roundings of the dtype.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the factor.
+    """
+    check_finite(where, u=point.u, s=point.s, v=point.v)
+    limit = 1000 * torch.finfo(point.u.dtype).eps if tolerance is None else tolerance
+    for name, factor in (("u", point.u), ("v", point.v)):
+        off = float((across(factor, factor) - torch.eye(point.rank, dtype=factor.dtype, device=factor.device)).abs().max())
+        if off > limit:
+            raise ArgumentError(complain(f"{where}, {name}", expected="orthonormal columns", actual=f"columns off by {off:g}", hint="from_factors"))
+
+
+def check_batch(where: str, point: FixedRank, x: Tensor) -> None:
+    """Raise `ArgumentError` unless x is ``(..., N)``."""
+    if not x.ndim or x.shape[-1] != point.shape[1]:
+        raise ArgumentError(complain(f"{where}, x", expected=f"shape (..., {point.shape[1]})", actual=f"shape {tuple(x.shape)}", hint="x.flatten(1)"))
+
+
+def _same_shape(where: str, first: FixedRank, *others: FixedRank) -> None:
+    for other in others:
+        if other.shape != first.shape:
+            raise ArgumentError(complain(where, expected=f"points of shape {first.shape}", actual=other.shape, hint="one layer at a time"))

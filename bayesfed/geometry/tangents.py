@@ -1,0 +1,229 @@
+"""Tangent vectors of the fixed-rank manifold: a linear space of thin triples (Vandereycken 2013).
+
+A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``: core ``(R, R)`` any, up ``(M, R)`` with ``u^T up = 0``, vp ``(N, R)`` with
+``v^T vp = 0``. The three terms are orthogonal, so inner products of Z are those of its parts. The triple does not hold its point, and means
+nothing without it, down to the signs of u and v: send both sides the same bits of u and v. Tangents at one point add and scale like vectors.
+
+The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``, and reads of an ambient G only ``G V`` and ``G^T U``. For the
+gradient of a loss, autograd gives both without G: put three zeros that require gradients into `apply_tangent`, add its result to that of
+`apply`, and the gradients of ``up`` and ``vp`` are them::
+
+    probe = zero_tangent(point, requires_grad=True)
+    loss(apply(point, x) + apply_tangent(point, probe, x)).backward()
+    gradient = project(point, probe.up.grad, probe.vp.grad)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, check_batch
+from bayesfed.geometry.thin import accurate, across, check_finite, check_matrices, check_shape, gaussian
+from bayesfed.keys import Key
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """A tangent vector at a point that is kept elsewhere; `+`, `-` and multiplication by a number act on all three parts.
+
+    Parameters
+    ----------
+    core
+        ``(R, R)``.
+    up
+        ``(M, R)``, orthogonal to the point's u.
+    vp
+        ``(N, R)``, orthogonal to the point's v.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes, dtypes or devices do not fit, here or in a sum.
+    """
+
+    core: Tensor
+    up: Tensor
+    vp: Tensor
+
+    def __post_init__(self) -> None:
+        check_matrices("Tangent", core=self.core, up=self.up, vp=self.vp)
+        rank = self.core.shape[0]
+        check_shape("Tangent, core", self.core, (rank, rank))
+        check_shape("Tangent, up", self.up, (self.up.shape[0], rank))
+        check_shape("Tangent, vp", self.vp, (self.vp.shape[0], rank))
+
+    def _with(self, other: Tangent, function: Callable[[Tensor, Tensor], Tensor]) -> Tangent:
+        for name in ("core", "up", "vp"):
+            check_shape(f"sum of tangents, {name}", getattr(other, name), getattr(self, name).shape)
+        return Tangent(function(self.core, other.core), function(self.up, other.up), function(self.vp, other.vp))
+
+    def __add__(self, other: Tangent) -> Tangent:
+        return self._with(other, torch.add)
+
+    def __sub__(self, other: Tangent) -> Tangent:
+        return self._with(other, torch.sub)
+
+    def __mul__(self, scale: float | Tensor) -> Tangent:
+        return Tangent(self.core * scale, self.up * scale, self.vp * scale)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Tangent:
+        return Tangent(-self.core, -self.up, -self.vp)
+
+
+def project(point: FixedRank, gv: Tensor, gtu: Tensor) -> Tangent:
+    """Project an ambient matrix G onto the tangent space, given its two thin products.
+
+    Parameters
+    ----------
+    gv
+        ``G V``, ``(M, R)``.
+    gtu
+        ``G^T U``, ``(N, R)``.
+
+    Raises
+    ------
+    ArgumentError
+        If a product has another shape.
+
+    References
+    ----------
+    Equation (47) of FedRLR.
+    """
+    check_shape("project, gv", gv, point.u.shape)
+    check_shape("project, gtu", gtu, point.v.shape)
+    core = across(point.u, gv)
+    return Tangent(core, gv - point.u @ core, gtu - point.v @ core.mT)
+
+
+def project_factors(point: FixedRank, a: Tensor, b: Tensor) -> Tangent:
+    """Project ``A B^T`` onto the tangent space, in ``O((M + N) R R')``.
+
+    Parameters
+    ----------
+    a, b
+        ``(M, R')`` and ``(N, R')``: a gradient of a linear layer, for one, is outputs' gradients ``(B, M)`` and inputs ``(B, N)``, transposed.
+
+    Raises
+    ------
+    ArgumentError
+        If the factors do not fit the point or each other.
+    """
+    check_matrices("project_factors", a=a, b=b)
+    check_shape("project_factors, a", a, (point.shape[0], a.shape[1]))
+    check_shape("project_factors, b", b, (point.shape[1], a.shape[1]))
+    return project(point, a @ across(b, point.v), b @ across(a, point.u))
+
+
+def difference(base: FixedRank, other: FixedRank) -> Tangent:
+    """Project ``other - base`` onto the tangent space at `base`; the ranks may differ.
+
+    This is the consensus term of FedRLR, and the inverse of the orthographic retraction (`inverse_orthographic`).
+
+    Raises
+    ------
+    ArgumentError
+        If the shapes differ.
+    """
+    _same_shape("difference", base, other)
+    onto = project_factors(base, other.u @ other.s, other.v)
+    return Tangent(onto.core - base.s, onto.up, onto.vp)
+
+
+def to_ambient(point: FixedRank, tangent: Tangent) -> tuple[Tensor, Tensor]:
+    """Return A ``(M, 2R)`` and B ``(N, 2R)`` with ``Z = A B^T``.
+
+    Raises
+    ------
+    ArgumentError
+        If the tangent does not fit the point.
+    """
+    check_tangent("to_ambient", point, tangent)
+    return torch.cat([point.u @ tangent.core + tangent.up, point.u], 1), torch.cat([point.v, tangent.vp], 1)
+
+
+def tangent_to_dense(point: FixedRank, tangent: Tangent) -> Tensor:
+    """Form the tangent vector ``(M, N)``; for tests and small ones."""
+    a, b = to_ambient(point, tangent)
+    return a @ b.mT
+
+
+def apply_tangent(point: FixedRank, tangent: Tangent, x: Tensor) -> Tensor:
+    """Return ``x Z^T`` for x ``(..., N)``, as ``(..., M)``; up and vp need not be orthogonal to u and v here.
+
+    Raises
+    ------
+    ArgumentError
+        If the tangent does not fit the point, or the last dimension of x is not N.
+    """
+    check_tangent("apply_tangent", point, tangent)
+    check_batch("apply_tangent", point, x)
+    along = x @ point.v
+    return (along @ tangent.core.mT + x @ tangent.vp) @ point.u.mT + along @ tangent.up.mT
+
+
+def inner(left: Tangent, right: Tangent) -> Tensor:
+    """Return the Frobenius inner product of two tangents at one point, a scalar."""
+    return (left.core * right.core).sum() + (left.up * right.up).sum() + (left.vp * right.vp).sum()
+
+
+def norm(tangent: Tangent) -> Tensor:
+    """Return the Frobenius norm of a tangent, a scalar."""
+    size: Tensor = torch.stack([torch.linalg.vector_norm(accurate(part)).to(part.dtype) for part in (tangent.core, tangent.up, tangent.vp)]).norm()
+    return size
+
+
+def zero_tangent(point: FixedRank, *, requires_grad: bool = False) -> Tangent:
+    """Return the zero of the tangent space, its parts recording gradients if asked."""
+    return Tangent(*(torch.zeros_like(part, requires_grad=requires_grad) for part in (point.s, point.u, point.v)))
+
+
+def random_tangent(point: FixedRank, key: Key) -> Tangent:
+    """Draw a standard normal vector of the tangent space: the projection of a matrix of independent standard normals.
+
+    Its squared norm has the manifold's dimension for mean.
+    """
+    parts = (gaussian(tuple(part.shape), key.child(name), part) for name, part in (("core", point.s), ("up", point.u), ("vp", point.v)))
+    return to_tangent(point, Tangent(*parts))
+
+
+def to_tangent(point: FixedRank, tangent: Tangent) -> Tangent:
+    """Project a triple whose up and vp are not orthogonal to u and v, dropping what is not: received with noise, or drifted by rounding."""
+    check_tangent("to_tangent", point, tangent)
+    u, v = point.u, point.v
+    return Tangent(tangent.core, tangent.up - u @ across(u, tangent.up), tangent.vp - v @ across(v, tangent.vp))
+
+
+def check_tangent(where: str, point: FixedRank, tangent: Tangent, *, tolerance: float | None = None) -> None:
+    """Raise unless a tangent has the shapes of the point and, with a tolerance, is finite and tangent.
+
+    Parameters
+    ----------
+    where
+        Whose tangent it is, for the message.
+    tolerance
+        Norm of ``u^T up`` over that of the tangent that is allowed; None: values are not looked at.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the part.
+    """
+    for name, part, like in (("core", tangent.core, point.s), ("up", tangent.up, point.u), ("vp", tangent.vp, point.v)):
+        check_shape(f"{where}, {name} of the tangent", part, like.shape)
+    if tolerance is None:
+        return
+    check_finite(where, core=tangent.core, up=tangent.up, vp=tangent.vp)
+    size = float(norm(tangent))
+    for name, part, basis in (("up", tangent.up, point.u), ("vp", tangent.vp, point.v)):
+        off = float(across(basis, part).norm())
+        if off > tolerance * size:
+            raise ArgumentError(
+                complain(f"{where}, {name} of the tangent", expected="a tangent", actual=f"{off:g} of {size:g} along the point", hint="to_tangent")
+            )
