@@ -25,6 +25,7 @@ import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, PosteriorError
 from bayesfed.federated import evidence, load
+from bayesfed.inference.variational.families import ExponentFamily, MultivariateNormalFamily, NormalFamily
 from bayesfed.inference.variational.fusion import PVI, MeanParameters, ProductOfExperts, ReverseKL, SummedGradients, Wasserstein
 from bayesfed.keys import Key
 from benchmarks import fidelity_problems as fp
@@ -118,6 +119,49 @@ def test_what_parameters_mean_is_read_from_a_run(guide, blocks, points, opaque):
     assert [block.name for block in layout.blocks] == blocks
     assert (len(layout.points), len(layout.opaque), layout.local) == (points, opaque, ())
     assert (layout.sites, layout.observed) == (("slope", "noise"), ("y",))
+
+
+def test_a_parameter_that_is_drawn_from_many_times_is_no_block():
+    """Its natural parameters would be those of one draw."""
+
+    def guide(inputs, targets=None):
+        loc, scale = pyro.param("loc", torch.tensor(0.5)), pyro.param("scale", torch.tensor(0.2), constraint=dist.constraints.positive)
+        pyro.sample("slope", dist.Normal(loc, scale).expand([2]).to_event(1))
+        pyro.sample("noise", dist.LogNormal(pyro.param("noise_loc", torch.tensor(-1.0)), 0.1))
+
+    layout = fitted(guide, SummedGradients(), rounds=1, steps=1).posterior.layout
+    assert (layout.blocks, layout.opaque) == ((), ("loc", "noise_loc", "scale"))
+    with pytest.raises(PosteriorError, match="unknown parameters"):
+        fitted(guide, "pvi")
+
+
+@pytest.mark.parametrize("family", ["normal", "full", "gamma", "beta", "dirichlet"])
+@pytest.mark.parametrize("with_cavity", [True, False])
+def test_exact_bounds_agree_with_draws_and_with_autograd(family, with_cavity):
+    """E<eta, T(z)> and the entropy, and their gradients, beside 200,000 draws."""
+    positive = torch.tensor([0.7, 1.8], requires_grad=True)
+    loc = torch.tensor([0.3, -1.0], requires_grad=True)
+    member, kind = {
+        "normal": lambda: (dist.Normal(loc, positive), NormalFamily()),
+        "full": lambda: (
+            dist.MultivariateNormal(loc, scale_tril=positive.diag() + torch.tensor([[0.0, 0.0], [0.4, 0.0]])),
+            MultivariateNormalFamily(),
+        ),
+        "gamma": lambda: (dist.Gamma(positive, 2.0 * positive.flip(0)), ExponentFamily("gamma")),
+        "beta": lambda: (dist.Beta(positive, positive.flip(0) + 1), ExponentFamily("beta")),
+        "dirichlet": lambda: (dist.Dirichlet(positive + 1), ExponentFamily("dirichlet")),
+    }[family]()
+    shape = {"precision": (2, 2)} if family == "full" else {}
+    cavity = {leaf: torch.linspace(0.2, 1.1, 2).expand(shape.get(leaf, (2,))).clone() for leaf in kind.leaves} if with_cavity else None
+    exact = kind.bound(member, cavity)
+    torch.manual_seed(0)
+    value = member.rsample([200_000])
+    drawn = -member.log_prob(value).sum() / len(value)
+    if cavity:
+        drawn = drawn + torch.stack([kind.log_factor(cavity, row) for row in value[:4000]]).mean()
+    assert float(exact.detach()) == pytest.approx(float(drawn.detach()), abs=0.12)
+    slopes, by_draws = (torch.autograd.grad(found, positive, retain_graph=True)[0] for found in (exact, drawn))
+    assert slopes == pytest.approx(by_draws, abs=0.2)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,17 @@ not be one: eta is then improper, and `parameters` refuses it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import PosteriorError, complain
 from bayesfed.trees import Tree
+
+LOG_2_PI_E = 1 + math.log(2 * math.pi)
 
 
 class Family(Protocol):
@@ -40,17 +43,12 @@ class Family(Protocol):
         """
         ...
 
-    @property
-    def usual(self) -> tuple[str, ...]:
-        """Names of the usual parameters, attributes of Pyro's distribution."""
-        ...
-
     def log_factor(self, natural: Tree, value: Tensor) -> Tensor:
         """Return ``<eta, T(value)>``, a scalar."""
         ...
 
-    def expected(self, natural: Tree, parameters: Tree) -> Tensor:
-        """Return ``E <eta, T(z)>`` under the member with these usual parameters, a scalar."""
+    def bound(self, member: Any, natural: Tree | None) -> Tensor:
+        """Return ``E <eta, T(z)>`` under a member, a distribution of Pyro's, and its entropy: a scalar. None is an eta of zero."""
         ...
 
 
@@ -67,7 +65,6 @@ class NormalFamily:
     """Independent Gaussians ``loc``, ``scale`` of any shape."""
 
     leaves: tuple[str, ...] = ("h", "precision")
-    usual: tuple[str, ...] = ("loc", "scale")
 
     def natural(self, parameters: Tree) -> Tree:
         """Return ``h = loc / scale^2`` and ``precision = 1 / scale^2``."""
@@ -83,9 +80,11 @@ class NormalFamily:
         """Return ``sum h z - precision z^2 / 2``."""
         return (value * (natural["h"] - 0.5 * natural["precision"] * value)).sum()
 
-    def expected(self, natural: Tree, parameters: Tree) -> Tensor:
-        """Return ``sum h loc - precision (loc^2 + scale^2) / 2``."""
-        return (natural["h"] * parameters["loc"] - 0.5 * natural["precision"] * (parameters["loc"].square() + parameters["scale"].square())).sum()
+    def bound(self, member: Any, natural: Tree | None) -> Tensor:
+        """Return ``sum h loc - precision (loc^2 + scale^2) / 2 + log(scale) + log(2 pi e) / 2``."""
+        h, precision = (natural["h"], natural["precision"]) if natural else (None, None)
+        found: Tensor = _NormalBound.apply(member.loc, member.scale, h, precision)  # type: ignore[no-untyped-call]
+        return found
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ class MultivariateNormalFamily:
     """A Gaussian ``loc`` (D,), ``scale_tril`` (D, D) with full covariance."""
 
     leaves: tuple[str, ...] = ("h", "precision")
-    usual: tuple[str, ...] = ("loc", "scale_tril")
 
     def natural(self, parameters: Tree) -> Tree:
         """Return ``precision = (L L^T)^-1`` and ``h = precision loc``."""
@@ -113,10 +111,13 @@ class MultivariateNormalFamily:
         """Return ``h z - z^T precision z / 2``."""
         return value @ natural["h"] - 0.5 * value @ (natural["precision"] @ value)
 
-    def expected(self, natural: Tree, parameters: Tree) -> Tensor:
-        """Return ``h loc - (loc^T precision loc + tr(L^T precision L)) / 2``."""
-        tril = parameters["scale_tril"]
-        return self.log_factor(natural, parameters["loc"]) - 0.5 * (tril * (natural["precision"] @ tril)).sum()
+    def bound(self, member: Any, natural: Tree | None) -> Tensor:
+        """Return ``h loc - (loc^T precision loc + tr(L^T precision L)) / 2`` and the entropy."""
+        entropy: Tensor = member.entropy().sum()
+        if natural is None:
+            return entropy
+        tril: Tensor = member.scale_tril
+        return entropy + self.log_factor(natural, member.loc) - 0.5 * (tril * (natural["precision"] @ tril)).sum()
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,6 @@ class ExponentFamily:
     def leaves(self) -> tuple[str, ...]:
         """Names of the natural parameters, those of the usual ones."""
         return {"gamma": ("concentration", "rate"), "beta": ("concentration1", "concentration0"), "dirichlet": ("concentration",)}[self.kind]
-
-    @property
-    def usual(self) -> tuple[str, ...]:
-        """The same names."""
-        return self.leaves
 
     def natural(self, parameters: Tree) -> Tree:
         """Return concentrations less one, and a rate as it is."""
@@ -162,15 +158,39 @@ class ExponentFamily:
             case _:
                 return (natural["concentration"] * value.log()).sum()
 
-    def expected(self, natural: Tree, parameters: Tree) -> Tensor:
-        """Return the exponents times the expected logarithms, which are differences of digammas."""
+    def bound(self, member: Any, natural: Tree | None) -> Tensor:
+        """Return the exponents times the expected logarithms, which are differences of digammas, and the entropy."""
+        entropy: Tensor = member.entropy().sum()
+        if natural is None:
+            return entropy
+        eta = [natural[name] for name in self.leaves]
         match self.kind:
             case "gamma":
-                shape, rate = parameters["concentration"], parameters["rate"]
-                return (natural["concentration"] * (shape.digamma() - rate.log()) - natural["rate"] * shape / rate).sum()
+                shape, rate = member.concentration, member.rate
+                logs = [shape.digamma() - rate.log(), -shape / rate]
             case "beta":
-                both = (parameters["concentration1"] + parameters["concentration0"]).digamma()
-                return sum(((natural[name] * (parameters[name].digamma() - both)).sum() for name in self.leaves), both.new_zeros(()))
+                both = (member.concentration1 + member.concentration0).digamma()
+                logs = [getattr(member, name).digamma() - both for name in self.leaves]
             case _:
-                shape = parameters["concentration"]
-                return (natural["concentration"] * (shape.digamma() - shape.sum(-1, keepdim=True).digamma())).sum()
+                shape = member.concentration
+                logs = [shape.digamma() - shape.sum(-1, keepdim=True).digamma()]
+        return torch.stack([entropy, *((leaf * log).sum() for leaf, log in zip(eta, logs, strict=True))]).sum()
+
+
+class _NormalBound(torch.autograd.Function):
+    """A Gaussian's bound with its two gradients written out: one node of the graph instead of fifteen, every step."""
+
+    @staticmethod
+    def forward(ctx: Any, loc: Tensor, scale: Tensor, h: Tensor | None, precision: Tensor | None) -> Tensor:
+        ctx.save_for_backward(loc, scale, h, precision)
+        bound = scale.log().sum() + 0.5 * LOG_2_PI_E * scale.numel()
+        if h is None or precision is None:
+            return bound
+        return bound + (loc * h).sum() - 0.5 * (precision * (loc * loc + scale * scale)).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        (upstream,), (loc, scale, h, precision) = gradients, ctx.saved_tensors
+        if h is None:
+            return None, upstream / scale, None, None
+        return upstream * (h - precision * loc), upstream * (1 / scale - precision * scale), None, None

@@ -237,8 +237,9 @@ def _block(node: str, fn: Any, seen: Tree) -> Block | None:
         case _:
             return None
     names = [n for found in wanted.values() for n in found]
-    # One parameter for two roles would have two values after a fusion.
-    return Block(name, node, family, wanted) if all(wanted.values()) and len(set(names)) == len(names) else None
+    # One parameter for two roles would have two values after a fusion; one that is drawn from several times has no natural parameter of its own.
+    apart = len(set(names)) == len(names) and fn.shape() == base.shape()
+    return Block(name, node, family, wanted) if all(wanted.values()) and apart else None
 
 
 def _split(tril: Tensor, seen: Tree) -> tuple[str, ...]:

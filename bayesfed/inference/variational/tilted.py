@@ -76,13 +76,13 @@ def tilted(
         terms = list[Tensor]()
         for block in layout.blocks if analytic or tilt.cavity else ():
             fn, value = drawn.values[block.node]
-            if tilt.cavity:
-                cavity, usual = block.own(tilt.cavity), {name: getattr(base_of(fn), name) for name in block.family.usual}
-                terms.append(block.family.expected(cavity, usual) if analytic else block.family.log_factor(cavity, value))
+            cavity = block.own(tilt.cavity) if tilt.cavity else None
             if analytic:
-                terms.append(fn.entropy().sum())
+                terms.append(block.family.bound(base_of(fn), cavity))
+            elif cavity is not None:
+                terms.append(block.family.log_factor(cavity, value))
         if terms:
-            pyro.factor(TILT, torch.stack(terms).sum())
+            pyro.factor(TILT, terms[0] if len(terms) == 1 else torch.stack(terms).sum())
         return result
 
     return run_model, drawn(guide)
