@@ -26,6 +26,7 @@ from bayesfed.compress import Cast, Codec, Coded, Float, Lattice, PosteriorGrid,
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.federated import rounds
 from bayesfed.federated.ledger import Row, bits
+from bayesfed.federated.protocols import Cost
 from bayesfed.inspect import table
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -103,7 +104,7 @@ def ledger(check: bool) -> bool:
     print(f"\na round of FedAvg: {time.perf_counter() - start:.3f} s")
 
     def account() -> int:
-        found = [Row(client, 0, "train", direction, 8 * len(message), 0.1) for client in data for direction in ("down", "up")]
+        found = [Row(client, 0, "train", direction, Cost(8 * len(message)), 0.1) for client in data for direction in ("down", "up")]
         return bits(found, "down") + bits(found, "up")
 
     work = {"rows": lambda: [account() for _ in range(1000)], "round": lambda: list(rounds(algorithm, pool, rounds=1))}

@@ -77,16 +77,17 @@ def by_split(split: str, found: Mapping[str, Gaussian]) -> tuple[Gaussian, dict[
 
 def draw(answers: Answers, path: Path) -> None:
     """Draw mean and 95 % interval of every coordinate by every rule, in sds of the exact posterior."""
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(answers), 13), layout="constrained")
+    figure, colours = Figure(figsize=(4.2 * len(answers), 13), layout="constrained"), colormaps["tab20"]
     panels = figure.subplots(1, len(answers), sharey=True, squeeze=False)[0]
     for axes, (split, (exact, rules)) in zip(panels, answers.items(), strict=True):
         shown = {"exact": (exact, "")} | rules
         for number, (rule, (q, label)) in enumerate(shown.items()):
             heights = np.arange(FEATURES) + 0.8 * number / len(shown)
             centre, half = ((q.mean - exact.mean) / exact.sd).numpy(), 1.96 * (q.sd / exact.sd).numpy()
-            colour = "black" if rule == "exact" else f"C{number % 10}"
+            colour = "black" if rule == "exact" else colours(2 * (number - 1) % 20 + (number > 10))
             axes.hlines(heights, centre - half, centre + half, color=colour, linewidth=1.6, linestyle=":" if label.startswith("bad") else "-")
             axes.plot(centre, heights, ".", color=colour, markersize=6, label=f"{rule} ({label})" if label.startswith("bad") else rule)
         axes.axvspan(-1.96, 1.96, color="0.93", zorder=0)

@@ -9,19 +9,8 @@ import torch
 from scipy.special import exp1
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.channels import (
-    ChannelInversion,
-    Gain,
-    Gbma,
-    Plan,
-    channel_uses,
-    common_amplitude,
-    fading,
-    pack,
-    transmit,
-    transmit_power_w,
-    unpack,
-)
+from bayesfed.federated.channels import Gain, channel_uses, fading, pack, transmit, unpack
+from bayesfed.federated.power import ChannelInversion, Gbma, Plan, common_amplitude, transmit_power_w
 from bayesfed.keys import Key
 
 KEY = Key(0, "air")

@@ -67,8 +67,8 @@ class Hostile:
         message = self.honest.pack(payload, codec, meta, key)
         return self.change(payload, codec, meta, key) if meta["client"] == "client-001" else message
 
-    def collect(self, arrivals, reducer):
-        self.honest.collect(arrivals, reducer)
+    def collect(self, arrivals, reducer, key):
+        return self.honest.collect(arrivals, reducer, key)
 
 
 def sending(change):

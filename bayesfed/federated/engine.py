@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError, ClientError, complain
 from bayesfed.federated.client import Reply, Task
 from bayesfed.federated.ledger import Row
 from bayesfed.federated.pools import ClientPool
-from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Info, Local, Phase, Predictor, Profile
+from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Cost, Info, Local, Phase, Predictor, Profile
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -168,6 +168,7 @@ class _Exchange:
         self.rows: list[Row] = []
         self.infos: dict[str, Info] = {}
         self._assignments: dict[str, Assignment] = {}
+        self._replies: dict[str, tuple[Task, Reply]] = {}
         self._published: dict[int | None, Tree] = {}
 
     def ask(self, profile: Profile, version: int | None) -> Task:
@@ -180,14 +181,21 @@ class _Exchange:
         tree = assignment.view.restrict(self._published[version])
         meta = {**assignment.options, "client": profile.name, "round": self.round, "phase": self.phase.name}
         message = assignment.down.encode(tree, meta, key.child("down"))
-        self.rows.append(Row(profile.name, self.round, self.phase.name, "down", 8 * len(message)))
+        self.rows.append(Row(profile.name, self.round, self.phase.name, "down", Cost(8 * len(message))))
         return Task(profile.name, self.round, self.phase.name, self.seed, message, assignment.down, assignment.up, self.phase.link)
 
     def run(self, pool: ClientPool, locals: Mapping[str, Local], asked: Iterable[tuple[Profile, int | None]]) -> tuple[Tree, Info]:
         """Have the pool answer, add what is sound, and take the server step."""
         reducer = self.phase.reducer()
         tasks = (self.ask(profile, version) for profile, version in asked)
-        self.phase.link.collect(self._arrivals(pool, locals, tasks), reducer)
+        for arrival in self.phase.link.collect(self._arrivals(pool, locals, tasks), reducer, Key(self.seed, self.phase.name, self.round, "link")):
+            task, reply = self._replies.pop(arrival.client)
+            error = ClientError(task.client, self.round, "collect", arrival.refusal) if arrival.refusal else None
+            heard = not error and not arrival.silence
+            self._enter(task, arrival.cost, reply.seconds, error, arrival.silence)
+            if heard:
+                self.infos[task.client] = reply.info
+            pool.settle(task.client, heard)
         if not self.infos:
             reasons = "; ".join(f"{row.client}: {row.reason}" for row in self.rows if not row.accepted)
             raise ClientError("all", self.round, self.phase.name, f"no client is left ({reasons})")
@@ -196,20 +204,15 @@ class _Exchange:
     def _arrivals(self, pool: ClientPool, locals: Mapping[str, Local], tasks: Iterable[Task]) -> Iterator[Arrival]:
         for task, outcome in pool.map(locals, tasks):
             if isinstance(outcome, Reply):
+                self._replies[task.client] = (task, outcome)
                 assignment = self._assignments[task.client]
-                arrival = Arrival(task.client, self.round, outcome.packed, assignment, self.phase.local.kind, task.key.child("up"))
-                yield arrival
-                # The link has added or refused it by the time it asks for the next one.
-                error = ClientError(task.client, self.round, "collect", arrival.refusal) if arrival.refusal else None
-                self._enter(task, 8 * len(outcome.packed), outcome.seconds, error)
-                if not error:
-                    self.infos[task.client] = outcome.info
+                yield Arrival(task.client, self.round, outcome.packed, assignment, self.phase.local.kind, task.key.child("up"))
             else:
-                self._enter(task, 0, 0.0, outcome)
-            pool.settle(task.client, task.client in self.infos)
+                self._enter(task, Cost(), 0.0, outcome)
+                pool.settle(task.client, False)
 
-    def _enter(self, task: Task, bits: int, seconds: float, error: ClientError | None) -> None:
-        reason = f"{error.stage}: {error.reason}" if error else ""
-        self.rows.append(Row(task.client, self.round, task.phase, "up", bits, seconds, error is None, reason))
+    def _enter(self, task: Task, cost: Cost, seconds: float, error: ClientError | None, silence: str = "") -> None:
+        reason = f"{error.stage}: {error.reason}" if error else silence
+        self.rows.append(Row(task.client, self.round, task.phase, "up", cost, seconds, not reason, reason))
         if error and self.policy == "raise":
             raise error

@@ -9,21 +9,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from bayesfed.federated.protocols import Cost
+
 Direction = Literal["down", "up"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One message: `seconds` is the client's own time (up rows), `reason` says why it was not accepted."""
+    """One payload: `seconds` is the client's own time (up rows), `reason` says why it is not in the sum."""
 
     client: str
     round: int
     phase: str
     direction: Direction
-    bits: int
+    cost: Cost
     seconds: float = 0.0
     accepted: bool = True
     reason: str = ""
+
+    @property
+    def bits(self) -> int:
+        """Bits of the message."""
+        return self.cost.bits
+
+
+def channel_uses(rows: Iterable[Row]) -> int:
+    """Sum the sub-carriers of analog links; clients of a round share theirs."""
+    shared: dict[tuple[int, str], int] = {}
+    for row in rows:
+        slot = (row.round, row.phase)
+        shared[slot] = max(shared.get(slot, 0), row.cost.channel_uses)
+    return sum(shared.values())
 
 
 def bits(rows: Iterable[Row], direction: Direction | None = None) -> int:

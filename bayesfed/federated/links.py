@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, BayesfedError, UpdateError, complain
-from bayesfed.federated.protocols import Arrival, Scalar
-from bayesfed.federated.update import Reducer
+from bayesfed.federated.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.update import Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -34,24 +34,35 @@ class Digital:
         """Encode a payload."""
         return codec.encode(payload, meta, key)
 
-    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer) -> None:
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Add every arrival that is sound; refuse the rest by client and reason."""
         for arrival in arrivals:
+            arrival.cost = Cost(8 * len(arrival.packed))
             try:
-                weight = arrival.assignment.weight
-                if not (math.isfinite(weight) and weight >= 0):
-                    raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"))
-                payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
-                for field, expected in (("client", arrival.client), ("round", arrival.round)):
-                    if (found := meta.get(field)) != expected:
-                        said = f"one of {field} {expected!r}"
-                        raise UpdateError(complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this round's message"))
-                update = arrival.assignment.view.lift(payload, weight, arrival.kind)
-                for name, leaf in payload.items():
-                    if leaf.is_floating_point() and (norm := float(leaf.norm())) > self.max_norm:
-                        raise UpdateError(
-                            complain(f"leaf {name!r}", expected=f"norm <= {self.max_norm:g}", actual=f"{norm:g}", hint="a smaller step")
-                        )
-                reducer.add(arrival.client, update)
+                reducer.add(arrival.client, opened(arrival, self.max_norm))
             except BayesfedError as problem:
                 arrival.refusal = str(problem)
+            yield arrival
+
+
+def opened(arrival: Arrival, max_norm: float) -> Update:
+    """Decode a payload, check it and lift it to full shape.
+
+    Raises
+    ------
+    UpdateError, WireError
+        If weight, header, names, shapes, values or norms are not what they should be.
+    """
+    weight = arrival.assignment.weight
+    if not (math.isfinite(weight) and weight >= 0):
+        raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"))
+    payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
+    for field, expected in (("client", arrival.client), ("round", arrival.round)):
+        if (found := meta.get(field)) != expected:
+            said = f"one of {field} {expected!r}"
+            raise UpdateError(complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this round's message"))
+    update = arrival.assignment.view.lift(payload, weight, arrival.kind)
+    for name, leaf in payload.items():
+        if leaf.is_floating_point() and (norm := float(leaf.norm())) > max_norm:
+            raise UpdateError(complain(f"leaf {name!r}", expected=f"norm <= {max_norm:g}", actual=f"{norm:g}", hint="a smaller step"))
+    return update

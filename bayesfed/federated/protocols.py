@@ -8,7 +8,7 @@ A system is a function that returns an `Algorithm`. It never contains a loop ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -117,8 +117,11 @@ class Link(Protocol):
         """Turn a payload into what is sent; runs at the client. `codec` is the client's own."""
         ...
 
-    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer) -> None:
-        """Receive, lift and add every arrival, in order; one that is refused says why and the rest go on."""
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
+        """Receive, lift and add every arrival; yield each, in order, once it is in the sum or out of it, with what it cost.
+
+        One that is refused or not heard says why, and the rest go on. `key` is the round's own.
+        """
         ...
 
 
@@ -145,9 +148,39 @@ class Assignment:
     options: Mapping[str, Scalar] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What one payload took to send.
+
+    Parameters
+    ----------
+    bits
+        Of messages, headers included.
+    channel_uses
+        Sub-carriers of an analog link, shared by all clients of a round.
+    mean_power_w, peak_power_w
+        Of an analog link's symbols: their mean and the largest.
+    """
+
+    bits: int = 0
+    channel_uses: int = 0
+    mean_power_w: float = 0.0
+    peak_power_w: float = 0.0
+
+
 @dataclass
 class Arrival:
-    """One client's packed payload on its way into the sum; a refusal leaves the client out of the round."""
+    """One client's packed payload on its way into the sum, and what the link makes of it.
+
+    Parameters
+    ----------
+    cost
+        What was sent.
+    refusal
+        Why the payload was not fit to be added: an error of the client's, which leaves it out of the round.
+    silence
+        Why the payload was never heard, through no fault of the client's.
+    """
 
     client: str
     round: int
@@ -155,7 +188,9 @@ class Arrival:
     assignment: Assignment
     kind: Kind
     key: Key
+    cost: Cost = Cost()
     refusal: str = ""
+    silence: str = ""
 
 
 class Assign(Protocol):

@@ -1,0 +1,239 @@
+"""Proximal operators: what a penalty without a gradient does to a weight after a gradient step.
+
+    prox_{rate * penalty}(w) = argmin_x  rate * penalty(x) + ||x - w||^2 / 2
+
+`SoftThreshold` is that of the l1 norm, `SingularThreshold` that of the nuclear norm of the weight matrix, `LargestShare` keeps the largest
+entries. `penalise` says which parameters of a network get one. (`objectives.Proximal` is FedProx's smooth quadratic: it has a gradient.)
+
+References
+----------
+Parikh and Boyd, "Proximal algorithms" (2014): (1.1), sections 6.5.2 and 6.7.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.compress.quantisers.entries import check_share, share_of
+from bayesfed.errors import ArgumentError, DataError, UpdateError, complain
+from bayesfed.models.declared import Predicate, weight_matrices
+from bayesfed.trees import Tree, is_finite
+
+
+class ProximalOperator(Protocol):
+    """The seam: one leaf in, one leaf out, nothing remembered."""
+
+    def __call__(self, leaf: Tensor, rate: float) -> Tensor:
+        """Return ``prox_{rate * penalty}(leaf)``, in the shape, dtype and device of `leaf`; at rate 0 it is `leaf`, bit for bit."""
+        ...
+
+    def value(self, leaf: Tensor) -> float:
+        """Return the penalty at `leaf`, its strength included."""
+        ...
+
+    def figures(self, leaf: Tensor) -> dict[str, float]:
+        """Return what is left of `leaf`, for a report."""
+        ...
+
+
+@dataclass(frozen=True)
+class SoftThreshold:
+    """``strength * ||w||_1``: every magnitude shrinks by ``rate * strength``, to zero at most.
+
+    Raises
+    ------
+    ArgumentError
+        If the strength is negative or not finite.
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        _check_strength("SoftThreshold", self.strength)
+
+    def __call__(self, leaf: Tensor, rate: float) -> Tensor:
+        """Shrink every entry of a leaf of any shape."""
+        threshold = _threshold("SoftThreshold", rate, self.strength)
+        return nn.functional.softshrink(leaf, threshold) if threshold else leaf
+
+    def value(self, leaf: Tensor) -> float:
+        """Return ``strength`` times the sum of magnitudes."""
+        return self.strength * float(leaf.abs().sum())
+
+    def figures(self, leaf: Tensor) -> dict[str, float]:
+        """Return ``density``, the share of entries that are not zero."""
+        return {"density": density(leaf)}
+
+
+@dataclass(frozen=True)
+class SingularThreshold:
+    """``strength * ||W||_*`` of the matrix ``(out, in * k * k)``: every singular value shrinks by ``rate * strength``, to zero at most.
+
+    One dense SVD a call. Source of the penalty: FedRLR (1).
+
+    Raises
+    ------
+    ArgumentError
+        If the strength is negative or not finite; from a call, if the leaf is no matrix or kernel.
+    DataError
+        From a call, if the leaf is not finite: it has no SVD.
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        _check_strength("SingularThreshold", self.strength)
+
+    def __call__(self, leaf: Tensor, rate: float) -> Tensor:
+        """Shrink the singular values of a leaf ``(out, in, ...)``."""
+        threshold, matrix = _threshold("SingularThreshold", rate, self.strength), _matrix(leaf)
+        if not threshold:
+            return leaf
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        # As a difference (Moreau): rebuilding the matrix would round by more than a small threshold, here 1e-6 of the largest value, takes away.
+        return (matrix - (left * values.clamp_max(threshold)) @ right).reshape(leaf.shape)
+
+    def value(self, leaf: Tensor) -> float:
+        """Return ``strength`` times the sum of singular values."""
+        return self.strength * float(torch.linalg.svdvals(_matrix(leaf)).sum())
+
+    def rank(self, leaf: Tensor) -> int:
+        """Count the singular values above rounding: ``max(M, N) * eps`` of the largest."""
+        return int(torch.linalg.matrix_rank(_matrix(leaf)))
+
+    def figures(self, leaf: Tensor) -> dict[str, float]:
+        """Return ``rank``."""
+        return {"rank": float(self.rank(leaf))}
+
+
+@dataclass(frozen=True)
+class LargestShare:
+    """Keep the ``ceil(share * n)`` largest of a leaf's n entries by magnitude, among equals the earlier ones; the others become zero.
+
+    Not the proximal operator of a convex penalty: the nearest point of a set that is not convex, whatever the rate. Steps followed by it have no
+    convergence theory here, and averages of its results leave the set.
+
+    Raises
+    ------
+    ArgumentError
+        If the share is not above 0 and at most 1.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        check_share("LargestShare", self.share)
+
+    def __call__(self, leaf: Tensor, rate: float) -> Tensor:
+        """Zero the small entries of a leaf of any shape; any positive rate does the same."""
+        count, magnitudes = share_of(self.share, leaf.numel()), leaf.abs().reshape(-1)
+        if not _threshold("LargestShare", rate, 1.0) or count == len(magnitudes):
+            return leaf
+        # Top-k leaves open which of equal entries it returns; the k-th largest value is the same everywhere.
+        least = magnitudes.kthvalue(len(magnitudes) - count + 1).values
+        above, equal = magnitudes > least, magnitudes == least
+        kept = above | (equal & (equal.cumsum(0) <= count - above.sum()))
+        return torch.where(kept.reshape(leaf.shape), leaf, torch.zeros_like(leaf))
+
+    def value(self, leaf: Tensor) -> float:
+        """Return 0 for a leaf with no more than its share of non-zeros, else infinity."""
+        return 0.0 if int(leaf.count_nonzero()) <= share_of(self.share, leaf.numel()) else math.inf
+
+    def figures(self, leaf: Tensor) -> dict[str, float]:
+        """Return ``density``, the share of entries that are not zero."""
+        return {"density": density(leaf)}
+
+
+@dataclass(frozen=True)
+class Penalised:
+    """An operator and the leaves it is for; every other leaf is left alone.
+
+    Parameters
+    ----------
+    names
+        Leaves of any tree it is applied to.
+    """
+
+    operator: ProximalOperator
+    names: tuple[str, ...]
+
+    def chosen(self, tree: Mapping[str, Tensor]) -> Tree:
+        """Return the leaves it is for.
+
+        Raises
+        ------
+        UpdateError
+            If the tree has not all of them.
+        """
+        if missing := [name for name in self.names if name not in tree]:
+            raise UpdateError(complain("penalised leaves", expected=f"{missing}", actual=sorted(tree), hint="a local that trains them"))
+        return {name: tree[name] for name in self.names}
+
+    def shrunk(self, tree: Mapping[str, Tensor], rate: float) -> Tree:
+        """Return the chosen leaves after the operator."""
+        return {name: self.operator(leaf, rate) for name, leaf in self.chosen(tree).items()}
+
+    def figures(self, tree: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return ``penalty`` and ``density`` of the chosen leaves together, and ``NAME.FIGURE`` of each."""
+        chosen = self.chosen(tree)
+        found = {
+            "penalty": sum(self.operator.value(leaf) for leaf in chosen.values()),
+            "density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()])),
+        }
+        return found | {f"{name}.{figure}": value for name, leaf in chosen.items() for figure, value in self.operator.figures(leaf).items()}
+
+
+def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices) -> Penalised:
+    """Choose the parameters of a network that an operator is for.
+
+    Parameters
+    ----------
+    where
+        ``(parameter name, owning module) -> bool``; default the weights of linear and convolution layers, not the biases.
+
+    Raises
+    ------
+    ArgumentError
+        If `where` chooses nothing.
+    """
+    modules = dict(net.named_modules())
+    # Each parameter once, under its first name, as messages have it.
+    named = [name for name, _ in net.named_parameters()]
+    names = tuple(name for name in named if where(name, modules[name.rpartition(".")[0]]))
+    if not names:
+        raise ArgumentError(
+            complain("penalise", expected="a predicate that chooses a parameter", actual=f"none of {named}", hint="where=weight_matrices")
+        )
+    return Penalised(operator, names)
+
+
+def density(leaf: Tensor) -> float:
+    """Return the share of entries that are not zero; 0 of no entries."""
+    return int(leaf.count_nonzero()) / max(1, leaf.numel())
+
+
+def _check_strength(where: str, strength: float) -> None:
+    if not 0 <= strength < math.inf:
+        raise ArgumentError(complain(f"{where}.strength", expected="a finite number >= 0", actual=strength, hint=f"{where}(0.001)"))
+
+
+def _threshold(where: str, rate: float, strength: float) -> float:
+    if not 0 <= rate < math.inf:
+        raise ArgumentError(complain(f"{where}, rate", expected="a finite number >= 0", actual=rate, hint="the optimiser's learning rate"))
+    return rate * strength
+
+
+def _matrix(leaf: Tensor) -> Tensor:
+    if leaf.ndim < 2:
+        raise ArgumentError(
+            complain("SingularThreshold", expected="a matrix or kernel", actual=f"shape {tuple(leaf.shape)}", hint="where=weight_matrices")
+        )
+    if not is_finite(leaf):
+        raise DataError(complain("SingularThreshold", expected="finite weights", actual="NaN or Inf", hint="a smaller learning rate"))
+    return leaf.flatten(1)
