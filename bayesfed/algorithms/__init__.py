@@ -2,8 +2,11 @@
 
 from bayesfed.algorithms.baselines.dssm import dssm
 from bayesfed.algorithms.baselines.fed_avg import fed_avg
+from bayesfed.algorithms.baselines.fed_l1 import fed_l1
+from bayesfed.algorithms.baselines.fed_mid import fed_mid
 from bayesfed.algorithms.baselines.fed_paq import fed_paq
 from bayesfed.algorithms.baselines.fed_prox import fed_prox
+from bayesfed.algorithms.baselines.fed_prune import fed_prune
 from bayesfed.algorithms.baselines.qsgd import qsgd
 from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
@@ -11,4 +14,18 @@ from bayesfed.algorithms.conjugate import conjugate
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
 from bayesfed.algorithms.federated_svi import federated_svi
 
-__all__ = ["conjugate", "d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"]
+__all__ = [
+    "conjugate",
+    "d_turbo_vbi",
+    "dssm",
+    "fed_avg",
+    "fed_l1",
+    "fed_mid",
+    "fed_paq",
+    "fed_prox",
+    "fed_prune",
+    "federated_svi",
+    "qsgd",
+    "stc",
+    "uveqfed",
+]

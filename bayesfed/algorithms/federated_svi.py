@@ -22,7 +22,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Optimiser, Schedule, constant
-from bayesfed.federated.protocols import Algorithm, Assignment, Phase, Profile
+from bayesfed.federated.protocols import Algorithm, Assignment, Link, Phase, Profile
 from bayesfed.federated.svi import Elbo, Fuse, SviLocal
 from bayesfed.federated.views import Whole
 from bayesfed.inference.variational.fusion import Fused, Fusion
@@ -51,6 +51,7 @@ def federated_svi(
     client_plate: str = "client",
     stay: tuple[str, ...] = (),
     codec: Codec | None = None,
+    link: Link | None = None,
     seed: int = 0,
 ) -> Algorithm:
     """Fit a guide to the rows of all clients.
@@ -84,6 +85,8 @@ def federated_svi(
         Sites under a plate of this name are local latents: their parameters, and others whose names match a pattern of `stay`, never travel.
     codec
         Of both directions; default floats as the guide has them, 32 or 64 bits.
+    link
+        Default `Digital()`. `OverTheAir` adds any rule's sums; its noise reaches precisions too, which `SummedGradients` bears best.
     seed
         Of the parameters' first values.
 
@@ -131,5 +134,5 @@ def federated_svi(
 
     local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), optimiser or Adam(1e-2), steps, batch_size, averaging, antithetic)
     return Algorithm(
-        "federated_svi", initial, (Phase("train", assign, local, server, Digital()),), lambda state: posterior(state).predictor, posterior
+        "federated_svi", initial, (Phase("train", assign, local, server, link or Digital()),), lambda state: posterior(state).predictor, posterior
     )

@@ -106,7 +106,7 @@ def rounds(
         Number of the round to stop before; a resumed run counts the rounds already made.
     on_client_error
         "raise" stops at the first client that fails or is refused, naming it with round and stage;
-        "drop" goes on without it and the report says why.
+        "drop" goes on without it and the report says why, also through a round of an analog link in which nobody was heard.
 
     Raises
     ------
@@ -167,6 +167,7 @@ class _Exchange:
         self.phase, self.state, self.round, self.seed, self.policy = phase, state, round, seed, policy
         self.rows: list[Row] = []
         self.infos: dict[str, Info] = {}
+        self._silent = False
         self._assignments: dict[str, Assignment] = {}
         self._replies: dict[str, tuple[Task, Reply]] = {}
         self._published: dict[int | None, Tree] = {}
@@ -193,10 +194,13 @@ class _Exchange:
             error = ClientError(task.client, self.round, "collect", arrival.refusal) if arrival.refusal else None
             heard = not error and not arrival.silence
             self._enter(task, arrival.cost, reply.seconds, error, arrival.silence)
+            self._silent |= bool(arrival.silence)
             if heard:
                 self.infos[task.client] = reply.info
             pool.settle(task.client, heard)
         if not self.infos:
+            if self.policy == "drop" and self._silent:
+                return self.state, {}
             reasons = "; ".join(f"{row.client}: {row.reason}" for row in self.rows if not row.accepted)
             raise ClientError("all", self.round, self.phase.name, f"no client is left ({reasons})")
         return self.phase.server.step(self.state, reducer, self.round)

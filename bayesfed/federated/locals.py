@@ -20,6 +20,8 @@ from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
 Schedule = Callable[[int], float]
+# Told the trained leaves, the rate of the step just taken and how many steps are left; may change the leaves in place.
+AfterStep = Callable[[Tree, float, int], None]
 
 
 class Optimiser(Protocol):
@@ -155,6 +157,21 @@ class Descent:
         DataError
             If the data cannot be scored, or training diverged.
         """
+        return self.train(message, data, key, options)
+
+    def train(self, message: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar], after_step: AfterStep | None = None) -> Fit:
+        """Train from the message, as `fit` does, for locals that do something between steps.
+
+        Parameters
+        ----------
+        after_step
+            ``(trained leaves, learning rate, steps left)``, called without gradients after every step; changes the leaves in place.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be scored, or training diverged.
+        """
         trained, fixed = self.objective.start(message)
         if not len(data):
             return Fit(self._payload(self.objective.finish(trained, fixed), message), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
@@ -165,11 +182,14 @@ class Descent:
         # Dropout and its like draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
-            for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
+            for done, batch in enumerate(batches(data, self.batch_size, self.steps, key.child("batches").generator()), 1):
                 optimiser.zero_grad()
                 loss, nll = self.objective.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
                 optimiser.step()
+                if after_step:
+                    with torch.no_grad():
+                        after_step(trained, float(optimiser.param_groups[0]["lr"]), self.steps - done)
                 losses.append((loss.detach(), nll.detach()))
         total, nll_total = (float(torch.stack(values).mean()) for values in zip(*losses, strict=True))
         if not total - total == 0:

@@ -16,7 +16,7 @@ from torch import Tensor
 from bayesfed.errors import UpdateError, complain
 from bayesfed.trees import Tree, zip_map
 
-Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent"]
+Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent", "factors"]
 Weight = float | Tree
 
 

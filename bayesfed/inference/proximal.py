@@ -3,7 +3,7 @@
     prox_{rate * penalty}(w) = argmin_x  rate * penalty(x) + ||x - w||^2 / 2
 
 `SoftThreshold` is that of the l1 norm, `SingularThreshold` that of the nuclear norm of the weight matrix, `LargestShare` keeps the largest
-entries. `penalise` says which parameters of a network get one. (`objectives.Proximal` is FedProx's smooth quadratic: it has a gradient.)
+entries. (`objectives.Proximal` is FedProx's smooth quadratic: it has a gradient.)
 
 References
 ----------
@@ -13,7 +13,6 @@ Parikh and Boyd, "Proximal algorithms" (2014): (1.1), sections 6.5.2 and 6.7.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.compress.quantisers.entries import check_share, share_of
-from bayesfed.errors import ArgumentError, DataError, UpdateError, complain
-from bayesfed.models.declared import Predicate, weight_matrices
-from bayesfed.trees import Tree, is_finite
+from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.trees import is_finite
 
 
 class ProximalOperator(Protocol):
@@ -93,11 +91,16 @@ class SingularThreshold:
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Shrink the singular values of a leaf ``(out, in, ...)``."""
         threshold, matrix = _threshold("SingularThreshold", rate, self.strength), _matrix(leaf)
-        if not threshold:
+        if not threshold or not leaf.numel():
             return leaf
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        # As a difference (Moreau): rebuilding the matrix would round by more than a small threshold, here 1e-6 of the largest value, takes away.
-        return (matrix - (left * values.clamp_max(threshold)) @ right).reshape(leaf.shape)
+        # A rebuilt matrix has exactly the rank that is left, but rounds by more than a threshold of 1e-6 of the largest value takes away.
+        shrunk: Tensor
+        if threshold > 0.01 * float(values.amax()):
+            shrunk = (left * (values - threshold).clamp_min(0)) @ right
+        else:
+            shrunk = matrix - (left * values.clamp_max(threshold)) @ right
+        return shrunk.reshape(leaf.shape).to(leaf.dtype)
 
     def value(self, leaf: Tensor) -> float:
         """Return ``strength`` times the sum of singular values."""
@@ -135,8 +138,8 @@ class LargestShare:
         count, magnitudes = share_of(self.share, leaf.numel()), leaf.abs().reshape(-1)
         if not _threshold("LargestShare", rate, 1.0) or count == len(magnitudes):
             return leaf
-        # Top-k leaves open which of equal entries it returns; the k-th largest value is the same everywhere.
-        least = magnitudes.kthvalue(len(magnitudes) - count + 1).values
+        # Top-k leaves open which of equal entries it returns; the least of them has the same value everywhere.
+        least = magnitudes.topk(count, sorted=False).values.amin()
         above, equal = magnitudes > least, magnitudes == least
         kept = above | (equal & (equal.cumsum(0) <= count - above.sum()))
         return torch.where(kept.reshape(leaf.shape), leaf, torch.zeros_like(leaf))
@@ -148,69 +151,6 @@ class LargestShare:
     def figures(self, leaf: Tensor) -> dict[str, float]:
         """Return ``density``, the share of entries that are not zero."""
         return {"density": density(leaf)}
-
-
-@dataclass(frozen=True)
-class Penalised:
-    """An operator and the leaves it is for; every other leaf is left alone.
-
-    Parameters
-    ----------
-    names
-        Leaves of any tree it is applied to.
-    """
-
-    operator: ProximalOperator
-    names: tuple[str, ...]
-
-    def chosen(self, tree: Mapping[str, Tensor]) -> Tree:
-        """Return the leaves it is for.
-
-        Raises
-        ------
-        UpdateError
-            If the tree has not all of them.
-        """
-        if missing := [name for name in self.names if name not in tree]:
-            raise UpdateError(complain("penalised leaves", expected=f"{missing}", actual=sorted(tree), hint="a local that trains them"))
-        return {name: tree[name] for name in self.names}
-
-    def shrunk(self, tree: Mapping[str, Tensor], rate: float) -> Tree:
-        """Return the chosen leaves after the operator."""
-        return {name: self.operator(leaf, rate) for name, leaf in self.chosen(tree).items()}
-
-    def figures(self, tree: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return ``penalty`` and ``density`` of the chosen leaves together, and ``NAME.FIGURE`` of each."""
-        chosen = self.chosen(tree)
-        found = {
-            "penalty": sum(self.operator.value(leaf) for leaf in chosen.values()),
-            "density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()])),
-        }
-        return found | {f"{name}.{figure}": value for name, leaf in chosen.items() for figure, value in self.operator.figures(leaf).items()}
-
-
-def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices) -> Penalised:
-    """Choose the parameters of a network that an operator is for.
-
-    Parameters
-    ----------
-    where
-        ``(parameter name, owning module) -> bool``; default the weights of linear and convolution layers, not the biases.
-
-    Raises
-    ------
-    ArgumentError
-        If `where` chooses nothing.
-    """
-    modules = dict(net.named_modules())
-    # Each parameter once, under its first name, as messages have it.
-    named = [name for name, _ in net.named_parameters()]
-    names = tuple(name for name in named if where(name, modules[name.rpartition(".")[0]]))
-    if not names:
-        raise ArgumentError(
-            complain("penalise", expected="a predicate that chooses a parameter", actual=f"none of {named}", hint="where=weight_matrices")
-        )
-    return Penalised(operator, names)
 
 
 def density(leaf: Tensor) -> float:
@@ -236,4 +176,5 @@ def _matrix(leaf: Tensor) -> Tensor:
         )
     if not is_finite(leaf):
         raise DataError(complain("SingularThreshold", expected="finite weights", actual="NaN or Inf", hint="a smaller learning rate"))
-    return leaf.flatten(1)
+    # Decompositions want 32 bits at least.
+    return leaf.flatten(1).to(torch.promote_types(leaf.dtype, torch.float32))

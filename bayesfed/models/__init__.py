@@ -5,6 +5,16 @@ from bayesfed.models.belief import Belief, SiteBelief, guide
 from bayesfed.models.clustered import ClusteredSupport
 from bayesfed.models.compaction.compact import compact
 from bayesfed.models.declared import Declared, Site, declare, weight_matrices
+from bayesfed.models.fixed_rank import dense, fixed_rank, layer_matrices
+from bayesfed.models.fixed_rank_layers import (
+    FixedRankConv,
+    FixedRankConv1d,
+    FixedRankConv2d,
+    FixedRankConv3d,
+    FixedRankLayer,
+    FixedRankLinear,
+)
+from bayesfed.models.fixed_rank_trees import points, probes, tangents, with_points
 from bayesfed.models.grid import Grid, Link
 from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
@@ -21,6 +31,12 @@ __all__ = [
     "Categorical",
     "ClusteredSupport",
     "Declared",
+    "FixedRankConv",
+    "FixedRankConv1d",
+    "FixedRankConv2d",
+    "FixedRankConv3d",
+    "FixedRankLayer",
+    "FixedRankLinear",
     "Gammas",
     "Gaussian",
     "GaussianWeight",
@@ -47,8 +63,15 @@ __all__ = [
     "cnn",
     "compact",
     "declare",
+    "dense",
+    "fixed_rank",
     "guide",
+    "layer_matrices",
     "mlp",
     "mobilenet",
+    "points",
+    "probes",
+    "tangents",
     "weight_matrices",
+    "with_points",
 ]

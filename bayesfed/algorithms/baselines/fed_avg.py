@@ -5,13 +5,15 @@ Notation: K clients, n_k rows of client k, E local epochs -> `steps` local steps
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant, draws_globally
-from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile, Server
+from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile, Server
 from bayesfed.federated.servers import Add, Average
 from bayesfed.federated.views import Whole
 from bayesfed.inference.objectives import MaximumLikelihood, Objective
@@ -29,6 +31,7 @@ def fed_avg(
     optimiser: Optimiser | None = None,
     schedule: Schedule = constant,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Train `net` by local SGD and weighted averages, starting from its own parameters.
 
@@ -42,8 +45,11 @@ def fed_avg(
         ``round -> factor`` on the learning rate.
     codec
         Of both directions; default 32-bit floats.
+    link
+        How models reach the server; default `Digital()`.
     """
-    return average_of("fed_avg", net, MaximumLikelihood(net, likelihood or Categorical()), steps, batch_size, optimiser, schedule, codec)
+    objective = MaximumLikelihood(net, likelihood or Categorical())
+    return average_of("fed_avg", net, objective, steps, batch_size, optimiser, schedule, codec, link=link)
 
 
 def average_of(
@@ -56,10 +62,15 @@ def average_of(
     schedule: Schedule,
     codec: Codec | None,
     up: Codec | None = None,
+    *,
+    link: Link | None = None,
+    local: Callable[[Descent], Local] | None = None,
+    server: Server | None = None,
 ) -> Algorithm:
     """Average whole models trained on any objective: what FedAvg, FedProx and the methods that compress the up-link share.
 
-    Without `up`, models travel up by the `codec` of the down-link; with it, changes of the model do, by a codec of their own.
+    Without `up`, models travel up by the `codec` of the down-link; with it, changes of the model do, by a codec of their own. `local` makes
+    the clients' step of the descent, default that itself; `server` stands in for the average.
     """
     if running := running_statistics(net):
         raise ArgumentError(
@@ -71,6 +82,7 @@ def average_of(
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(view, profile.samples, codec, up or codec, {"learning_rate": schedule(round)})
 
-    local = Descent(objective, optimiser or Sgd(), steps, batch_size, "delta" if up else "value", draws_globally(net))
-    server: Server = Add() if up else Average()
-    return Algorithm(name, initial, (Phase("train", assign, local, server, Digital()),), lambda state: Model(net, state))
+    descent = Descent(objective, optimiser or Sgd(), steps, batch_size, "delta" if up else "value", draws_globally(net))
+    default: Server = Add() if up else Average()
+    train = Phase("train", assign, local(descent) if local else descent, server or default, link or Digital())
+    return Algorithm(name, initial, (train,), lambda state: Model(net, state))

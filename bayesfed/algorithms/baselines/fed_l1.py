@@ -1,0 +1,58 @@
+"""Sparse training by the l1 norm, averaged as FedAvg does: "Baseline 2" of FedRLR.
+
+Notation: lambda -> `strength`; one step is ``w <- prox_{eta lambda ||.||_1}(w - eta g)``, the soft threshold at eta lambda, with eta -> the
+optimiser and the schedule. That is Prox-SGD (Yang et al., "ProxSGD: training structured neural networks under regularization and constraints",
+2020) without its momentum and with its step towards the threshold taken whole; FedRLR takes one a round. Compression is the link's.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.compress.codecs import Codec
+from bayesfed.federated.locals import Optimiser, Schedule, constant
+from bayesfed.federated.protocols import Algorithm, Link
+from bayesfed.federated.proximal import ProximalAverage, ProximalDescent, penalise
+from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.inference.proximal import SoftThreshold
+from bayesfed.models.declared import Predicate, weight_matrices
+from bayesfed.models.likelihoods import Categorical, Likelihood
+
+
+def fed_l1(
+    net: nn.Module,
+    *,
+    strength: float = 0.02,
+    where: Predicate = weight_matrices,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 64,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train as `fed_avg` does; every step moves the weights towards zero and stops those there that the loss does not hold up.
+
+    The server averages: its model has the union of the clients' supports.
+
+    Parameters
+    ----------
+    strength
+        lambda, of a mean loss; FedRLR prints 0.02.
+    where
+        ``(parameter name, owning module) -> bool``: what is thresholded; default the weights of layers, not the biases.
+    likelihood, steps, batch_size, optimiser, schedule, codec, link
+        As in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If the strength is negative or not finite.
+    """
+    penalised, objective = penalise(net, SoftThreshold(strength), where), MaximumLikelihood(net, likelihood or Categorical())
+    return average_of(
+        "fed_l1", net, objective, steps, batch_size, optimiser, schedule, codec,
+        link=link, local=lambda descent: ProximalDescent(descent, penalised), server=ProximalAverage(penalised),
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""FedRLR (Xue and Lau, "Riemannian low-rank model compression for federated learning with over-the-air aggregation").
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+Theta = U Sigma V^T     leaves ``NAME.u``, ``NAME.s``, ``NAME.v``
+R                       `rank`
+eta = q / (nu + t)      `learning_rate` q / (nu K) x `schedule` `inverse(nu)`
+mu = c_1 / eta          `consensus` c_1 / K, as eta mu / K is what a step does
+D_m                     `batch_size`
+S_U, S_V, F             `Factors`
+(29), CI                `OverTheAir(Gbma("product"), ...)`, `OverTheAir(ChannelInversion(...), ...)`
+======================  ==============================================
+
+The paper's loss is f / K, so its eta is K times the learning rate of a local SGD. It sends factors, keeps every client's own Theta_k and takes one
+step a round: ``fed_rlr(net, 4, transmission=Factors(), reset=False, steps=1, consensus=c_1 / K, ...)``. The default sends tangent vectors at the
+broadcast model, which the air adds without precoder and cross terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.links import Digital
+from bayesfed.federated.locals import Schedule, constant, draws_globally
+from bayesfed.federated.protocols import Algorithm, Assignment, Link, Model, Phase, Profile
+from bayesfed.federated.riemannian import Retract, RiemannianSgd, sent_shapes
+from bayesfed.federated.transmissions import Retraction, Tangents, Transmission
+from bayesfed.federated.update import Keep, Sum
+from bayesfed.federated.views import Whole
+from bayesfed.geometry import metric_retraction
+from bayesfed.keys import Key
+from bayesfed.models.fixed_rank import fixed_rank
+from bayesfed.models.fixed_rank_trees import points
+from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, parameters, running_statistics
+
+
+def fed_rlr(
+    net: nn.Module,
+    rank: int | float | Mapping[str, int] | None,
+    *,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 64,
+    learning_rate: float = 0.05,
+    schedule: Schedule = constant,
+    consensus: float | Callable[[int], float] = 0.0,
+    reset: bool = True,
+    transmission: Transmission | None = None,
+    retraction: Retraction = metric_retraction,
+    link: Link | None = None,
+    codec: Codec | None = None,
+) -> Algorithm:
+    """Train weights that are of fixed rank all the way, from the best low-rank approximation of the network's own.
+
+    Parameters
+    ----------
+    net
+        Any network; or one that `fixed_rank` made, with `rank` None.
+    rank
+        As for `fixed_rank`: one for all layers, ranks by name, or the share of each layer's numbers to keep.
+    steps, batch_size, learning_rate, schedule
+        Riemannian SGD of a round. Rates are those of plain SGD: at full rank, with one step, it is FedAvg.
+    consensus
+        The share of its distance to the broadcast model that a step takes back, or ``round -> share``.
+    reset
+        Begin rounds at the broadcast model; False keeps every client's own, as in the paper.
+    transmission
+        `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital links.
+    retraction
+        Of the clients' steps.
+    link
+        Default `Digital()`.
+    codec
+        Of both directions; default 32-bit floats.
+
+    Raises
+    ------
+    ArgumentError
+        If a rank is impossible, nothing has fixed rank, `steps`, `batch_size` or `learning_rate` is not positive, the network has running statistics,
+        or a constant `consensus` is outside [0, 1].
+    """
+    if steps < 1 or batch_size < 1 or not learning_rate > 0:
+        found = (steps, batch_size, learning_rate)
+        raise ArgumentError(complain("fed_rlr", expected="steps, batch_size >= 1 and learning_rate > 0", actual=found, hint="50, 64, 0.05"))
+    if not callable(consensus) and not 0 <= consensus <= 1:
+        raise ArgumentError(complain("fed_rlr, consensus", expected="a share in [0, 1]", actual=consensus, hint="0.0006"))
+    if running := running_statistics(net):
+        raise ArgumentError(complain("fed_rlr", expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
+    thin = net if rank is None else fixed_rank(net, rank)
+    initial, codec, transmission = parameters(thin), codec or Cast(32), transmission or Tangents()
+    if not points(initial):
+        raise ArgumentError(complain("fed_rlr", expected="layers of fixed rank", actual="none", hint="a rank, or fixed_rank(net, rank)"))
+    sending = transmission
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        pull = consensus(round) if callable(consensus) else consensus
+        weight = profile.samples if sending.weighs else float(profile.samples > 0)
+        return Assignment(Whole(sent_shapes(state, sending)), weight, codec, codec, {"learning_rate": schedule(round), "pull": pull})
+
+    local = RiemannianSgd(thin, likelihood or Categorical(), sending, learning_rate, steps, batch_size, retraction, reset, draws_globally(thin))
+    phase = Phase("train", assign, local, Retract(sending), link or Digital(), Sum if sending.adds else Keep)
+    return Algorithm("fed_rlr", initial, (phase,), lambda state: Model(thin, state))

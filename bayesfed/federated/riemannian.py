@@ -1,0 +1,159 @@
+"""Training on the manifold of fixed-rank weights: `RiemannianSgd`, a client's steps, and `Retract`, the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import DataError, UpdateError, complain
+from bayesfed.federated.locals import batches
+from bayesfed.federated.protocols import Fit, Info, Scalar
+from bayesfed.federated.transmissions import Retraction, Transmission
+from bayesfed.federated.update import Keep, Kind, Reducer, Sum
+from bayesfed.geometry import FixedRank, difference, distance, metric_retraction
+from bayesfed.keys import Key, forked
+from bayesfed.models.fixed_rank_trees import points, probes, tangents, with_points
+from bayesfed.models.likelihoods import Likelihood
+from bayesfed.trees import Shapes, Tree
+
+_PARTS = (".u", ".s", ".v")
+
+
+def free(tree: Tree) -> Tree:
+    """Return the leaves that are no part of a point: biases, and weights that are dense."""
+    held = {f"{name}{part}".removeprefix(".") for name in points(tree) for part in _PARTS}
+    return {name: leaf for name, leaf in tree.items() if name not in held}
+
+
+def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
+    """Return names and shapes of a client's payload."""
+    found = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
+    return found | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
+
+
+@dataclass(frozen=True)
+class RiemannianSgd:
+    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), never an ``M x N`` array among them.
+
+    The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a Gaussian prior at the broadcast model
+    (`Gaussian.around`); it acts on all leaves. Free leaves take plain SGD steps and travel as changes.
+
+    Options read from the message: ``learning_rate`` (a factor) and ``pull`` (eta mu, the share of the distance a step takes back).
+
+    Parameters
+    ----------
+    net
+        With layers of fixed rank.
+    reset
+        Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps.
+    """
+
+    net: nn.Module
+    likelihood: Likelihood
+    transmission: Transmission
+    learning_rate: float
+    steps: int
+    batch_size: int
+    retraction: Retraction = metric_retraction
+    reset: bool = True
+    uses_global_randomness: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What the payload's numbers mean."""
+        return self.transmission.kind
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Train; a client without rows says that nothing changed.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be scored, or training diverged.
+        """
+        own, losses = message if self.reset or not memory else memory, list[Tensor]()
+        rate, pull = self.learning_rate * float(options.get("learning_rate", 1.0)), float(options.get("pull", 0.0))
+        if len(data):
+            # Dropout and its like draw from torch's global generator.
+            with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+                for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
+                    own, score = self._step(own, message, batch, rate, pull)
+                    losses.append(score)
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        if not loss - loss == 0:
+            raise DataError(complain("local Riemannian SGD", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
+        base, found = points(message), points(own)
+        payload = {
+            f"{name}.{part}": leaf
+            for name, point in base.items()
+            for part, leaf in self.transmission.send(point, found[name], key.child("send", name)).items()
+        }
+        payload |= {name: leaf - message[name] for name, leaf in free(own).items()}
+        gap = sum(float(distance(point, found[name])) ** 2 for name, point in base.items())
+        return Fit(payload, {} if self.reset else dict(own), {"samples": float(len(data)), "loss": loss, "nll": loss, "consensus_gap": gap})
+
+    def _step(self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float) -> tuple[Tree, Tensor]:
+        here, others = points(own), {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()}
+        probe = probes(here)
+        loss = self.likelihood.loss(functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets)
+        loss.backward()
+        with torch.no_grad():
+            moved, centres = dict[str, FixedRank](), points(base) if pull else {}
+            for name, gradient in tangents(here, probe).items():
+                direction = -rate * gradient
+                moved[name] = self.retraction(here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
+            result = with_points(own, moved)
+            for name, leaf in others.items():
+                change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
+                result[name] = leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
+        return result, loss.detach()
+
+
+@dataclass(frozen=True)
+class Retract:
+    """Move every point to where the clients' sum says, and free leaves by their mean change."""
+
+    transmission: Transmission
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the model."""
+        return state
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Receive.
+
+        Raises
+        ------
+        UpdateError
+            If another reducer was used, or the clients sent another kind.
+        """
+        totals, weights = self._received(reducer)
+        if not weights:
+            return state, {}
+        moved = {}
+        for name, point in points(state).items():
+            mine = [{part: total[f"{name}.{part}"].to(point.u.dtype) for part in self.transmission.shapes(point)} for total in totals]
+            moved[name] = self.transmission.receive(point, mine, weights)
+        result = with_points(state, moved)
+        for name, leaf in free(state).items():
+            result[name] = leaf + sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
+        return result, {}
+
+    def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
+        if isinstance(reducer, Sum) and self.transmission.adds and reducer.total is not None:
+            updates = [reducer.total]
+        elif isinstance(reducer, Keep) and not self.transmission.adds:
+            updates = list(reducer.updates.values())
+        else:
+            updates = []
+        if any(update.kind != self.transmission.kind for update in updates) or not updates:
+            actual = {update.kind for update in updates} or type(reducer).__name__
+            raise UpdateError(complain("Retract", expected=f"updates of kind {self.transmission.kind!r}", actual=actual, hint="fed_rlr's own phase"))
+        kept = [update for update in updates if not isinstance(update.weight, dict) and update.weight > 0]
+        return [update.total for update in kept], [float(update.weight) for update in kept if not isinstance(update.weight, dict)]
