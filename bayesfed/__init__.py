@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
     from bayesfed.algorithms import dssm as dssm
     from bayesfed.algorithms import fed_avg as fed_avg
+    from bayesfed.algorithms import fed_l1 as fed_l1
+    from bayesfed.algorithms import fed_mid as fed_mid
     from bayesfed.algorithms import fed_paq as fed_paq
     from bayesfed.algorithms import fed_prox as fed_prox
+    from bayesfed.algorithms import fed_prune as fed_prune
+    from bayesfed.algorithms import fed_rlr as fed_rlr
     from bayesfed.algorithms import federated_svi as federated_svi
     from bayesfed.algorithms import qsgd as qsgd
     from bayesfed.algorithms import stc as stc
@@ -37,9 +41,16 @@ if TYPE_CHECKING:
     from bayesfed.data import federate as federate
     from bayesfed.data import iid as iid
     from bayesfed.federated import Adam as Adam
+    from bayesfed.federated import ChannelInversion as ChannelInversion
+    from bayesfed.federated import Compressed as Compressed
+    from bayesfed.federated import Factors as Factors
+    from bayesfed.federated import Gbma as Gbma
     from bayesfed.federated import InProcess as InProcess
     from bayesfed.federated import NaturalGradient as NaturalGradient
+    from bayesfed.federated import OverTheAir as OverTheAir
+    from bayesfed.federated import Points as Points
     from bayesfed.federated import Sgd as Sgd
+    from bayesfed.federated import Tangents as Tangents
     from bayesfed.federated import cosine as cosine
     from bayesfed.federated import decaying as decaying
     from bayesfed.federated import fraction as fraction
@@ -75,6 +86,7 @@ if TYPE_CHECKING:
     from bayesfed.models import declare as declare
     from bayesfed.models import mlp as mlp
     from bayesfed.models import mobilenet as mobilenet
+    from bayesfed.models.fixed_rank import fixed_rank as fixed_rank
     from bayesfed.running import Result as Result
     from bayesfed.running import run as run
 
@@ -82,10 +94,41 @@ __version__ = "0.1.0"
 
 # Imported at first use, so that `import bayesfed` costs nothing that is not needed.
 _HOME = {
-    "bayesfed.algorithms": ["conjugate", "d_turbo_vbi", "dssm", "fed_avg", "fed_paq", "fed_prox", "federated_svi", "qsgd", "stc", "uveqfed"],
+    "bayesfed.algorithms": [
+        "conjugate",
+        "d_turbo_vbi",
+        "dssm",
+        "fed_avg",
+        "fed_l1",
+        "fed_mid",
+        "fed_paq",
+        "fed_prox",
+        "fed_prune",
+        "fed_rlr",
+        "federated_svi",
+        "qsgd",
+        "stc",
+        "uveqfed",
+    ],
     "bayesfed.compress": ["Cast", "Coded", "ErrorFeedback", "PosteriorGrid"],
     "bayesfed.data": ["Dataset", "cifar10", "cifar100", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
-    "bayesfed.federated": ["Adam", "InProcess", "NaturalGradient", "Sgd", "cosine", "decaying", "fraction", "in_turn"],
+    "bayesfed.federated": [
+        "Adam",
+        "ChannelInversion",
+        "Compressed",
+        "Factors",
+        "Gbma",
+        "InProcess",
+        "NaturalGradient",
+        "OverTheAir",
+        "Points",
+        "Sgd",
+        "Tangents",
+        "cosine",
+        "decaying",
+        "fraction",
+        "in_turn",
+    ],
     "bayesfed.inference": ["Exchange", "FactorGraph", "calibrate", "infer"],
     "bayesfed.inference.variational.fusion": ["MeanParameters", "PVI", "ProductOfExperts", "ReverseKL", "SummedGradients", "Wasserstein"],
     "bayesfed.keys": ["Key"],
@@ -111,6 +154,7 @@ _HOME = {
         "mlp",
         "mobilenet",
     ],
+    "bayesfed.models.fixed_rank": ["fixed_rank"],
     "bayesfed.running": ["Result", "run"],
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names}

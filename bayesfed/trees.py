@@ -118,7 +118,7 @@ def is_finite(leaf: Tensor) -> bool:
     """Say whether a leaf holds neither NaN nor infinity, in one pass without a mask."""
     if not leaf.is_floating_point() or not leaf.numel():
         return True
-    low, high = leaf.aminmax()
+    low, high = leaf.detach().aminmax()
     return math.isfinite(low) and math.isfinite(high)
 
 

@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("hospitals", "wards.png", ["log tau", "hospital-D", "local leaves in 8 messages: 0"]),
         ("calibrated_digits", "reliability.png", ["Dirichlet 0.1", "ECE", "FedAvg"]),
         ("custom_guide", "densities.png", ["optimum", "PVI", "SummedGradients"]),
+        ("over_the_air", "noise.png", ["Dirichlet 0.3", "D-Turbo-VBI", "FedRLR", "0 dB", "channel uses", "mean power"]),
     ],
 )
 def test_an_example_runs_and_writes(name, written, words, tmp_path):

@@ -12,6 +12,7 @@ from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
 from bayesfed.algorithms.conjugate import conjugate
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
+from bayesfed.algorithms.fed_rlr import fed_rlr
 from bayesfed.algorithms.federated_svi import federated_svi
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "fed_paq",
     "fed_prox",
     "fed_prune",
+    "fed_rlr",
     "federated_svi",
     "qsgd",
     "stc",

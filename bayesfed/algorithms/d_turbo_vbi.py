@@ -22,15 +22,21 @@ neighbours' messages outweigh that; the report counts returns as ``reactivated``
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.holding import Holding
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Descent, Optimiser, Schedule, constant, draws_globally
-from bayesfed.federated.protocols import Algorithm, Assignment, Model, Phase, Profile
+from bayesfed.federated.protocols import Algorithm, Assignment, Info, Link, Model, Phase, Profile, Server, View
+from bayesfed.federated.servers import summed
 from bayesfed.federated.turbo_step import TurboStep, no_field
+from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.federated.views import Active
 from bayesfed.inference.blocks import Blocks, Structured
 from bayesfed.inference.elbo import MeanFieldElbo, Spread, spread_leaf
@@ -63,6 +69,7 @@ def d_turbo_vbi(
     before_averaging: bool = False,
     use_prior: bool = True,
     sample: bool = True,
+    link: Link | None = None,
 ) -> Algorithm:
     """Learn a clustered-sparse posterior over many clients.
 
@@ -95,6 +102,9 @@ def d_turbo_vbi(
         Update q(s), q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
         Both false with `Cast(32)` is FedAvg on the means, bit for bit.
+    link
+        Default `Digital()`. All clients have one support, so `OverTheAir` adds active entries alone; noise may make a standard deviation negative,
+        which stops the run. Fading that `Gbma` leaves multiplies means and sds alike; `ChannelInversion` leaves none.
 
     Raises
     ------
@@ -117,10 +127,14 @@ def d_turbo_vbi(
     sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
     expected = {name: tuple(initial[name].shape) for name in sent}
 
+    def supports(state: Tree) -> Tree:
+        return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        masks = {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+        active = Active(supports(state), expected, tuple(spreads))
+        view: View = _Gathered(active) if link else active
         scale = observations / profile.samples if likelihood_scale == "global" and profile.samples else 1.0
-        return Assignment(Active(masks, expected, tuple(spreads)), profile.samples, codec, codec, {"learning_rate": schedule(round), "scale": scale})
+        return Assignment(view, profile.samples, codec, codec, {"learning_rate": schedule(round), "scale": scale})
 
     def model(state: Tree) -> Model:
         weights = {name: state[f"{name}.mean"].reshape(site.shape) for name, site in declared.sites.items()}
@@ -131,4 +145,55 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     local = Descent(objective, optimiser or Adam(2e-3), steps, batch_size, "moments", draws_globally(declared.net))
-    return Algorithm("d_turbo_vbi", initial, (Phase("train", assign, Holding(local, ("*.support",)), server, Digital()),), model, posterior)
+    heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
+    return Algorithm("d_turbo_vbi", initial, (Phase("train", assign, Holding(local, ("*.support",)), heard, link or Digital()),), model, posterior)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """`Active`, left as it travels: one support for all, so a link that adds need not send its zeros."""
+
+    active: Active
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Gather active entries."""
+        return self.active.restrict(tree)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Check and weight, and gather again."""
+        return Update(gather_active(self.active.lift(payload, weight, kind).total, self.active.masks), weight, kind)
+
+
+@dataclass(frozen=True)
+class _Scattered:
+    """`TurboStep` on sums of active entries, which a link may have made noisy."""
+
+    server: TurboStep
+    supports: Callable[[Tree], Tree]
+    spreads: tuple[str, ...]
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish as the server does."""
+        return self.server.publish(state, round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Put the sum back in place and step.
+
+        Raises
+        ------
+        UpdateError
+            If a sum of standard deviations is not above 0.
+        """
+        heard, masks = summed(reducer, "moments"), self.supports(state)
+        for name in self.spreads:
+            leaf = heard.total[name]
+            if heard.weight and leaf.numel() and not float(leaf.min()) > 0:
+                where, hint = f"d_turbo_vbi, round {round}, leaf {name!r}", "a higher SNR" + ", or spread='shared'" * (leaf.ndim > 0)
+                raise UpdateError(complain(where, expected="standard deviations above 0", actual=float(leaf.min()) / float(heard.weight), hint=hint))
+        total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
+        return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
+
+
+def _back(name: str, leaf: Tensor, masks: Tree) -> Tensor:
+    mask = masks.get(name.rpartition(".")[0])
+    return leaf if mask is None or not leaf.ndim else scatter_active(leaf, mask)

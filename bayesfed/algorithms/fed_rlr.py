@@ -19,12 +19,15 @@ broadcast model, which the air adds without precoder and cross terms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.adaptation import Adapt
+from bayesfed.federated.air import OverTheAir
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Schedule, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Link, Model, Phase, Profile
@@ -32,7 +35,7 @@ from bayesfed.federated.riemannian import Retract, RiemannianSgd, sent_shapes
 from bayesfed.federated.transmissions import Retraction, Tangents, Transmission
 from bayesfed.federated.update import Keep, Sum
 from bayesfed.federated.views import Whole
-from bayesfed.geometry import metric_retraction
+from bayesfed.geometry import metric_retraction, orthographic_retraction
 from bayesfed.keys import Key
 from bayesfed.models.fixed_rank import fixed_rank
 from bayesfed.models.fixed_rank_trees import points
@@ -55,6 +58,7 @@ def fed_rlr(
     retraction: Retraction = metric_retraction,
     link: Link | None = None,
     codec: Codec | None = None,
+    adapt: Adapt | None = None,
 ) -> Algorithm:
     """Train weights that are of fixed rank all the way, from the best low-rank approximation of the network's own.
 
@@ -69,7 +73,7 @@ def fed_rlr(
     consensus
         The share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
-        Begin rounds at the broadcast model; False keeps every client's own, as in the paper.
+        Begin rounds at the broadcast model; False keeps every client's own, as in the paper, until ranks change under it.
     transmission
         `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital links.
     retraction
@@ -78,18 +82,21 @@ def fed_rlr(
         Default `Digital()`.
     codec
         Of both directions; default 32-bit floats.
+    adapt
+        How ranks change between rounds; default: they do not.
 
     Raises
     ------
     ArgumentError
         If a rank is impossible, nothing has fixed rank, `steps`, `batch_size` or `learning_rate` is not positive, the network has running statistics,
-        or a constant `consensus` is outside [0, 1].
+        `consensus` is outside [0, 1] (in its round, if it is a function), `Points()` should go over the air, or ranks should grow under the
+        orthographic retraction.
     """
-    if steps < 1 or batch_size < 1 or not learning_rate > 0:
+    if steps < 1 or batch_size < 1 or not 0 < learning_rate < math.inf:
         found = (steps, batch_size, learning_rate)
         raise ArgumentError(complain("fed_rlr", expected="steps, batch_size >= 1 and learning_rate > 0", actual=found, hint="50, 64, 0.05"))
-    if not callable(consensus) and not 0 <= consensus <= 1:
-        raise ArgumentError(complain("fed_rlr, consensus", expected="a share in [0, 1]", actual=consensus, hint="0.0006"))
+    if not callable(consensus):
+        _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net):
         raise ArgumentError(complain("fed_rlr", expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
     thin = net if rank is None else fixed_rank(net, rank)
@@ -97,12 +104,24 @@ def fed_rlr(
     if not points(initial):
         raise ArgumentError(complain("fed_rlr", expected="layers of fixed rank", actual="none", hint="a rank, or fixed_rank(net, rank)"))
     sending = transmission
+    if isinstance(link, OverTheAir) and not sending.adds:
+        actual = type(sending).__name__
+        raise ArgumentError(complain("fed_rlr, OverTheAir", expected="a transmission that adds", actual=actual, hint="Tangents(), or Digital()"))
+    if adapt and adapt.extra and orthographic_retraction in (retraction, getattr(sending, "retraction", None)):
+        expected = "metric_retraction where ranks grow: a new direction's core is singular"
+        raise ArgumentError(complain("fed_rlr, adapt", expected=expected, actual="orthographic_retraction", hint="Adapt(extra=0)"))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        pull = consensus(round) if callable(consensus) else consensus
+        pull = _share(f"fed_rlr, consensus, round {round}", consensus(round)) if callable(consensus) else consensus
         weight = profile.samples if sending.weighs else float(profile.samples > 0)
         return Assignment(Whole(sent_shapes(state, sending)), weight, codec, codec, {"learning_rate": schedule(round), "pull": pull})
 
     local = RiemannianSgd(thin, likelihood or Categorical(), sending, learning_rate, steps, batch_size, retraction, reset, draws_globally(thin))
-    phase = Phase("train", assign, local, Retract(sending), link or Digital(), Sum if sending.adds else Keep)
+    phase = Phase("train", assign, local, Retract(sending, adapt), link or Digital(), Sum if sending.adds else Keep)
     return Algorithm("fed_rlr", initial, (phase,), lambda state: Model(thin, state))
+
+
+def _share(where: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ArgumentError(complain(where, expected="a share in [0, 1]", actual=value, hint="0.0006"))
+    return value

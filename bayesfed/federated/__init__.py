@@ -1,5 +1,7 @@
 """The round: seams, views, locals, servers, links, pools, the ledger and the one loop."""
 
+from bayesfed.federated.adaptation import Adapt
+from bayesfed.federated.air import OverTheAir
 from bayesfed.federated.callbacks import Callback, accuracy, early_stop, elbo, evaluate, evidence, keep, progress, score
 from bayesfed.federated.checkpoint import checkpoint, load, save
 from bayesfed.federated.client import Reply, Task, answer
@@ -9,6 +11,7 @@ from bayesfed.federated.ledger import Row, bits
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Descent, NaturalGradient, Optimiser, Sgd, constant, cosine, inverse
 from bayesfed.federated.pools import ClientPool, InProcess
+from bayesfed.federated.power import ChannelInversion, Gbma
 from bayesfed.federated.protocols import (
     Algorithm,
     Arrival,
@@ -24,9 +27,12 @@ from bayesfed.federated.protocols import (
     Server,
     View,
 )
+from bayesfed.federated.riemannian import Retract, RiemannianSgd
 from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction, in_turn
+from bayesfed.federated.sensing import Compressed
 from bayesfed.federated.servers import Add, Average
 from bayesfed.federated.ternary_step import TernaryStep
+from bayesfed.federated.transmissions import Factors, Points, Tangents
 from bayesfed.federated.turbo_step import TurboStep, ramp
 from bayesfed.federated.update import Keep, Kind, Reducer, Sum, Update
 from bayesfed.federated.views import Active, Whole
@@ -34,16 +40,21 @@ from bayesfed.federated.views import Active, Whole
 __all__ = [
     "Active",
     "Adam",
+    "Adapt",
     "Add",
     "Algorithm",
     "Arrival",
     "Assignment",
     "Average",
     "Callback",
+    "ChannelInversion",
     "ClientPool",
+    "Compressed",
     "Descent",
     "Digital",
+    "Factors",
     "Fit",
+    "Gbma",
     "Holding",
     "InProcess",
     "Keep",
@@ -53,13 +64,17 @@ __all__ = [
     "Model",
     "NaturalGradient",
     "Optimiser",
+    "OverTheAir",
     "Phase",
+    "Points",
     "Posterior",
     "Predictor",
     "Profile",
     "Record",
     "Reducer",
     "Reply",
+    "Retract",
+    "RiemannianSgd",
     "RoundReport",
     "Row",
     "Sampler",
@@ -67,6 +82,7 @@ __all__ = [
     "Sgd",
     "Snapshot",
     "Sum",
+    "Tangents",
     "Task",
     "TernaryStep",
     "TurboStep",

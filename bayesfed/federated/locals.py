@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -15,8 +15,9 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.federated.protocols import Fit, Scalar
 from bayesfed.federated.update import Kind
-from bayesfed.inference.objectives import Objective
+from bayesfed.inference.objectives import MaximumLikelihood, Objective
 from bayesfed.keys import Key, forked
+from bayesfed.models.likelihoods import PresentClasses
 from bayesfed.trees import Tree
 
 Schedule = Callable[[int], float]
@@ -201,6 +202,30 @@ class Descent:
         if self.kind != "delta":
             return finished
         return {name: leaf - message[name] for name, leaf in finished.items()}
+
+
+@dataclass(frozen=True)
+class LocalClasses:
+    """A descent whose loss leaves out the classes a client has no rows of (masked cross-entropy, HeteroFL 3.3)."""
+
+    descent: Descent
+    objective: MaximumLikelihood
+
+    @property
+    def kind(self) -> Kind:
+        """That of the descent."""
+        return self.descent.kind
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """That of the descent."""
+        return self.descent.uses_global_randomness
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Fit with the likelihood of the client's own classes."""
+        classes = tuple(data.targets.unique().tolist())
+        objective = replace(self.objective, likelihood=PresentClasses(self.objective.likelihood, classes)) if classes else self.objective
+        return replace(self.descent, objective=objective).fit(message, memory, data, key, options)
 
 
 def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Iterator[Dataset]:

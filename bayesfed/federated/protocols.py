@@ -244,6 +244,8 @@ class Algorithm:
         ``(state) -> Predictor``: the model that counts, the transmitted one.
     posterior
         ``(state) -> Posterior`` for `to_arviz`; None for methods that have none.
+    sizes
+        Predictors by the name of their size, largest first, for methods that serve devices of unlike strength.
     """
 
     name: str
@@ -251,6 +253,7 @@ class Algorithm:
     phases: tuple[Phase, ...]
     predictor: Callable[[Tree], Predictor]
     posterior: Callable[[Tree], Posterior] | None = None
+    sizes: Mapping[str, Callable[[Tree], Predictor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):

@@ -11,16 +11,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, UpdateError, complain
+from bayesfed.errors import ArgumentError, DataError, UpdateError, complain
+from bayesfed.federated.adaptation import Adapt
 from bayesfed.federated.locals import batches
 from bayesfed.federated.protocols import Fit, Info, Scalar
 from bayesfed.federated.transmissions import Retraction, Transmission
 from bayesfed.federated.update import Keep, Kind, Reducer, Sum
-from bayesfed.geometry import FixedRank, difference, distance, metric_retraction
+from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction
+from bayesfed.geometry.thin import signed_qr
+from bayesfed.inference.objectives import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models.fixed_rank_trees import points, probes, tangents, with_points
 from bayesfed.models.likelihoods import Likelihood
-from bayesfed.trees import Shapes, Tree
+from bayesfed.trees import Shapes, Tree, shapes
 
 _PARTS = (".u", ".s", ".v")
 
@@ -51,7 +54,8 @@ class RiemannianSgd:
     net
         With layers of fixed rank.
     reset
-        Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps.
+        Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps. A memory of other ranks
+        than the message's is of another manifold, and the client begins anew.
     """
 
     net: nn.Module
@@ -77,26 +81,30 @@ class RiemannianSgd:
         DataError
             If the data cannot be scored, or training diverged.
         """
-        own, losses = message if self.reset or not memory else memory, list[Tensor]()
+        base = _settled(message)
+        keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
+        own, losses = memory if keeps else base, list[Tensor]()
         rate, pull = self.learning_rate * float(options.get("learning_rate", 1.0)), float(options.get("pull", 0.0))
         if len(data):
             # Dropout and its like draw from torch's global generator.
             with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+                check_data(self.net, self.likelihood, own, data)
                 for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
-                    own, score = self._step(own, message, batch, rate, pull)
+                    own, score = self._step(own, base, batch, rate, pull)
                     losses.append(score)
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not loss - loss == 0:
             raise DataError(complain("local Riemannian SGD", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
-        base, found = points(message), points(own)
+        begun, found = points(base), points(own)
         payload = {
             f"{name}.{part}": leaf
-            for name, point in base.items()
+            for name, point in begun.items()
             for part, leaf in self.transmission.send(point, found[name], key.child("send", name)).items()
         }
-        payload |= {name: leaf - message[name] for name, leaf in free(own).items()}
-        gap = sum(float(distance(point, found[name])) ** 2 for name, point in base.items())
-        return Fit(payload, {} if self.reset else dict(own), {"samples": float(len(data)), "loss": loss, "nll": loss, "consensus_gap": gap})
+        payload |= {name: leaf - base[name] for name, leaf in free(own).items()}
+        gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
+        kept = {} if self.reset else dict(own if len(data) else memory)
+        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, "consensus_gap": gap})
 
     def _step(self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float) -> tuple[Tree, Tensor]:
         here, others = points(own), {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()}
@@ -104,22 +112,50 @@ class RiemannianSgd:
         loss = self.likelihood.loss(functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets)
         loss.backward()
         with torch.no_grad():
+            for leaf in probe.values():
+                # What a batch does not reach has no gradient, and stays.
+                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             moved, centres = dict[str, FixedRank](), points(base) if pull else {}
             for name, gradient in tangents(here, probe).items():
                 direction = -rate * gradient
-                moved[name] = self.retraction(here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
+                moved[name] = self._moved(name, here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
             result = with_points(own, moved)
             for name, leaf in others.items():
                 change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
                 result[name] = leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
         return result, loss.detach()
 
+    def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:
+        try:
+            return self.retraction(point, direction)
+        except (ArgumentError, RuntimeError) as problem:
+            raise DataError(f"local Riemannian SGD, layer {name!r}: {problem}") from None
+
+
+def _settled(message: Tree) -> Tree:
+    """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the matrices are those received.
+
+    Nothing that rounding did may look like a change to be sent back: ``u^T u s - s`` is of the core's size times the rounding.
+    """
+    found = {}
+    for name, point in points(message).items():
+        (u, left), (v, right) = signed_qr(point.u), signed_qr(point.v)
+        found[name] = FixedRank(u, left @ point.s @ right.mT, v)
+    return with_points(message, found)
+
 
 @dataclass(frozen=True)
 class Retract:
-    """Move every point to where the clients' sum says, and free leaves by their mean change."""
+    """Move every point to where the clients' sum says, and free leaves by their mean change.
+
+    Parameters
+    ----------
+    adapt
+        How ranks change; None: they do not. Otherwise figures ``NAME.rank`` say what they are.
+    """
 
     transmission: Transmission
+    adapt: Adapt | None = None
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the model."""
@@ -131,7 +167,7 @@ class Retract:
         Raises
         ------
         UpdateError
-            If another reducer was used, or the clients sent another kind.
+            If another reducer was used, the clients sent another kind, or a point cannot go where they say; with layer and round.
         """
         totals, weights = self._received(reducer)
         if not weights:
@@ -139,11 +175,18 @@ class Retract:
         moved = {}
         for name, point in points(state).items():
             mine = [{part: total[f"{name}.{part}"].to(point.u.dtype) for part in self.transmission.shapes(point)} for total in totals]
-            moved[name] = self.transmission.receive(point, mine, weights)
+            try:
+                moved[name] = self.transmission.receive(point, mine, weights)
+            except (ArgumentError, RuntimeError) as problem:
+                raise UpdateError(f"Retract, layer {name!r}, round {round}: {problem}") from None
         result = with_points(state, moved)
         for name, leaf in free(state).items():
-            result[name] = leaf + sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
-        return result, {}
+            change = sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
+            result[name] = leaf + change.to(leaf.dtype)
+        if self.adapt is None:
+            return result, {}
+        result = self.adapt.step(result, round)
+        return result, {f"{name}.rank": float(point.rank) for name, point in points(result).items()}
 
     def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
         if isinstance(reducer, Sum) and self.transmission.adds and reducer.total is not None:

@@ -28,7 +28,7 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
 
 @dataclass(frozen=True)
 class Average:
-    """Replace the model by the weighted mean of the clients' (FedAvg, McMahan et al., 2017)."""
+    """Replace the model by the weighted mean of the clients' (FedAvg, McMahan et al., 2017); entries that nobody had stay."""
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the model."""
@@ -37,6 +37,9 @@ class Average:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values; a round of clients without data changes nothing."""
         total = summed(reducer, "value")
+        if isinstance(total.weight, dict):
+            mean, weights = total.mean(), total.weight
+            return {name: torch.where(weights[name] > 0, mean[name], leaf) for name, leaf in state.items()}, {}
         return (total.mean() if total.weight else state), {}
 
 

@@ -99,8 +99,10 @@ class Factors:
     """Send both factors of (21), each times the client's own random matrix F: the paper's scheme.
 
     The server multiplies the two sums (31). With the Rademacher F of (25), ``E F F^T = I`` only: a client's own term ``U F F^T V^T`` is off by noise
-    of the signal's size, variance ``(R - 1) / R`` of it. An orthogonal F has ``F F^T = I`` in every draw. Cross terms of different clients have mean
-    zero under both. Clients weigh alike. Over the air the link's power control must be unbiased for products: `Gbma("product")`.
+    of energy ``((sum s)^2 - sum s^2) / R``, s its singular values: up to ``(R - 1) / R`` of the signal's, where they are alike. An orthogonal F has
+    ``F F^T = I`` in every draw. Cross terms of different clients have mean zero under both. Clients weigh alike.
+    Over the air the link's power control must be unbiased for products, `Gbma("product")`, under which what is sent as it is, biases and dense
+    layers, comes back too small by ``sqrt(pi) / 2`` in the mean: their learning rate is smaller by that.
 
     Parameters
     ----------

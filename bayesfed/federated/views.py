@@ -1,4 +1,4 @@
-"""Views: `Whole` models and `Active` supports."""
+"""Views: `Whole` models, `Active` supports and leading `Slice`s."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.trees import Shapes, Tree, check
 
@@ -74,7 +74,54 @@ class Active:
         return mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
 
 
-def _scaled(tree: Tree, weight: Weight) -> Tree:
+@dataclass(frozen=True)
+class Slice:
+    """Clients get the first entries of every axis of every leaf: a network of fewer channels (HeteroFL, Diao et al., 2021).
+
+    Parameters
+    ----------
+    full, part
+        Names and shapes of the whole model, and of the client's: the same names, no axis longer.
+    """
+
+    full: Shapes
+    part: Shapes
+
+    def __post_init__(self) -> None:
+        longer = [
+            name
+            for name, shape in self.full.items()
+            if len(self.part.get(name, ())) != len(shape) or any(a > b for a, b in zip(self.part[name], shape, strict=True))
+        ]
+        if longer or self.full.keys() != self.part.keys():
+            names = sorted(longer or self.full.keys() ^ self.part.keys())
+            raise ArgumentError(complain("Slice", expected="the leaves of the whole model, no axis longer", actual=names, hint="a narrower network"))
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return leading entries."""
+        return {name: leaf[self._cut(name)].contiguous() for name, leaf in tree.items()}
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Put the entries back among zeros; their weight says which they are."""
+        check(payload, self.part, where="payload")
+        total, covered = {}, {}
+        for name, leaf in _scaled(payload, weight).items():
+            total[name], covered[name] = leaf.new_zeros(self.full[name]), leaf.new_zeros(self.full[name])
+            total[name][self._cut(name)] = leaf
+            covered[name][self._cut(name)] = number_of(weight)
+        return Update(total, covered, kind)
+
+    def _cut(self, name: str) -> tuple[slice, ...]:
+        return tuple(slice(0, length) for length in self.part[name])
+
+
+def number_of(weight: Weight) -> float:
+    """Return a weight that is a number; raise `UpdateError` for one by entries."""
     if isinstance(weight, dict):
-        raise UpdateError(complain("lift", expected="a number as weight", actual="a tree", hint="a view with coverage"))
+        raise UpdateError(complain("lift", expected="a number as weight", actual="a tree", hint="a view that covers entries itself"))
+    return weight
+
+
+def _scaled(tree: Tree, weight: Weight) -> Tree:
+    weight = number_of(weight)
     return {name: weight * leaf if leaf.is_floating_point() else weight * leaf.to(torch.get_default_dtype()) for name, leaf in tree.items()}

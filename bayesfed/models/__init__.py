@@ -4,7 +4,12 @@ from bayesfed.models.bayesian import BayesianNet, bayesian
 from bayesfed.models.belief import Belief, SiteBelief, guide
 from bayesfed.models.clustered import ClusteredSupport
 from bayesfed.models.compaction.compact import compact
+from bayesfed.models.costs import Cost, communication_bytes, computation_macs, costs, total_cost
 from bayesfed.models.declared import Declared, Site, declare, weight_matrices
+from bayesfed.models.factored_export import dense_or_thin
+from bayesfed.models.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
+from bayesfed.models.factored_spectra import Spectrum, spectra, spectrum
+from bayesfed.models.factored_trees import align, decay_gradients, factorise, frobenius_decay, unrollings
 from bayesfed.models.fixed_rank import dense, fixed_rank, layer_matrices
 from bayesfed.models.fixed_rank_layers import (
     FixedRankConv,
@@ -16,11 +21,15 @@ from bayesfed.models.fixed_rank_layers import (
 )
 from bayesfed.models.fixed_rank_trees import points, probes, tangents, with_points
 from bayesfed.models.grid import Grid, Link
+from bayesfed.models.hybrid import hybrid, hybrid_ranks, whole_first
 from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
 from bayesfed.models.nets import alexnet, cnn, mlp, mobilenet
+from bayesfed.models.norms import with_statistics
 from bayesfed.models.precisions import BernoulliGamma, Gammas
 from bayesfed.models.prior import GaussianWeight, Prior
+from bayesfed.models.residual import resnet18, resnet34
+from bayesfed.models.stacked import femnist_cnn, vgg9
 from bayesfed.models.supports import Independent, MarkovGrid, Neighbourhood, Support, Transition
 from bayesfed.models.weights import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, WeightPrior
 
@@ -30,7 +39,10 @@ __all__ = [
     "BernoulliGamma",
     "Categorical",
     "ClusteredSupport",
+    "Cost",
     "Declared",
+    "FactoredConv2d",
+    "FactoredLinear",
     "FixedRankConv",
     "FixedRankConv1d",
     "FixedRankConv2d",
@@ -54,24 +66,46 @@ __all__ = [
     "ProductGaussian",
     "Site",
     "SiteBelief",
+    "Spectrum",
     "SpikeAndSlab",
     "Support",
     "Transition",
+    "Unrolling",
     "WeightPrior",
     "alexnet",
+    "align",
     "bayesian",
     "cnn",
+    "communication_bytes",
     "compact",
+    "computation_macs",
+    "costs",
+    "decay_gradients",
     "declare",
     "dense",
+    "dense_or_thin",
+    "factorise",
+    "femnist_cnn",
     "fixed_rank",
+    "frobenius_decay",
     "guide",
+    "hybrid",
+    "hybrid_ranks",
     "layer_matrices",
     "mlp",
     "mobilenet",
     "points",
     "probes",
+    "resnet18",
+    "resnet34",
+    "spectra",
+    "spectrum",
     "tangents",
+    "total_cost",
+    "unrollings",
+    "vgg9",
     "weight_matrices",
+    "whole_first",
     "with_points",
+    "with_statistics",
 ]

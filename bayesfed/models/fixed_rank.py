@@ -13,7 +13,7 @@ The layers are those of `bayesfed.models.fixed_rank_layers`; `bayesfed.models.fi
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -32,6 +32,7 @@ from bayesfed.trees import Tree, check_shapes, parameters, shapes
 
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CONVOLUTIONS: dict[type[nn.Module], type[FixedRankConv]] = {nn.Conv1d: FixedRankConv1d, nn.Conv2d: FixedRankConv2d, nn.Conv3d: FixedRankConv3d}
+_KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *_CONVOLUTIONS)
 
 
 def fixed_rank(
@@ -69,7 +70,7 @@ def fixed_rank(
         raise ArgumentError(complain("fixed_rank, initial", expected="'spectral' or 'random'", actual=repr(initial), hint="'spectral'"))
     if initial == "random" and key is None:
         raise ArgumentError(complain("fixed_rank, key", expected="a Key to draw from", actual=None, hint="Key(0, 'fixed rank')"))
-    layers = _chosen(net, where, rank if isinstance(rank, Mapping) else None)
+    layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
     sizes = {name: (layer.weight.shape[0], layer.weight[0].numel()) for name, layer in layers.items()}
     ranks = rank if isinstance(rank, Mapping) else uniform_ranks(sizes, rank) if isinstance(rank, float) else dict.fromkeys(sizes, rank)
     # Every rank first: an SVD of another layer may take minutes.
@@ -87,7 +88,7 @@ def fixed_rank(
         except ArgumentError as error:
             raise ArgumentError(f"fixed_rank, layer {name!r}: {error}") from None
         swaps[layer] = _thin(layer, point)
-    return _swapped(net, swaps)
+    return swapped(net, swaps)
 
 
 def layer_matrices(net: nn.Module, where: Predicate = weight_matrices) -> Tree:
@@ -99,7 +100,7 @@ def layer_matrices(net: nn.Module, where: Predicate = weight_matrices) -> Tree:
         If `where` chooses nothing; or anything but the weight of an ungrouped `nn.Linear`, `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`, of that class
         itself, without hooks and shared with no other layer.
     """
-    return {name: layer.weight.detach().flatten(1) for name, layer in _chosen(net, where).items()}
+    return {name: layer.weight.detach().flatten(1) for name, layer in chosen(net, where).items()}
 
 
 def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module:
@@ -122,7 +123,7 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
     values = parameters(net) if tree is None else dict(tree)
     at = points(values)
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, FixedRankLayer)}
-    twin = _swapped(net, {layer: _ordinary(layer) for layer in layers.values()})
+    twin = swapped(net, {layer: _ordinary(layer) for layer in layers.values()})
     expected = dict(twin.named_parameters())
     for name in layers.keys() & at.keys():
         prefix = f"{name}." if name else ""
@@ -137,8 +138,16 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
     return twin
 
 
-def _chosen(net: nn.Module, where: Predicate, named: Mapping[str, int] | None = None) -> dict[str, Dense]:
-    """Return the layers to replace by name, checked; of all that `where` chooses, those that are named."""
+def chosen(
+    net: nn.Module, where: Predicate, named: Collection[str] | None = None, *, caller: str = "fixed_rank", kinds: Sequence[type[nn.Module]] = _KINDS
+) -> dict[str, Dense]:
+    """Return the layers to replace by name, checked; of all that `where` chooses, those that are named.
+
+    Raises
+    ------
+    ArgumentError
+        In the caller's name; as `layer_matrices`.
+    """
     found: dict[str, Dense] = {}
     owners: dict[int, int] = {}
     for path, module in net.named_modules():
@@ -146,25 +155,24 @@ def _chosen(net: nn.Module, where: Predicate, named: Mapping[str, int] | None = 
             owners[id(value)] = owners.get(id(value), 0) + 1
             if not where(f"{path}.{leaf}" if path else leaf, module) or (named is not None and path not in named):
                 continue
-            what, leave = f"fixed_rank, layer {path!r}", "a predicate `where` that leaves it out, or ranks by name"
-            if leaf != "weight" or not (isinstance(module, Dense) and is_plain(module, nn.Linear, *_CONVOLUTIONS)):
-                kinds = "the weight of an nn.Linear or nn.Conv1d, 2d or 3d itself, without hooks"
-                raise ArgumentError(complain(what, expected=kinds, actual=f"{leaf} of {type(module).__name__}", hint=leave))
+            what, leave = f"{caller}, layer {path!r}", "a predicate that leaves it out, or ranks by name"
+            if leaf != "weight" or not (isinstance(module, Dense) and is_plain(module, *kinds)):
+                expected = f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} itself, without hooks"
+                raise ArgumentError(complain(what, expected=expected, actual=f"{leaf} of {type(module).__name__}", hint=leave))
             if not isinstance(module, nn.Linear) and module.groups > 1:
-                actual = f"{module.groups} groups, whose matrix is block diagonal: u s v^T would join them"
+                actual = f"{module.groups} groups, whose matrix is block diagonal: one product would join them"
                 raise ArgumentError(complain(what, expected="a convolution of one group", actual=actual, hint=leave))
             found[path] = module
     for path, layer in found.items():
         if owners[id(layer.weight)] > 1:
-            hint = "fixed_rank on a network that shares whole layers instead"
-            raise ArgumentError(complain(f"fixed_rank, layer {path!r}", expected="a weight of its own", actual="one of several layers", hint=hint))
+            hint = f"{caller} on a network that shares whole layers instead"
+            raise ArgumentError(complain(f"{caller}, layer {path!r}", expected="a weight of its own", actual="one of several layers", hint=hint))
     if unknown := sorted(set(named or ()) - set(found)):
-        raise ArgumentError(
-            complain("fixed_rank", expected=f"layers among {sorted(_chosen(net, where))}", actual=unknown, hint="layer_matrices(net)")
-        )
+        among = sorted(chosen(net, where, caller=caller, kinds=kinds))
+        raise ArgumentError(complain(caller, expected=f"layers among {among}", actual=unknown, hint="layer_matrices(net)"))
     if not found:
         names = [name for name, _ in net.named_parameters()]
-        raise ArgumentError(complain("fixed_rank", expected="a layer to replace", actual=f"none of {names}", hint="where=weight_matrices"))
+        raise ArgumentError(complain(caller, expected="a layer to replace", actual=f"none of {names}", hint="a predicate that chooses some"))
     return found
 
 
@@ -179,7 +187,7 @@ def _thin(layer: Dense, point: FixedRank) -> FixedRankLayer:
         )
     for leaf in ("u", "s", "v"):
         getattr(thin, leaf).requires_grad_(layer.weight.requires_grad)
-    _like(thin, layer)
+    as_before(thin, layer)
     return thin
 
 
@@ -194,17 +202,18 @@ def _ordinary(layer: FixedRankLayer) -> nn.Module:
         settings = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
         whole = skip_init(kind, layer.in_channels, layer.out_channels, **settings, **like)
     next(whole.parameters()).requires_grad_(layer.u.requires_grad)
-    _like(whole, layer)
+    as_before(whole, layer)
     return whole
 
 
-def _like(made: nn.Module, layer: nn.Module) -> None:
+def as_before(made: nn.Module, layer: nn.Module) -> None:
+    """Train a layer that was made as the one it stands for: the bias or not, the mode of dropout and norms."""
     if isinstance(made.bias, Tensor) and isinstance(layer.bias, Tensor):
         made.bias.requires_grad_(layer.bias.requires_grad)
     made.train(layer.training)
 
 
-def _swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module]) -> nn.Module:
+def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """Return a copy of a network in which modules are others, wherever they are referred to; what is swapped is never copied."""
     twin = copy.deepcopy(net, {id(old): new for old, new in swaps.items()})
     for path, module in list(twin.named_modules(remove_duplicate=False)):

@@ -19,22 +19,15 @@ FedRLR, the federated Riemannian low-rank compression scheme with over-the-air a
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any, Literal
-
 import torch
-from pyro.nn import PyroModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, complain
 from bayesfed.geometry import FixedRank
-
-PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
-Sizes = int | tuple[int, ...]
+from bayesfed.models.thin_layers import Convolving, PaddingMode, Sizes, ThinLayer
 
 
-class FixedRankLayer(PyroModule):
+class FixedRankLayer(ThinLayer):
     """What the layers share: the point and the bias as parameters, and the probe.
 
     Parameters
@@ -54,30 +47,10 @@ class FixedRankLayer(PyroModule):
     vp: Tensor | None
 
     def __init__(self, point: FixedRank, bias: Tensor | None = None) -> None:
-        super().__init__()
-        if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((point.shape[0],), point.u.dtype, point.u.device):
-            raise ArgumentError(
-                complain(
-                    f"{type(self).__name__}, bias",
-                    expected=f"shape {(point.shape[0],)} of {point.u.dtype} on {point.u.device}",
-                    actual=f"shape {tuple(bias.shape)} of {bias.dtype} on {bias.device}",
-                    hint="None",
-                )
-            )
-        # Copies: a point cut from an SVD would keep all of that alive.
-        self.u, self.s, self.v = (nn.Parameter(part.detach().clone(memory_format=torch.contiguous_format)) for part in (point.u, point.s, point.v))
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach().clone()))
+        super().__init__(point.shape[0], bias, u=point.u, s=point.s, v=point.v)
         # None rather than zeros: running_statistics takes every floating-point buffer for batch norm's, and zeros would store the point twice.
         self.register_buffer("up", None, persistent=False)
         self.register_buffer("vp", None, persistent=False)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run the layer; as an ordinary module unless it belongs to a PyroModule or has Pyro's attributes."""
-        # A PyroModule without a parent writes its parameters to Pyro's global store at every call, under names such as "u" that all layers of
-        # an nn.Sequential would share.
-        if self._pyro_name or self._pyro_samples or self._pyro_params:
-            return super().__call__(*arguments, **named)
-        return nn.Module.__call__(self, *arguments, **named)
 
     @property
     def point(self) -> FixedRank:
@@ -126,7 +99,7 @@ class FixedRankLinear(FixedRankLayer):
         return f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, bias={self.bias is not None}"
 
 
-class FixedRankConv(FixedRankLayer):
+class FixedRankConv(Convolving, FixedRankLayer):
     """A convolution of 1, 2 or 3 dimensions whose matrix is of fixed rank; use one of its three classes.
 
     Parameters
@@ -150,8 +123,6 @@ class FixedRankConv(FixedRankLayer):
         If a setting is outside what PyTorch's convolutions take, N is not a multiple of the kernel's entries, or the bias does not fit.
     """
 
-    dimensions: int
-
     def __init__(
         self,
         point: FixedRank,
@@ -164,52 +135,19 @@ class FixedRankConv(FixedRankLayer):
         padding_mode: PaddingMode = "zeros",
     ) -> None:
         super().__init__(point, bias)
-        self.kernel_size, self.stride, self.dilation = (
-            self._sizes(name, value, 1) for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
-        )
-        self.padding = padding if isinstance(padding, str) and padding in ("valid", "same") else self._sizes("padding", padding, 0)
-        self.padding_mode = padding_mode
-        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise self._complaint("padding_mode", "'zeros', 'reflect', 'replicate' or 'circular'", padding_mode, "'zeros'")
-        if padding == "same" and set(self.stride) != {1}:
-            raise self._complaint("padding", "a stride of 1 for 'same'", f"stride {self.stride}", "a number")
-        if point.shape[1] % prod(self.kernel_size):
-            raise self._complaint("kernel_size", f"entries that divide {point.shape[1]} columns", self.kernel_size, "(in * kernel entries) columns")
-        self.out_channels, self.in_channels, self.rank = point.shape[0], point.shape[1] // prod(self.kernel_size), point.rank
+        self._configure(kernel_size, stride, padding, dilation, padding_mode)
+        self._channels(*point.shape, tail=0)
+        self.rank = point.rank
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images ``(..., in, *size)`` to ``(..., out, *size)``, with one batch dimension or none."""
-        convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[self.dimensions - 1]
-        left, right = self.thin()
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            x, padding = functional.pad(x, self._sides(), mode=self.padding_mode), (0,) * self.dimensions
-        kernels = right.mT.reshape(-1, self.in_channels, *self.kernel_size)
-        channels: Tensor = convolve(x, kernels, None, self.stride, padding, self.dilation)
-        mixed: Tensor = convolve(channels, left.reshape(*left.shape, *(1,) * self.dimensions), self.bias)
-        return mixed
+        return self._convolved(x, *self.thin(), self.bias, tail=0)
 
     def extra_repr(self) -> str:
         """Show sizes, rank and what is not the default."""
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, rank={self.rank}, stride={self.stride}"
         text += f", padding={self.padding!r}, dilation={self.dilation}"
         return text + f", padding_mode={self.padding_mode!r}, bias={self.bias is not None}"
-
-    def _sides(self) -> list[int]:
-        """Return how much to pad before and after, the last dimension first, as `functional.pad` wants it."""
-        if not isinstance(self.padding, str):
-            return [side for side in reversed(self.padding) for _ in range(2)]
-        totals = [(size - 1) * dilation * (self.padding == "same") for size, dilation in zip(self.kernel_size, self.dilation, strict=True)]
-        return [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
-
-    def _sizes(self, name: str, value: Any, least: int) -> tuple[int, ...]:
-        sizes = (value,) * self.dimensions if isinstance(value, int) else tuple(value) if isinstance(value, tuple | list) else ()
-        if len(sizes) != self.dimensions or not all(isinstance(size, int) and size >= least for size in sizes):
-            raise self._complaint(name, f"{self.dimensions} whole numbers, {least} or more", repr(value), repr((max(1, least),) * self.dimensions))
-        return sizes
-
-    def _complaint(self, name: str, expected: object, actual: object, hint: str) -> ArgumentError:
-        return ArgumentError(complain(f"{type(self).__name__}, {name}", expected=expected, actual=actual, hint=hint))
 
 
 class FixedRankConv1d(FixedRankConv):

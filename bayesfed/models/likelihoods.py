@@ -141,3 +141,41 @@ class Normal:
                     hint="reshaping the targets",
                 )
             )
+
+
+@dataclass(frozen=True)
+class PresentClasses:
+    """A classes' likelihood of which a client knows some alone: the logits of the others are zero in its loss (HeteroFL, 3.3)."""
+
+    whole: Likelihood
+    classes: tuple[int, ...]
+
+    @property
+    def temperature(self) -> float:
+        """That of the whole."""
+        return self.whole.temperature
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of masked logits."""
+        return self.whole.loss(self._masked(output), targets)
+
+    def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return each row's log likelihood at masked logits."""
+        return self.whole.pointwise(self._masked(output), targets)
+
+    def distribution(self, output: Tensor) -> dist.TorchDistribution:
+        """Return the whole's distribution: the mask is for training."""
+        return self.whole.distribution(output)
+
+    def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
+        """Sample or observe at masked logits."""
+        return self.whole.observe(self._masked(output), targets, scale)
+
+    def check(self, output: Tensor, targets: Tensor) -> None:
+        """Check as the whole does."""
+        self.whole.check(output, targets)
+
+    def _masked(self, output: Tensor) -> Tensor:
+        present = torch.zeros(output.shape[1], dtype=torch.bool, device=output.device)
+        present[list(self.classes)] = True
+        return output.masked_fill(~present, 0.0)

@@ -10,6 +10,8 @@ from torch import nn
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
+from bayesfed.models.norms import Norm, norm_layer
+from bayesfed.models.parts import initialised
 
 # Howard et al. (2017), table 1: the channels each depthwise-separable block makes, and its stride.
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512, 1)], (1024, 2), (1024, 1))
@@ -20,7 +22,7 @@ def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
-    return _initialised(nn.Sequential(*layers[:-1]), key)
+    return initialised(nn.Sequential(*layers[:-1]), key)
 
 
 def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequence[int] = (16, 32), hidden: int = 64) -> nn.Sequential:
@@ -31,7 +33,7 @@ def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequen
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         before, height, width = after, height // 2, width // 2
     layers += [nn.Flatten(), nn.Linear(before * height * width, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
-    return _initialised(nn.Sequential(*layers), key)
+    return initialised(nn.Sequential(*layers), key)
 
 
 def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128) -> nn.Sequential:
@@ -62,10 +64,10 @@ def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int =
         before = times * width
     features = before * (image[1] // 8) * (image[2] // 8)
     layers += [nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
-    return _initialised(nn.Sequential(*layers), key)
+    return initialised(nn.Sequential(*layers), key)
 
 
-def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0) -> nn.Sequential:
+def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group") -> nn.Sequential:
     """Build MobileNetV1 (Howard et al., 2017) for images of about 32 x 32: depthwise-separable blocks, then global average pooling.
 
     The first convolution has stride 1 where ImageNet's has 2, and group norm stands in for batch norm, whose running
@@ -78,23 +80,25 @@ def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: flo
         (channels, height, width). Images of one channel arrive as ``(B, height, width)``.
     width
         Factor on every layer's channels, which are rounded to multiples of 8.
+    norm
+        ``"group"``, in groups of 16 channels, of 8 where 16 does not divide; ``"static"`` or ``"batch"``, see `bayesfed.models.norms`.
 
     Raises
     ------
     ArgumentError
-        If `width` is not positive.
+        If `width` is not positive or there is no such norm.
     """
     if not 0 < width < math.inf:
         raise ArgumentError(complain("mobilenet.width", expected="a positive number", actual=width, hint="0.25"))
     before = _thinned(32, width)
-    layers = [*_unflattened(image), *_normed(nn.Conv2d(image[0], before, 3, padding=1, bias=False))]
+    layers = [*_unflattened(image), *_normed(nn.Conv2d(image[0], before, 3, padding=1, bias=False), norm)]
     for channels, stride in _BLOCKS:
         after = _thinned(channels, width)
-        layers += _normed(nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False))
-        layers += _normed(nn.Conv2d(before, after, 1, bias=False))
+        layers += _normed(nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False), norm)
+        layers += _normed(nn.Conv2d(before, after, 1, bias=False), norm)
         before = after
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
-    return _initialised(nn.Sequential(*layers), key)
+    return initialised(nn.Sequential(*layers), key)
 
 
 def _unflattened(image: tuple[int, int, int]) -> list[nn.Module]:
@@ -106,17 +110,5 @@ def _thinned(channels: int, width: float) -> int:
     return max(8, 8 * round(channels * width / 8))
 
 
-def _normed(layer: nn.Conv2d) -> list[nn.Module]:
-    # Groups of 16 channels (Wu and He, 2018), of 8 where 16 does not divide: never of one, which would erase each channel's scale.
-    return [layer, nn.GroupNorm(layer.out_channels // math.gcd(16, layer.out_channels), layer.out_channels), nn.ReLU()]
-
-
-def _initialised(net: nn.Sequential, key: Key) -> nn.Sequential:
-    generator = key.generator()
-    for module in net.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            # He et al. (2015): sd sqrt(2 / fan_in), the scale that the priors are relative to.
-            nn.init.normal_(module.weight, std=math.sqrt(2 / module.weight[0].numel()), generator=generator)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    return net
+def _normed(layer: nn.Conv2d, norm: Norm) -> list[nn.Module]:
+    return [layer, norm_layer(layer.out_channels, norm, where="mobilenet"), nn.ReLU()]

@@ -1,0 +1,90 @@
+"""HeteroFL (Diao, Ding and Tarokh, "HeteroFL: computation and communication efficient federated learning for heterogeneous clients", 2021).
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+W_l^p, r                `nets`, one for each shrinkage ratio, largest first
+W_l^p - W_l^(p+1)       entries that fewer clients cover: `Slice`
+masked cross-entropy    `masked`: logits of classes a client has not are zero
+static batch norm       nets with ``norm="static"`` or "group"
+======================  ==============================================
+
+V2 and V3 of FedHM's comparison leave out the largest sizes: ``hetero_fl(nets[1:], ...)``, ``hetero_fl(nets[2:], ...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.links import Digital
+from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
+from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile
+from bayesfed.federated.servers import Average
+from bayesfed.federated.sizes import Capacity, Sized
+from bayesfed.federated.views import Slice
+from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.keys import Key
+from bayesfed.models.likelihoods import Categorical
+from bayesfed.trees import Tree, parameters, running_statistics, shapes
+
+
+def hetero_fl(
+    nets: Sequence[nn.Module],
+    capacity: Capacity,
+    *,
+    steps: int = 50,
+    batch_size: int = 64,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    masked: bool = True,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Let every client train as many of the channels as it can; average each weight over the clients that have it.
+
+    Parameters
+    ----------
+    nets
+        The same network at falling widths, largest first; the first one's parameters are where training begins.
+    capacity
+        Which size a client trains: `fixed`, `dynamic`, `by_device`.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default SGD at 0.05.
+    masked
+        Leave out of the loss the classes a client has no rows of.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no nets, one has running statistics, or one is not a slice of the first.
+    """
+    if not nets:
+        raise ArgumentError(complain("hetero_fl", expected="a network for each size", actual="none", hint="[resnet18(...), ...]"))
+    for net in nets:
+        if running := running_statistics(net):
+            raise ArgumentError(complain("hetero_fl", expected="networks without running statistics", actual=running, hint='norm="static"'))
+    initial, codec = parameters(nets[0]), codec or Cast(32)
+    views = [Slice(shapes(initial), shapes(parameters(net))) for net in nets]
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        size = capacity(profile, round, key)
+        return Assignment(views[size], float(profile.samples), codec, codec, {"learning_rate": schedule(round), "size": size})
+
+    def local(net: nn.Module) -> Local:
+        objective = MaximumLikelihood(net, Categorical())
+        descent = Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
+        return LocalClasses(descent, objective) if masked else descent
+
+    def model(size: int, state: Tree) -> Model:
+        return Model(nets[size], views[size].restrict(state))
+
+    phase = Phase("train", assign, Sized(tuple(local(net) for net in nets)), Average(), link or Digital())
+    counts = [sum(leaf.numel() for leaf in parameters(net).values()) for net in nets]
+    return Algorithm(
+        "hetero_fl", initial, (phase,), partial(model, 0), sizes={f"{count:,}": partial(model, size) for size, count in enumerate(counts)}
+    )

@@ -1,0 +1,119 @@
+"""FedHM (Yao et al., "FedHM: efficient federated learning for heterogeneous models via low-rank factorization").
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+w_t                     the whole network in the state
+[rho, L, gamma]         `whole` (a predicate, such as `whole_first(net, rho)`) and `ratios`
+U, V^T of W             leaves ``NAME.u``, ``NAME.v``
+alpha_p, tau (2)        `temperature`; infinity weighs all sizes alike
+lambda / 2 ||U V||^2    `decay`, a Gaussian prior on the product
+fixed, dynamic          `capacity`: `fixed`, `dynamic`, `by_device`
+======================  ==============================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+from torch import nn
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.factored import Factored, Refactor
+from bayesfed.federated.links import Digital
+from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant, draws_globally
+from bayesfed.federated.protocols import Algorithm, Assignment, Link, Model, Phase, Profile
+from bayesfed.federated.sizes import Capacity, Sized
+from bayesfed.inference.decay import Decayed
+from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.keys import Key
+from bayesfed.models.factored_layers import Split
+from bayesfed.models.factored_trees import unrollings
+from bayesfed.models.hybrid import Convention, Whole, hybrid, hybrid_ranks
+from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, parameters, running_statistics, shapes
+
+
+def fed_hm(
+    net: nn.Module,
+    ratios: Sequence[float],
+    capacity: Capacity,
+    *,
+    whole: Whole | None = None,
+    convention: Convention = "output",
+    split: Split = "spatial",
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 64,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    decay: float = 1e-4,
+    temperature: float = math.inf,
+    by_rows: bool = False,
+    warm: bool = True,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train one network on devices of unlike strength: each gets it factored at its own share of the rank.
+
+    Parameters
+    ----------
+    net
+        The whole network; `Algorithm.sizes` has it at every ratio.
+    ratios
+        Shares of the rank, largest first; 1 is the whole network.
+    capacity
+        The number of the ratio that a client trains in a round.
+    whole, convention, split
+        What is never factored, and what a ratio means: as `hybrid_ranks`.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default SGD at 0.05. The decay is the objective's: an optimiser's own would decay factors one by one.
+    decay
+        Precision of the Gaussian prior per row on every weight, on products where layers are factored. 0 is none.
+    temperature
+        tau of (2): sizes are weighed by ``exp(ratio / tau)``. The paper has 5 for dynamic heterogeneity.
+    by_rows
+        Weigh clients by their rows as well.
+    warm
+        Factorise by subspace iteration from last round's vectors; False: by an exact SVD a layer and round.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored, `decay` or `temperature` is out of range, or the
+        network has running statistics.
+    """
+    if not ratios or any(b >= a for a, b in pairwise(ratios)):
+        raise ArgumentError(complain("fed_hm, ratios", expected="falling shares of the rank", actual=list(ratios), hint="[1, 1 / 2, 1 / 4, 1 / 8]"))
+    if not (decay >= 0 and temperature > 0):
+        raise ArgumentError(complain("fed_hm", expected="decay >= 0 and temperature > 0", actual=(decay, temperature), hint="1e-4, math.inf"))
+    if running := running_statistics(net):
+        raise ArgumentError(complain("fed_hm", expected="a network without running statistics", actual=running, hint='norm="group" or "static"'))
+    ranks = tuple(hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split) for ratio in ratios)
+    nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
+    layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
+    codec, server = codec or Cast(32), Refactor(layers, tuple(share for share in ranks if share), warm)
+    views = [Factored(layers, share, shapes(parameters(made))) for share, made in zip(ranks, nets, strict=True)]
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        size = capacity(profile, round, key)
+        weight = math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
+        return Assignment(views[size], weight, codec, codec, {"learning_rate": schedule(round), "size": size})
+
+    def local(made: nn.Module) -> Descent:
+        objective = Decayed(MaximumLikelihood(made, likelihood or Categorical()), decay)
+        return Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(made))
+
+    def model(size: int, state: Tree) -> Model:
+        return Model(nets[size], views[size].restrict(state))
+
+    def largest(state: Tree) -> Model:
+        return Model(net, Factored(layers, {}, {}).restrict(state))
+
+    phase = Phase("train", assign, Sized(tuple(local(made) for made in nets)), server, link or Digital())
+    sizes = {f"{ratio:g}": partial(model, size) for size, ratio in enumerate(ratios)}
+    return Algorithm("fed_hm", server.start(parameters(net)), (phase,), largest, sizes=sizes)

@@ -1,0 +1,126 @@
+"""Networks of unlike rank around one whole model: the view `Factored`, and the server `Refactor` (FedHM, Yao et al., 2.3).
+
+The server's state is the whole network and, under ``svd/``, the leading singular triplets of every layer that somebody gets factored: found once a
+round at the largest rank, cut for each client, and where the next round's search begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed.federated.protocols import Info
+from bayesfed.federated.servers import summed
+from bayesfed.federated.update import Kind, Reducer, Update, Weight
+from bayesfed.federated.views import Whole
+from bayesfed.keys import Key
+from bayesfed.models.factored_layers import Unrolling
+from bayesfed.models.factored_spectra import Spectrum, spectra
+from bayesfed.models.factored_trees import align, factorise
+from bayesfed.trees import Shapes, Tree, check
+
+SVD = "svd/"
+Ranks = Mapping[str, int]
+
+
+def whole_of(state: Tree) -> Tree:
+    """Return the network in a state."""
+    return {name: leaf for name, leaf in state.items() if not name.startswith(SVD)}
+
+
+def spectra_of(state: Tree) -> dict[str, Spectrum]:
+    """Return the triplets in a state, by layer."""
+    names = [name.removeprefix(SVD).removesuffix("/values") for name in state if name.startswith(SVD) and name.endswith("/values")]
+    found = {}
+    for name in names:
+        u, values, v, rest, residual = (state[f"{SVD}{name}/{part}"] for part in ("u", "values", "v", "rest", "residual"))
+        found[name] = Spectrum(u, values, v, float(rest), float(residual))
+    return found
+
+
+def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:
+    """Return the state of a network and its triplets."""
+    state = dict(whole)
+    for name, spectrum in found.items():
+        parts = {"u": spectrum.u, "values": spectrum.values, "v": spectrum.v}
+        figures = {"rest": spectrum.rest, "residual": spectrum.residual}
+        state |= {f"{SVD}{name}/{part}": leaf for part, leaf in parts.items()}
+        state |= {f"{SVD}{name}/{part}": torch.tensor(value, dtype=torch.float64) for part, value in figures.items()}
+    return state
+
+
+@dataclass(frozen=True)
+class Factored:
+    """Clients get layers as factors of their own ranks; what they return is multiplied out (1).
+
+    Parameters
+    ----------
+    layers
+        How weights are laid out.
+    ranks
+        Of the layers that are factored; empty for the whole network.
+    expected
+        Names and shapes of what a client sends back.
+    """
+
+    layers: Mapping[str, Unrolling]
+    ranks: Ranks
+    expected: Shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Cut the triplets to these ranks; spectral initialisation."""
+        return factorise(whole_of(tree), self.layers, self.ranks, spectra_of(tree))
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Multiply factors out, then weigh."""
+        check(payload, self.expected, where="payload")
+        full = align(payload, {name: self.layers[name] for name in self.ranks})
+        return Whole({name: tuple(leaf.shape) for name, leaf in full.items()}).lift(full, weight, kind)
+
+
+@dataclass(frozen=True)
+class Refactor:
+    """Average whole models, then find the triplets for the next round.
+
+    Parameters
+    ----------
+    layers, sizes
+        Layouts, and the ranks of every size.
+    warm
+        Subspace iteration from last round's right vectors; False: an exact SVD a layer. What the search missed is reported.
+    """
+
+    layers: Mapping[str, Unrolling]
+    sizes: tuple[Ranks, ...]
+    warm: bool = True
+
+    def start(self, whole: Tree) -> Tree:
+        """Return the state before round 0, its triplets exact."""
+        return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the state; each client's view takes its part."""
+        return state
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Average values; a round of clients without data changes nothing.
+
+        The report has ``svd_error``, the largest relative error of a layer at its largest rank, and ``svd_missed``, the largest relative
+        part of a layer outside of the space searched, 0 for exact SVDs.
+        """
+        total = summed(reducer, "value")
+        if not total.weight:
+            return state, {}
+        whole = total.mean()
+        if self.warm:
+            found = spectra(whole, self.layers, *self.sizes, key=Key(0, "refactor", round), warm=spectra_of(state))
+        else:
+            found = spectra(whole, self.layers, *self.sizes)
+        norms = {name: max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30) for name in found}
+        info = {
+            "svd_error": max((spectrum.rest / norms[name] for name, spectrum in found.items()), default=0.0),
+            "svd_missed": max((spectrum.residual / norms[name] for name, spectrum in found.items()), default=0.0),
+        }
+        return with_spectra(whole, found), info

@@ -1,0 +1,47 @@
+"""What the reference networks share: initialisation from a key, the rule for widths, grey images."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from torch import nn
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.keys import Key
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def initialised(net: Net, key: Key) -> Net:
+    """Draw the weights of all linear layers and 2-D convolutions from `key`, set their biases to zero, and return the same network.
+
+    He et al. (2015): sd ``sqrt(2 / fan_in)``, the scale that the priors are relative to.
+    """
+    generator = key.generator()
+    for module in net.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.normal_(module.weight, std=math.sqrt(2 / module.weight[0].numel()), generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return net
+
+
+def slimmed(size: int, width: float, *, where: str) -> int:
+    """Return `size` times `width`, rounded to the nearest integer (a half to the even one) and at least 1.
+
+    HeteroFL's published code rounds up; FedHM's tables have the sizes that rounding to the nearest gives.
+
+    Raises
+    ------
+    ArgumentError
+        If `width` is not positive and finite.
+    """
+    if not 0 < width < math.inf:
+        raise ArgumentError(complain(f"{where}.width", expected="a positive number", actual=width, hint="0.5"))
+    return max(1, round(size * width))
+
+
+def as_images(image: tuple[int, int, int]) -> dict[str, nn.Module]:
+    """Return the step, if one is needed, that takes grey images as ``(B, H, W)`` or ``(B, 1, H, W)`` and makes them ``(B, 1, H, W)``."""
+    return {"image": nn.Sequential(nn.Flatten(), nn.Unflatten(1, image))} if image[0] == 1 else {}

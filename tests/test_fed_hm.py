@@ -1,0 +1,229 @@
+"""FedHM and Split-Mix: one server, devices of unlike strength."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bayesfed as bf
+from bayesfed.algorithms.baselines.split_mix import split_mix
+from bayesfed.algorithms.fed_hm import fed_hm
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated import score
+from bayesfed.federated.ensembles import Ensemble, Nets, joined, parted
+from bayesfed.federated.factored import Factored, Refactor, spectra_of, whole_of
+from bayesfed.federated.protocols import Profile
+from bayesfed.federated.sizes import by_device, dynamic, fixed
+from bayesfed.federated.update import Sum
+from bayesfed.inference.decay import Decayed
+from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.models import Categorical, hybrid, hybrid_ranks, residual, unrollings
+from bayesfed.trees import parameters, shapes
+from tests.conftest import tree_equal
+
+KEY = bf.Key(0, "fed_hm")
+RATIOS = (1.0, 0.5, 0.25)
+
+
+def small_net():
+    return bf.mlp([64, 32, 32, 10], bf.Key(0, "net"))
+
+
+def views(net, ratios=RATIOS):
+    ranks = [hybrid_ranks(net, ratio, whole=["5"]) for ratio in ratios]
+    nets = [hybrid(net, share, whole=["5"]) if share else net for share in ranks]
+    layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
+    return layers, ranks, [Factored(layers, share, shapes(parameters(made))) for share, made in zip(ranks, nets, strict=True)]
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_whole_networks_of_all_clients_are_fed_avg(clients, by_rows):
+    net = small_net()
+    if not by_rows:
+        clients = {name: data[:60] for name, data in clients.items() if len(data) >= 60}
+    plain = bf.run(bf.fed_avg(net, steps=3), clients, rounds=2, progress=False)
+    ours = bf.run(fed_hm(net, [1.0], fixed(sorted(clients), 1), steps=3, decay=0, by_rows=by_rows), clients, rounds=2, progress=False)
+    for name, leaf in plain.snapshot.state.items():
+        assert torch.equal(ours.snapshot.state[name], leaf) if by_rows else torch.allclose(ours.snapshot.state[name], leaf, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [small_net, lambda: bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(6, 8), hidden=16)])
+def test_full_rank_and_no_steps_is_the_identity(make):
+    net = make()
+    full = parameters(net)
+    chosen = [name.rpartition(".")[0] for name in full if name.endswith("weight")][1:-1]
+    ranks = {name: layout.full for name, layout in unrollings(hybrid(net, dict.fromkeys(chosen, 1))).items()}
+    layers = unrollings(hybrid(net, ranks))
+    state = Refactor(layers, (ranks,)).start(full)
+    view = Factored(layers, ranks, shapes(parameters(hybrid(net, ranks))))
+    update = view.lift(view.restrict(state), 2.0, "value")
+    for name, leaf in full.items():
+        assert torch.allclose(update.mean()[name], leaf, atol=1e-5)
+
+
+def test_every_size_is_the_best_approximation_of_the_whole():
+    net = small_net()
+    layers, ranks, made = views(net)
+    state = Refactor(layers, tuple(ranks[1:])).start(parameters(net))
+    for share, view in zip(ranks, made, strict=True):
+        back = view.lift(view.restrict(state), 1.0, "value").total
+        for name in layers:
+            matrix, rank = parameters(net)[f"{name}.weight"], share.get(name)
+            values = torch.linalg.svdvals(matrix)
+            error = float((back[f"{name}.weight"] - matrix).norm())
+            assert error == pytest.approx(float(values[rank:].norm()) if rank else 0.0, abs=1e-5)
+
+
+def test_sizes_are_weighed_by_their_ratio(clients):
+    algorithm = fed_hm(small_net(), RATIOS, fixed(sorted(clients), 3), whole=["5"], temperature=0.5)
+    assign = algorithm.phases[0].assign
+    weights = [assign(algorithm.initial, 0, Profile(name, 7), KEY).weight for name in sorted(clients)[:3]]
+    assert weights == pytest.approx([math.exp(ratio / 0.5) for ratio in RATIOS])
+    assert assign(algorithm.initial, 0, Profile(sorted(clients)[0], 0), KEY).weight == 0
+
+
+def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
+    settings = {"capacity": fixed(sorted(clients), 3), "whole": ["5"], "steps": 10, "batch_size": 32}
+    runs = {warm: bf.run(fed_hm(small_net(), RATIOS, warm=warm, **settings), clients, rounds=3, progress=False) for warm in (True, False)}
+    exact, warm = (runs[flag].history[-1].server for flag in (False, True))
+    assert exact["svd_missed"] == 0
+    assert 0 < warm["svd_missed"] <= warm["svd_error"] < 0.7
+    assert warm["svd_error"] == pytest.approx(exact["svd_error"], rel=0.05)
+    for name, spectrum in spectra_of(runs[True].snapshot.state).items():
+        matrix = whole_of(runs[True].snapshot.state)[f"{name}.weight"]
+        rank = len(spectrum.values)
+        u, v = spectrum.factors(rank)
+        assert float((matrix - u @ v.T).norm()) == pytest.approx(spectrum.error(rank), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "dynamic"])
+def test_every_size_learns_with_fewer_bits(digits, clients, kind):
+    _, test = digits
+    capacity = fixed(sorted(clients), 3) if kind == "fixed" else dynamic(3)
+    algorithm = fed_hm(small_net(), RATIOS, capacity, whole=["5"], steps=30, batch_size=32, optimiser=bf.Sgd(0.1, momentum=0.9), temperature=5.0)
+    result = bf.run(algorithm, clients, rounds=10, progress=False)
+    scores = {name: score(predictor(result.snapshot.state), test) for name, predictor in algorithm.sizes.items()}
+    assert list(scores) == ["1", "0.5", "0.25"]
+    assert min(scores.values()) > 0.88
+    assert abs(scores["1"] - scores["0.25"]) < 0.05
+    if kind == "fixed":
+        bits = {row.client: row.bits for row in result.ledger if row.direction == "up" and row.round == 0}
+        whole, quarter = (bits[sorted(clients)[size]] for size in (0, 2))
+        # 32 x 64 and 32 x 32 at rank 8, a 10 x 32 classifier and 74 biases.
+        assert whole - quarter == pytest.approx(32 * (2048 + 1024 - 8 * 96 - 8 * 64), abs=2000)
+
+
+def test_a_convolutional_network(digits, clients):
+    _, test = digits
+    net = bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(8, 16), hidden=32)
+    algorithm = fed_hm(net, [1.0, 0.5], fixed(sorted(clients), 2), whole=["1"], steps=20, batch_size=32, optimiser=bf.Sgd(0.1, momentum=0.9))
+    result = bf.run(algorithm, clients, rounds=5, progress=False)
+    assert score(result.model, test) > 0.6
+
+
+def test_group_norm_resnets_take_part(clients):
+    net = residual.resnet18((1, 8, 8), 10, bf.Key(0, "net"), width=0.125, norm="group")
+    algorithm = fed_hm(net, [1.0, 0.25], fixed(sorted(clients), 2), whole=["conv1", "layer1", "fc"], steps=1, batch_size=4)
+    result = bf.run(algorithm, {name: data[:8] for name, data in clients.items()}, rounds=1, progress=False)
+    assert result.model(torch.zeros(2, 8, 8)).shape == (2, 10)
+
+
+def test_workers_and_resuming_give_the_same_bits(clients):
+    algorithm = fed_hm(small_net(), RATIOS, dynamic(3), whole=["5"], steps=3)
+    whole = bf.run(algorithm, clients, rounds=4, progress=False).snapshot
+    half = bf.run(algorithm, clients, rounds=2, progress=False).snapshot
+    assert tree_equal(bf.run(algorithm, clients, rounds=4, progress=False, resume=half).snapshot.state, whole.state)
+    assert tree_equal(bf.run(algorithm, bf.InProcess(clients, workers=2), rounds=4, progress=False).snapshot.state, whole.state)
+
+
+def test_decay_is_a_gaussian_prior_on_products():
+    net = small_net()
+    thin = hybrid(net, 0.5, whole=["5"])
+    objective = Decayed(MaximumLikelihood(thin, Categorical()), 0.3)
+    batch = bf.Dataset(torch.rand(8, 64), torch.arange(8))
+    trained, fixed_leaves = objective.start(parameters(thin))
+    with objective.held(trained):
+        terms = objective.loss(trained, fixed_leaves, batch, 8.0, KEY.generator())
+    products = {name: trained[f"{name}.u"] @ trained[f"{name}.v"].T for name in unrollings(thin)}
+    others = [leaf for name, leaf in trained.items() if not name.endswith((".u", ".v"))]
+    expected = 0.15 * float(sum(leaf.square().sum() for leaf in [*products.values(), *others]))
+    assert float(terms.loss - terms.nll) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_payload_of_another_rank_is_refused():
+    net = small_net()
+    layers, ranks, made = views(net)
+    state = Refactor(layers, tuple(ranks[1:])).start(parameters(net))
+    with pytest.raises(UpdateError, match="expected shape"):
+        made[1].lift(made[2].restrict(state), 1.0, "value")
+
+
+def test_bad_input_is_refused_in_words(clients):
+    net, capacity = small_net(), dynamic(3)
+    for ratios, words in [
+        ([], "falling"),
+        ([0.5, 0.5], "falling"),
+        ([0.25, 0.5], "falling"),
+        ([1.0, 0.0], r"ratio in \(0, 1\]"),
+        ([2.0], "ratio in"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            fed_hm(net, ratios, capacity)
+    for settings, words in [
+        ({"decay": -1.0}, "decay >= 0"),
+        ({"temperature": 0.0}, "temperature > 0"),
+        ({"whole": ["nowhere"]}, "nowhere"),
+        ({"whole": lambda name, module: False}, "keeps a layer"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            fed_hm(net, [0.5], capacity, **settings)
+    with pytest.raises(ArgumentError, match="running statistics"):
+        fed_hm(nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)), [0.5], capacity)
+    with pytest.raises(ArgumentError, match="group"):
+        fed_hm(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), [0.5], capacity)
+    weak = by_device("memory_bytes", {0: 8e9, 1: 4e9, 2: 1e9})
+    with pytest.raises(ArgumentError, match="memory_bytes >= 1e"):
+        bf.run(fed_hm(net, RATIOS, weak, whole=["5"]), clients, rounds=1, progress=False)
+
+
+def mixed(clients, **settings):
+    work = {"steps": 20, "batch_size": 32, "optimiser": bf.Sgd(0.1, momentum=0.9), **settings}
+    return split_mix(lambda key: bf.mlp([64, 8, 10], key), [4, 2, 1], fixed(sorted(clients), 3), key=KEY, **work)
+
+
+def test_split_mix_is_better_the_more_of_its_networks_are_asked(digits, clients):
+    _, test = digits
+    algorithm = mixed(clients)
+    result = bf.run(algorithm, clients, rounds=15, progress=False)
+    scores = [score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()]
+    assert list(algorithm.sizes) == ["4 nets", "2 nets", "1 nets"]
+    assert scores[0] > 0.8
+    assert scores[0] >= scores[2]
+
+
+def test_networks_that_nobody_trained_stay(clients):
+    algorithm = split_mix(lambda key: bf.mlp([64, 8, 10], key), [4, 1], lambda profile, round, key: 1, key=KEY, steps=1)
+    result = bf.run(algorithm, dict([next(iter(clients.items()))]), rounds=1, progress=False)
+    before, after = (parted(tree) for tree in (algorithm.initial, result.snapshot.state))
+    assert sum(not tree_equal(before[number], after[number]) for number in before) == 1
+
+
+def test_ensembles_average_outputs():
+    net = nn.Linear(3, 2)
+    trees = {number: {"weight": torch.full((2, 3), float(number)), "bias": torch.zeros(2)} for number in range(3)}
+    assert torch.equal(Ensemble(net, joined(trees))(torch.ones(1, 3)), torch.full((1, 2), 3.0))
+    view = Nets([2], {name: tuple(leaf.shape) for name, leaf in joined(trees).items()})
+    reducer = Sum()
+    reducer.add("a", view.lift(view.restrict(joined(trees)), 2.0, "value"))
+    assert set(view.restrict(joined(trees))) == {"2/weight", "2/bias"}
+    assert float(reducer.total.weight["2/bias"].sum()) == 4
+    assert not reducer.total.weight["1/weight"].any()
+
+
+def test_split_mix_refuses_bad_numbers(clients):
+    for numbers in ([], [1, 2], [2, 0]):
+        with pytest.raises(ArgumentError, match="falling numbers"):
+            split_mix(lambda key: bf.mlp([64, 8, 10], key), numbers, dynamic(1), key=KEY)
+    with pytest.raises(ArgumentError, match="running statistics"):
+        split_mix(lambda key: nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)), [1], dynamic(1), key=KEY)

@@ -1,0 +1,101 @@
+"""Devices of unlike strength: slices, who gets which, and HeteroFL over them."""
+
+import pytest
+import torch
+
+import bayesfed as bf
+from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
+from bayesfed.errors import ArgumentError, ClientError, UpdateError
+from bayesfed.federated import Average, score
+from bayesfed.federated.protocols import Profile
+from bayesfed.federated.sizes import by_device, dynamic, fixed
+from bayesfed.federated.update import Sum
+from bayesfed.federated.views import Slice
+from bayesfed.models.likelihoods import Categorical, PresentClasses
+from tests.conftest import tree_equal
+
+KEY = bf.Key(0, "sizes")
+
+
+def nets(widths=(32, 16, 8)):
+    return [bf.mlp([64, width, 10], bf.Key(0, "net")) for width in widths]
+
+
+def test_a_slice_is_what_leading_channels_compute():
+    whole = {"w": torch.arange(20.0).reshape(4, 5), "b": torch.arange(4.0)}
+    view = Slice({"w": (4, 5), "b": (4,)}, {"w": (2, 3), "b": (2,)})
+    part = view.restrict(whole)
+    assert tree_equal(part, {"w": whole["w"][:2, :3], "b": whole["b"][:2]})
+    update = view.lift(part, 3.0, "value")
+    assert tree_equal(update.mean(), {"w": torch.where(update.weight["w"] > 0, whole["w"], 0), "b": torch.tensor([0.0, 1, 0, 0])})
+    with pytest.raises(UpdateError, match="expected shape"):
+        view.lift(whole, 1.0, "value")
+
+
+def test_slices_are_checked():
+    for part in ({"w": (5, 5)}, {"w": (4,)}, {"v": (4, 5)}, {}):
+        with pytest.raises(ArgumentError, match="no axis longer"):
+            Slice({"w": (4, 5)}, part)
+
+
+def test_entries_are_averaged_over_those_who_have_them_and_stay_where_nobody_has():
+    state = {"w": torch.full((3, 3), 7.0)}
+    big, small = Slice({"w": (3, 3)}, {"w": (2, 2)}), Slice({"w": (3, 3)}, {"w": (1, 1)})
+    reducer = Sum()
+    reducer.add("a", big.lift({"w": torch.full((2, 2), 1.0)}, 1.0, "value"))
+    reducer.add("b", small.lift({"w": torch.full((1, 1), 4.0)}, 2.0, "value"))
+    assert torch.equal(Average().step(state, reducer, 0)[0]["w"], torch.tensor([[3.0, 1, 7], [1, 1, 7], [7, 7, 7]]))
+
+
+def test_capacities():
+    names = [f"client-{k}" for k in range(6)]
+    dealt = fixed(names, 3)
+    assert [dealt(Profile(name, 1), 0, KEY) for name in names] == [0, 1, 2, 0, 1, 2]
+    drawn = [dynamic(4)(Profile("a", 1), round, KEY.child(round)) for round in range(400)]
+    assert [80 < drawn.count(size) < 120 for size in range(4)] == [True] * 4
+    memory = by_device("memory_bytes", {0: 8e9, 1: 2e9})
+    assert [memory(Profile("a", 1, {"memory_bytes": value}), 0, KEY) for value in (9e9, 8e9, 3e9)] == [0, 0, 1]
+    with pytest.raises(ArgumentError, match="client 'a'.*memory_bytes >= 2e"):
+        memory(Profile("a", 1, {"memory_bytes": 1e9}), 0, KEY)
+    with pytest.raises(ArgumentError, match="all clients of the pool"):
+        dealt(Profile("stranger", 1), 0, KEY)
+    for wrong in (lambda: dynamic(0), lambda: fixed(names, 0), lambda: fixed(["a", "a"], 2)):
+        with pytest.raises(ArgumentError, match="count >= 1"):
+            wrong()
+
+
+def test_one_size_is_fed_avg_bit_for_bit(clients):
+    net = bf.mlp([64, 16, 10], bf.Key(0, "net"))
+    plain = bf.run(bf.fed_avg(net, steps=3), clients, rounds=2, progress=False)
+    sliced = bf.run(hetero_fl([net], fixed(sorted(clients), 1), steps=3, masked=False), clients, rounds=2, progress=False)
+    assert all(torch.allclose(sliced.snapshot.state[name], leaf, atol=1e-6) for name, leaf in plain.snapshot.state.items())
+
+
+def test_every_size_learns(digits, clients):
+    _, test = digits
+    algorithm = hetero_fl(nets(), fixed(sorted(clients), 3), steps=30, batch_size=32, optimiser=bf.Sgd(0.2))
+    result = bf.run(algorithm, clients, rounds=15, progress=False)
+    scores = [score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()]
+    assert list(algorithm.sizes) == ["2,410", "1,210", "610"]
+    assert scores[0] > 0.7
+    assert min(scores) > 0.5
+    up = [row for row in result.ledger if row.direction == "up" and row.round == 0]
+    assert sorted({row.bits // 1000 for row in up}, reverse=True)[0] > 1.5 * min(row.bits // 1000 for row in up)
+
+
+def test_absent_classes_have_no_say_in_the_loss():
+    output, targets = torch.randn(5, 4, generator=bf.Key(0, "x").generator(), requires_grad=True), torch.tensor([0, 2, 2, 0, 2])
+    PresentClasses(Categorical(), (0, 2)).loss(output, targets).backward()
+    assert not output.grad[:, [1, 3]].any()
+    assert output.grad[:, [0, 2]].all()
+
+
+def test_bad_nets_are_refused(clients):
+    with pytest.raises(ArgumentError, match="a network for each size"):
+        hetero_fl([], dynamic(1))
+    with pytest.raises(ArgumentError, match="no axis longer"):
+        hetero_fl(nets((8, 16)), dynamic(2))
+    with pytest.raises(ArgumentError, match="running statistics"):
+        hetero_fl([torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8))], dynamic(1))
+    with pytest.raises((ArgumentError, ClientError)):
+        bf.run(hetero_fl(nets(), fixed(["nobody"], 3)), clients, rounds=1, progress=False)
