@@ -92,7 +92,21 @@ def table_of(bench: Bench, rows: Sequence[dict[str, Any]]) -> None:
     """Print channel uses to 70 %, the paper's figures and ours side by side."""
     print(f"\nchannel uses to {100 * GOAL:g} %: means over seeds that reach it; 100 % is {REFERENCE:.3g}, then FedAvg with the same local work\n")
     cells = [row_of(row, bench.runs(row["case"]), bench.runs(bench.reference(row["case"]))) for row in rows]
-    heads = ["method", "settings", "work", "paper %", "reached", "best %", "client loss", "rounds", "uses", "ours %", "% of same work", "K-fold %"]
+    heads = [
+        "method",
+        "settings",
+        "work",
+        "paper %",
+        "reached",
+        "best %",
+        "own %",
+        "client loss",
+        "rounds",
+        "uses",
+        "ours %",
+        "% of same work",
+        "K-fold %",
+    ]
     print(table(heads, cells) + "\n")
 
 
@@ -105,7 +119,8 @@ def row_of(row: Mapping[str, Any], runs: Sequence[Finished], same: Sequence[Fini
     losses = [statistics.mean([run.rounds[at][2] for run in runs if run.rounds] or [float("nan")]) for at in (0, -1)]
     cells: list[str | float | int] = [row["method"], row["settings"], f"{settings['steps']} x {settings['batch_size']}"]
     cells += [f"{row['paper']:.2f}" if "paper" in row else "-", f"{len(reached)} of {len(runs)}", f"{100 * best:.1f}"]
-    cells.append(f"{losses[0]:.2f} to {losses[1]:.2f}")
+    own = [run.own for run in runs if run.own is not None]
+    cells += [f"{100 * statistics.mean(own):.1f}" if own else "-", f"{losses[0]:.2f} to {losses[1]:.2f}"]
     if not reached:
         return [*cells, f"> {len(runs[0].rounds)}", "-", "-", "-", "-"]
     took, uses = (statistics.mean(column) for column in zip(*reached, strict=True))

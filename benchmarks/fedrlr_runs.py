@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.air import OverTheAir
+from bayesfed.federated.callbacks import score
 from bayesfed.federated.engine import RoundReport
 from bayesfed.federated.ledger import channel_uses
 from bayesfed.federated.links import Digital
@@ -41,13 +43,22 @@ TRAIN, TEST = slice(0, 50_000), slice(50_000, 60_000)
 
 @dataclass(frozen=True)
 class Finished:
-    """One run: (channel uses so far, accuracy, the clients' mean training loss) after each round, and why it ended early, if it did."""
+    """One run: (channel uses so far, accuracy, the clients' mean training loss) after each round.
+
+    Parameters
+    ----------
+    failure
+        Why it ended early, if it did.
+    own
+        The mean accuracy of the clients' own models after the last round, where they keep one.
+    """
 
     case: str
     seed: int
     settings: Settings
     rounds: list[list[float]]
     failure: str = ""
+    own: float | None = None
     curve: Curve = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,8 +93,8 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
     digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:10]
     file = out / "runs" / f"{digest}_{seed}.json"
     if file.exists() and ((found := json.loads(file.read_text()))["failure"] or len(found["rounds"]) >= rounds):
-        failure = found["failure"] if len(found["rounds"]) < rounds else ""
-        return Finished(name, seed, settings, found["rounds"][:rounds], failure)
+        short, whole = len(found["rounds"]) < rounds, len(found["rounds"]) == rounds
+        return Finished(name, seed, settings, found["rounds"][:rounds], found["failure"] if short else "", found.get("own") if whole else None)
     print(f"seed {seed}, {name}", flush=True)
     data = train[TRAIN]
     key, clients = bf.Key(seed, "partition"), settings["clients"]
@@ -91,10 +102,14 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
     algorithm, rows, failure, start = recipe(settings, seed), list[list[float]](), "", time.perf_counter()
     digital = 0 if settings["link"] != "digital" else sent(settings, algorithm)
 
+    own = list[float]()
+
     def note(report: RoundReport) -> None:
         uses = (rows[-1][0] if rows else 0) + (digital or channel_uses(report.rows))
         infos = report.clients.values()
         rows.append([uses, report.metrics["accuracy"], sum(info["loss"] for info in infos) / max(1, len(infos))])
+        if not settings.get("reset", True) and len(rows) == rounds:
+            own.extend(score(algorithm.predictor(memory), train[TEST]) for memory in report.snapshot.memories.values())
 
     try:
         bf.run(algorithm, bf.federate(data, parts), rounds=rounds, test=train[TEST], seed=seed, callbacks=[note])
@@ -104,9 +119,10 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
             raise
         failure = str(problem)
     file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rounds": rows, "failure": failure}
+    mean = statistics.mean(own) if own else None
+    content = {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rounds": rows, "failure": failure, "own": mean}
     file.write_text(json.dumps(content) + "\n")
-    return Finished(name, seed, settings, rows, failure)
+    return Finished(name, seed, settings, rows, failure, mean)
 
 
 def sent(settings: Settings, algorithm: Algorithm) -> int:

@@ -109,7 +109,7 @@ class Formed(TorchDispatchMode):
     """Note the numbers in new memory of every operation's results, backward included: the largest, and all of them, which no peak exceeds."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.largest = self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -44,7 +44,7 @@ def main() -> None:
     train, test = bf.digits()
     key = bf.Key(chosen.seed, "partition")
     splits = {"IID": bf.iid(len(train), 10, key), "Dirichlet 0.3": bf.dirichlet(train.targets, 10, 0.3, key)}
-    panels = dict(zip(splits, Figure(figsize=(10, 5.8), layout="constrained").subplots(1, 2), strict=True))
+    panels = dict(zip(splits, Figure(figsize=(10, 6.2), layout="constrained").subplots(1, 2), strict=True))
     rows: list[list[str | float]] = []
     scores: dict[str, list[Figures]] = {}
     for split, partition in splits.items():
@@ -93,7 +93,7 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
 
     def turbo(snr: float | None) -> Algorithm:
         link = air(snr, bf.ChannelInversion(0.3))
-        return bf.d_turbo_vbi(declared, observations=len(train), steps=10, optimiser=bf.Adam(5e-3), warm_up=5, link=link)
+        return bf.d_turbo_vbi(declared, observations=len(train), steps=20, optimiser=bf.Adam(5e-3), warm_up=5, link=link)
 
     return {"federated SVI": svi, "FedRLR": rank_8, "D-Turbo-VBI": turbo}
 

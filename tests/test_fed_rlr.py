@@ -141,6 +141,14 @@ def test_a_step_is_the_retraction_of_the_dense_projected_gradient(clients):
         assert torch.allclose(to_dense(point), to_dense(carried), atol=1e-12)
 
 
+def test_a_schedule_is_a_factor_on_the_rate(clients, net):
+    options = {"steps": 2, "batch_size": 16}
+    scheduled = bf.fed_rlr(net, 4, learning_rate=0.1, schedule=lambda round: (1.0, 0.5)[round], **options)
+    one, two = (report.snapshot for report in rounds(scheduled, bf.InProcess(clients), rounds=2))
+    halved = bf.fed_rlr(net, 4, learning_rate=0.05, **options)
+    assert tree_equal(final(halved, clients, 2, resume=one).state, two.state)
+
+
 def test_one_layer_may_be_the_whole_network():
     layer, data = nn.Linear(4, 3), {"a": bf.Dataset(torch.ones(4, 4), torch.tensor([0, 1, 2, 0]))}
     report = final(bf.fed_rlr(layer, 2, adapt=Adapt(every=1, loss=0.0), **WORK), data, 2)
@@ -375,6 +383,27 @@ def test_precoders_have_mean_zero_and_unit_second_moment(precoder):
     )
 
 
+@pytest.mark.parametrize("precoder", ["rademacher", "orthogonal"])
+def test_every_client_round_and_layer_has_a_precoder_of_its_own(precoder, clients):
+    net = bf.mlp([64, 10, 10, 10], bf.Key(0, "net")).double()
+    algorithm = bf.fed_rlr(net, 3, transmission=bf.Factors(precoder), steps=1, codec=bf.Cast(64))
+    local, sound = algorithm.phases[0].local, points(algorithm.initial)
+    empty = bf.Dataset(torch.ones(0, 64), torch.ones(0).long())
+    drawn = []
+    for client, round in (("a", 0), ("b", 0), ("a", 1)):
+        payload = local.fit(algorithm.initial, {}, empty, bf.Key(0, "train", round, client), {}).payload
+        for name, point in sound.items():
+            sides = [
+                torch.linalg.lstsq(factor, payload[f"{name}.{part}"]).solution
+                for factor, part in zip(to_factors(point), ("left", "right"), strict=True)
+            ]
+            # One F for both sides of a product.
+            assert torch.allclose(*sides, atol=1e-8)
+            drawn.append(sides[0])
+    assert len(drawn) == 9
+    assert all(float((left - right).abs().max()) > 1e-3 for left, right in permutations(drawn, 2))
+
+
 def test_factors_are_received_as_the_product_cut_to_its_rank():
     own, sent = [some_point(number) for number in (3, 4)], bf.Factors("orthogonal")
     total = update(sent, own[0], own, [1.0, 1.0])
@@ -603,6 +632,12 @@ def test_the_state_keeps_its_dtype(link, clients):
     net = bf.mlp([64, 8, 10], bf.Key(0, "net")).double()
     state = final(bf.fed_rlr(net, 3, link=link, **WORK), clients).state
     assert {leaf.dtype for leaf in state.values()} == {torch.float64}
+
+
+def test_a_sum_in_64_bits_does_not_widen_the_state(net):
+    state, reducer = parameters(bf.fixed_rank(net, 4)), Sum()
+    reducer.add("a", Update({name: torch.ones(shape).double() for name, shape in sent_shapes(state, bf.Tangents()).items()}, 1.0, "tangent"))
+    assert {leaf.dtype for leaf in Retract(bf.Tangents()).step(state, reducer, 0)[0].values()} == {torch.float32}
 
 
 def test_a_layer_that_is_not_reached_stays_and_shared_layers_are_one(clients):
@@ -915,6 +950,13 @@ def test_a_layer_never_grows_beyond_its_shape_nor_falls_to_nothing(clients, net)
     assert report.server == {"1.rank": 1.0, "3.rank": 1.0}
 
 
+def test_a_loss_of_zero_truncates_nothing(net):
+    """Not even a direction that nothing has filled yet."""
+    grown = Adapt(every=1, loss=0.0, extra=2).step(parameters(bf.fixed_rank(net, 2)), 0)
+    assert tree_equal(Adapt(every=1, loss=0.0, extra=0).step(grown, 0), grown)
+    assert {point.rank for point in points(Adapt(every=1, loss=1e-6, extra=0).step(grown, 0)).values()} == {2}
+
+
 @pytest.mark.parametrize("arguments", [{"every": 0}, {"loss": 1.0}, {"loss": -0.1}, {"loss": math.nan}, {"extra": -1}, {"largest": 0}])
 def test_adaptations_are_checked(arguments):
     with pytest.raises(ArgumentError, match=r"Adapt: expected every >= 1, loss in \[0, 1\)"):
@@ -930,3 +972,13 @@ def test_new_directions_are_the_same_on_every_machine(net):
     point = points(message)["1"]
     with pytest.raises(ArgumentError, match="orthographic_retraction: expected an invertible"):
         orthographic_retraction(grow(point, first["1.u"][:, 2:], first["1.v"][:, 2:]), 0.0 * random_tangent(points(first)["1"], bf.Key(0)))
+
+
+def test_what_tangents_do_not_carry_is_reported(digits, clients):
+    """Normal to the tangent space is what is of second order: steps of a tenth leave about a tenth of the share."""
+    shares = []
+    for rate in (0.02, 0.2):
+        algorithm = bf.fed_rlr(bf.mlp([64, 16, 10], bf.Key(0, "net")), 3, steps=5, learning_rate=rate)
+        infos = bf.run(algorithm, clients, rounds=1, progress=False).history[0].clients.values()
+        shares.append(sum(info["off_tangent"] for info in infos) / len(infos))
+    assert 0 < shares[0] < shares[1] / 4 < 0.25

@@ -182,14 +182,14 @@ class _Scattered:
         Raises
         ------
         UpdateError
-            If a sum of standard deviations is not above 0.
+            If a mean of standard deviations is not above 0.
         """
         heard, masks = summed(reducer, "moments"), self.supports(state)
-        for name in self.spreads:
-            leaf = heard.total[name]
-            if heard.weight and leaf.numel() and not float(leaf.min()) > 0:
-                where, hint = f"d_turbo_vbi, round {round}, leaf {name!r}", "a higher SNR" + ", or spread='shared'" * (leaf.ndim > 0)
-                raise UpdateError(complain(where, expected="standard deviations above 0", actual=float(leaf.min()) / float(heard.weight), hint=hint))
+        mean = heard.mean() if heard.weight else {}
+        for name in self.spreads if mean else ():
+            if mean[name].numel() and not (lowest := float(mean[name].min())) > 0:
+                where, hint = f"d_turbo_vbi, round {round}, leaf {name!r}", "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0)
+                raise UpdateError(complain(where, expected="standard deviations above 0", actual=lowest, hint=hint))
         total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
         return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
 

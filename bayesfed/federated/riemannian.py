@@ -17,7 +17,7 @@ from bayesfed.federated.locals import batches
 from bayesfed.federated.protocols import Fit, Info, Scalar
 from bayesfed.federated.transmissions import Retraction, Transmission
 from bayesfed.federated.update import Keep, Kind, Reducer, Sum
-from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction
+from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction, norm
 from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives import check_data
 from bayesfed.keys import Key, forked
@@ -46,6 +46,9 @@ class RiemannianSgd:
 
     The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a Gaussian prior at the broadcast model
     (`Gaussian.around`); it acts on all leaves. Free leaves take plain SGD steps and travel as changes.
+
+    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``, the share of the distance that is normal to the
+    tangent space there, which tangent vectors do not carry unless the server's retraction is the orthographic one.
 
     Options read from the message: ``learning_rate`` (a factor) and ``pull`` (eta mu, the share of the distance a step takes back).
 
@@ -103,8 +106,10 @@ class RiemannianSgd:
         }
         payload |= {name: leaf - base[name] for name, leaf in free(own).items()}
         gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
+        within = sum(float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items())
+        figures = {"consensus_gap": gap, "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0}
         kept = {} if self.reset else dict(own if len(data) else memory)
-        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, "consensus_gap": gap})
+        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures})
 
     def _step(self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float) -> tuple[Tree, Tensor]:
         here, others = points(own), {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()}
