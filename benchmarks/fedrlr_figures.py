@@ -10,7 +10,7 @@ from fedrlr_ranks import Inference, Ranks
 from fedrlr_runs import DENSE, Finished
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from bayesfed.inspect import save
 
@@ -71,13 +71,14 @@ def compression(groups: Mapping[str, Mapping[float, Sequence[Finished]]], path: 
 def rank_pictures(found: Mapping[str, Ranks], wanted: int, path: Path, *, title: str) -> None:
     """Draw ranks and errors by step, Fig. 2."""
     left, right = Figure(figsize=(9, 3.8), layout="constrained").subplots(1, 2)
-    for name, run in found.items():
-        steps = range(1, len(run.ranks) + 1)
-        left.plot(steps, run.ranks, marker=".", label=name)
-        right.plot(steps, run.errors, marker=".", label=name)
-    left.axhline(wanted, color="0.4", linewidth=0.8, linestyle=":")
-    left.set(xlabel="step", ylabel="rank", yscale="log")
+    for number, (name, run) in enumerate(found.items()):
+        # Lines of equal ranks lie on each other: thick ones first.
+        steps, width = range(1, len(run.ranks) + 1), 1.2 + 1.4 * (len(found) - 1 - number)
+        left.plot(steps, run.ranks, linewidth=width, label=name)
+        right.plot(steps, run.errors, linewidth=width, label=name)
+    left.set(xlabel="step", ylabel="rank", yscale="log", yticks=[wanted, 2 * wanted, 5 * wanted, 10 * wanted])
     left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_locator(NullLocator())
     right.set(xlabel="step", ylabel="relative error", ylim=(0, None))
     for axes in (left, right):
         axes.grid(alpha=0.3)
@@ -90,14 +91,10 @@ def rank_pictures(found: Mapping[str, Ranks], wanted: int, path: Path, *, title:
 def times(found: Sequence[Inference], path: Path) -> None:
     """Draw milliseconds a batch, dense and thin side by side, Fig. 10."""
     batches = sorted({case.batch for case in found})
-    plots = Figure(figsize=(3.6 * len(batches), 3.6), layout="constrained").subplots(1, len(batches), squeeze=False)[0]
+    plots = Figure(figsize=(3.8 * len(batches), 3.4), layout="constrained").subplots(1, len(batches), squeeze=False)[0]
     for axes, batch in zip(plots, batches, strict=True):
         mine = [case for case in found if case.batch == batch]
-        for index, case in enumerate(mine):
-            axes.bar(index - 0.2, case.dense, 0.38, color="C0", label="dense" if not index else None)
-            axes.bar(index + 0.2, case.thin, 0.38, color="C1", label="thin" if not index else None)
-            axes.text(index, max(case.dense, case.thin), f"{case.ratio:.1f} x", ha="center", va="bottom", fontsize=9)
-        axes.set_xticks(range(len(mine)), [f"R = {case.rank}" for case in mine])
-        axes.set(title=f"batch {batch}", ylabel="ms a batch, median", ylim=(0, 1.15 * max(case.dense for case in mine)))
-        axes.legend(fontsize=8, loc="center right")
+        bars = axes.bar([case.network for case in mine], [case.milliseconds for case in mine], 0.6, color=["0.6", *["C1"] * (len(mine) - 1)])
+        axes.bar_label(bars, [f"{case.milliseconds:.2g} ms" + (f"\n{case.ratio:.1f} x faster" if number else "") for number, case in enumerate(mine)])
+        axes.set(title=f"batch {batch}", ylabel="ms a batch, median", ylim=(0, 1.2 * max(case.milliseconds for case in mine)))
     save(plots[0], path)

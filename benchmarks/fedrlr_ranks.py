@@ -68,27 +68,24 @@ def ranks(settings: Mapping[str, Any]) -> dict[str, Ranks]:
 
 @dataclass(frozen=True)
 class Inference:
-    """Milliseconds a batch, dense and thin, and their pairwise ratio."""
+    """Milliseconds a batch of one network, and how many times longer the dense one takes, the median over pairs."""
 
-    rank: int
+    network: str
     batch: int
-    dense: float
-    thin: float
+    milliseconds: float
     ratio: float
 
 
 def inference(settings: Mapping[str, Any], ranked: Sequence[int], batches: Sequence[int], samples: Tensor, repeats: int) -> list[Inference]:
-    """Time the dense network and that of fixed rank in turn on this machine's one thread; each time is that of enough calls to last milliseconds."""
+    """Time the dense network and those of fixed rank in turn, on one thread; a time is that of enough calls to last milliseconds."""
+    nets = {"dense": network(tuple(settings["widths"]), 0)}
+    nets |= {f"R = {rank}": model({**settings, "rank": rank}, 0) for rank in ranked}
     found = list[Inference]()
-    dense = network(tuple(settings["widths"]), 0)
-    for rank in ranked:
-        thin = model({**settings, "rank": rank}, 0)
-        for batch in batches:
-            calls = max(1, 8192 // batch)
-            work = {name: partial(_often, net, samples[:batch], calls) for name, net in (("dense", dense), ("thin", thin))}
-            seconds = interleaved(work, repeats)
-            each = {name: 1e3 * statistics.median(values) / calls for name, values in seconds.items()}
-            found.append(Inference(rank, batch, each["dense"], each["thin"], ratio(seconds["dense"], seconds["thin"])))
+    for batch in batches:
+        calls = max(1, 16384 // batch)
+        seconds = interleaved({name: partial(_often, net, samples[:batch], calls) for name, net in nets.items()}, repeats)
+        for name, values in seconds.items():
+            found.append(Inference(name, batch, 1e3 * statistics.median(values) / calls, ratio(seconds["dense"], values)))
     return found
 
 

@@ -287,7 +287,6 @@ def resnets():
 @pytest.mark.parametrize(
     ("classes", "first", "printed"),
     [(10, 3, (11.17, 4.16, 2.21, 1.24)), (100, 15, (21.33, 8.40, 4.99, 3.28)), (200, 15, (21.38, 8.45, 5.04, 3.33))],
-    ids=str,
 )
 def test_counts_of_tables_2_and_3(resnets, classes, first, printed):
     # The table prints 3.27 for the last of 100 classes, whose count is 3.277: cut where others are rounded.
@@ -567,7 +566,6 @@ def test_a_ratio_is_above_0_and_at_most_1(ratio):
         ({"rank_ratio": {"4": 0}}, "hybrid, layer '4': expected a rank from 1 to 12"),
         ({"rank_ratio": {"fc": 1}}, "hybrid: expected layers among .* found \\['fc'\\]"),
     ],
-    ids=str,
 )
 def test_settings_of_a_hybrid_are_checked(settings, match):
     with pytest.raises(ArgumentError, match=match):

@@ -465,7 +465,7 @@ def test_the_papers_power_control_is_for_products():
     assert torch.allclose(torch.tensor(found)[:, 0], torch.tensor(found)[:, 1].square(), rtol=1e-3)
 
 
-@pytest.mark.parametrize("transmission", ALL, ids=repr)
+@pytest.mark.parametrize("transmission", ALL)
 def test_payloads_have_the_shapes_and_kinds_promised(transmission, clients, net):
     thin = bf.fixed_rank(net, 4)
     message, local = parameters(thin), rlr_local(thin, transmission=transmission, reset=True)
@@ -522,7 +522,7 @@ def test_it_runs_with_codecs_that_round(clients, net):
 # Clients.
 
 
-@pytest.mark.parametrize("transmission", ALL, ids=repr)
+@pytest.mark.parametrize("transmission", ALL)
 @pytest.mark.parametrize("reset", [True, False])
 def test_the_local_obeys_the_laws_of_locals(transmission, reset, clients, net):
     thin = bf.fixed_rank(net, 4)
@@ -573,7 +573,7 @@ def test_workers_order_and_resuming_do_not_change_a_bit(settings, clients, net, 
         assert all(tree_equal(memory, found.memories[name]) for name, memory in whole.memories.items())
 
 
-@pytest.mark.parametrize("transmission", ALL, ids=repr)
+@pytest.mark.parametrize("transmission", ALL)
 @pytest.mark.parametrize("reset", [True, False])
 def test_empty_clients_and_clients_of_one_row(transmission, reset, clients, net):
     data = clients["client-000"]
@@ -935,7 +935,7 @@ def test_clients_of_another_rank_begin_anew(clients, net):
 FOLLOW = [(sent, link) for sent in (bf.Tangents(), bf.Factors("orthogonal"), bf.Points()) for link in (Digital(), bf.OverTheAir(snr_db=25.0))][:-1]
 
 
-@pytest.mark.parametrize(("transmission", "link"), FOLLOW, ids=repr)
+@pytest.mark.parametrize(("transmission", "link"), FOLLOW)
 def test_every_transmission_follows_a_rank(transmission, link, clients, net):
     algorithm = bf.fed_rlr(net, 2, transmission=transmission, link=link, reset=False, adapt=Adapt(every=2, loss=0.0, extra=3), **WORK)
     report = final(algorithm, clients, 5)

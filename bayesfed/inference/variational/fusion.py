@@ -166,6 +166,10 @@ class Wasserstein:
         """Return the guide's parameters with these means and sds."""
         result: Tree = {}
         for block in fused.layout.blocks:
+            lowest = float(state[f"{block.name}.sd"].min())
+            if not lowest > 0:
+                hint = "a higher SNR, or SummedGradients(), whose sum may be noisy"
+                raise PosteriorError(complain(f"the posterior of {block.name!r}", expected="standard deviations above 0", actual=lowest, hint=hint))
             result |= block.write(fused.pair, {"loc": state[f"{block.name}.mean"], "scale": state[f"{block.name}.sd"]})
         return result
 
