@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
     from bayesfed.algorithms import dssm as dssm
     from bayesfed.algorithms import fed_avg as fed_avg
+    from bayesfed.algorithms import fed_hm as fed_hm
     from bayesfed.algorithms import fed_l1 as fed_l1
     from bayesfed.algorithms import fed_mid as fed_mid
     from bayesfed.algorithms import fed_paq as fed_paq
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from bayesfed.algorithms import fed_prune as fed_prune
     from bayesfed.algorithms import fed_rlr as fed_rlr
     from bayesfed.algorithms import federated_svi as federated_svi
+    from bayesfed.algorithms import hetero_fl as hetero_fl
     from bayesfed.algorithms import qsgd as qsgd
+    from bayesfed.algorithms import split_mix as split_mix
     from bayesfed.algorithms import stc as stc
     from bayesfed.algorithms import uveqfed as uveqfed
     from bayesfed.compress import Cast as Cast
@@ -51,8 +54,11 @@ if TYPE_CHECKING:
     from bayesfed.federated import Points as Points
     from bayesfed.federated import Sgd as Sgd
     from bayesfed.federated import Tangents as Tangents
+    from bayesfed.federated import by_device as by_device
     from bayesfed.federated import cosine as cosine
     from bayesfed.federated import decaying as decaying
+    from bayesfed.federated import dynamic as dynamic
+    from bayesfed.federated import fixed as fixed
     from bayesfed.federated import fraction as fraction
     from bayesfed.federated import in_turn as in_turn
     from bayesfed.inference import Exchange as Exchange
@@ -84,8 +90,12 @@ if TYPE_CHECKING:
     from bayesfed.models import cnn as cnn
     from bayesfed.models import compact as compact
     from bayesfed.models import declare as declare
+    from bayesfed.models import hybrid as hybrid
     from bayesfed.models import mlp as mlp
     from bayesfed.models import mobilenet as mobilenet
+    from bayesfed.models import resnet18 as resnet18
+    from bayesfed.models import resnet34 as resnet34
+    from bayesfed.models import whole_first as whole_first
     from bayesfed.models.fixed_rank import fixed_rank as fixed_rank
     from bayesfed.running import Result as Result
     from bayesfed.running import run as run
@@ -103,7 +113,10 @@ _HOME = {
         "fed_mid",
         "fed_paq",
         "fed_prox",
+        "fed_hm",
         "fed_prune",
+        "hetero_fl",
+        "split_mix",
         "fed_rlr",
         "federated_svi",
         "qsgd",
@@ -121,6 +134,9 @@ _HOME = {
         "InProcess",
         "NaturalGradient",
         "OverTheAir",
+        "by_device",
+        "dynamic",
+        "fixed",
         "Points",
         "Sgd",
         "Tangents",
@@ -152,7 +168,11 @@ _HOME = {
         "compact",
         "declare",
         "mlp",
+        "hybrid",
         "mobilenet",
+        "resnet18",
+        "resnet34",
+        "whole_first",
     ],
     "bayesfed.models.fixed_rank": ["fixed_rank"],
     "bayesfed.running": ["Result", "run"],

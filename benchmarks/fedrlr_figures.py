@@ -95,6 +95,7 @@ def times(found: Sequence[Inference], path: Path) -> None:
     for axes, batch in zip(plots, batches, strict=True):
         mine = [case for case in found if case.batch == batch]
         bars = axes.bar([case.network for case in mine], [case.milliseconds for case in mine], 0.6, color=["0.6", *["C1"] * (len(mine) - 1)])
-        axes.bar_label(bars, [f"{case.milliseconds:.2g} ms" + (f"\n{case.ratio:.1f} x faster" if number else "") for number, case in enumerate(mine)])
+        labels = [f"{case.milliseconds:.2f} ms" + (f"\n{case.ratio:.1f} x" if number else "") for number, case in enumerate(mine)]
+        axes.bar_label(bars, labels, fontsize=8)
         axes.set(title=f"batch {batch}", ylabel="ms a batch, median", ylim=(0, 1.2 * max(case.milliseconds for case in mine)))
     save(plots[0], path)

@@ -26,7 +26,7 @@ LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 def name(code):
-    return str(code).replace("()", "")[:28]
+    return getattr(code, "__name__", str(code)).replace("()", "")[:28]
 
 
 def every(codes):

@@ -7,11 +7,14 @@ from bayesfed.algorithms.baselines.fed_mid import fed_mid
 from bayesfed.algorithms.baselines.fed_paq import fed_paq
 from bayesfed.algorithms.baselines.fed_prox import fed_prox
 from bayesfed.algorithms.baselines.fed_prune import fed_prune
+from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
 from bayesfed.algorithms.baselines.qsgd import qsgd
+from bayesfed.algorithms.baselines.split_mix import split_mix
 from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
 from bayesfed.algorithms.conjugate import conjugate
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
+from bayesfed.algorithms.fed_hm import fed_hm
 from bayesfed.algorithms.fed_rlr import fed_rlr
 from bayesfed.algorithms.federated_svi import federated_svi
 
@@ -20,6 +23,7 @@ __all__ = [
     "d_turbo_vbi",
     "dssm",
     "fed_avg",
+    "fed_hm",
     "fed_l1",
     "fed_mid",
     "fed_paq",
@@ -27,7 +31,9 @@ __all__ = [
     "fed_prune",
     "fed_rlr",
     "federated_svi",
+    "hetero_fl",
     "qsgd",
+    "split_mix",
     "stc",
     "uveqfed",
 ]

@@ -31,6 +31,7 @@ from bayesfed.federated.riemannian import Retract, RiemannianSgd
 from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction, in_turn
 from bayesfed.federated.sensing import Compressed
 from bayesfed.federated.servers import Add, Average
+from bayesfed.federated.sizes import Capacity, Sized, by_device, dynamic, fixed
 from bayesfed.federated.ternary_step import TernaryStep
 from bayesfed.federated.transmissions import Factors, Points, Tangents
 from bayesfed.federated.turbo_step import TurboStep, ramp
@@ -47,6 +48,7 @@ __all__ = [
     "Assignment",
     "Average",
     "Callback",
+    "Capacity",
     "ChannelInversion",
     "ClientPool",
     "Compressed",
@@ -80,6 +82,7 @@ __all__ = [
     "Sampler",
     "Server",
     "Sgd",
+    "Sized",
     "Snapshot",
     "Sum",
     "Tangents",
@@ -92,15 +95,18 @@ __all__ = [
     "accuracy",
     "answer",
     "bits",
+    "by_device",
     "checkpoint",
     "constant",
     "cosine",
     "decaying",
+    "dynamic",
     "early_stop",
     "elbo",
     "evaluate",
     "everyone",
     "evidence",
+    "fixed",
     "fraction",
     "in_turn",
     "inverse",

@@ -1,0 +1,234 @@
+"""FedHM's experiments on Fashion-MNIST: Tables 2 and 3, Figs. 3 and 4 and the ablations, at a size that a processor trains.
+
+    python benchmarks/fedhm.py [--check]
+    python benchmarks/fedhm.py --net slim --seeds 0
+    python benchmarks/fedhm.py --search
+
+20 clients, half of them each round, four sizes (rank ratios 1, 1/2, 1/4, 1/8). "Fixed": sizes are dealt to clients once; "dynamic": anew each
+round. V2 and V3 leave out the largest one and two sizes; clients that could train those train the largest that is left. Baselines are slimmed to
+widths at which parameters are nearest to FedHM's. FedAvg trains one slimmed size on all clients. Accuracies are means over the last scores and
+over seeds, of the test images; the last 10,000 training images are trained on by no run, and --search, which chose what `fedhm.toml` says,
+scores the first 3,000 of them.
+
+Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at one ratio, against FedAvg with the whole network.
+Networks: "cnn", two convolutions and a hidden layer without norms; "slim", ResNet-18 at 1/8 of its width, and "resnet18", both with group norm.
+Clients' factors always begin as the best approximation of the server's model, so the ablation without spectral initialisation is left out.
+
+Finished runs are kept under --out and not made again. --check: one seed, Dirichlet 0.5, fixed, 6,000 training images, 3,000 test images; exit
+status 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fedhm_runs import HELD_OUT, Data, Finished, Settings, finished, resolved
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from targets import at_least, target
+from tqdm import tqdm
+
+import bayesfed as bf
+from bayesfed.inspect import save, table
+
+POINTS, CHEAPER = 0.5, 6.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The settings, the data, what is compared, and where results are kept."""
+
+    document: Settings
+    network: Settings
+    plan: Settings
+    data: Data
+    out: Path
+    seeds: Sequence[int]
+
+    def settings(self, case: str, place: Settings, own: Settings | None = None) -> dict[str, Any]:
+        """Return all settings of a case in a place: a partition and a kind of heterogeneity."""
+        base = {**self.document["task"], **self.network, **self.plan.get("settings", {}), **place}
+        return {**resolved(self.document["cases"], case, base), **(own or {})}
+
+    def runs(self, case: str, place: Settings) -> list[Finished]:
+        """Return a case's runs, one a seed."""
+        return [finished(case, self.settings(case, place), seed, self.data, self.out) for seed in self.seeds]
+
+    def mean(self, case: str, place: Settings, size: int) -> float:
+        """Return the accuracy in per cent of a size, as `Finished.last`, over seeds."""
+        runs = self.runs(case, place)
+        return 100 * statistics.mean(run.last(size, run.settings["last"]) for run in runs)
+
+    @property
+    def places(self) -> list[dict[str, Any]]:
+        """The partitions and kinds of heterogeneity."""
+        return [{"alpha": alpha, "heterogeneity": kind} for alpha in self.plan["alphas"] for kind in self.plan["heterogeneity"]]
+
+    @property
+    def ablated(self) -> dict[str, Any]:
+        """Where ablations are made: the last partition, the first kind."""
+        return {"alpha": self.plan["alphas"][-1], "heterogeneity": self.plan["heterogeneity"][0]}
+
+    def everything(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield every case and place."""
+        for place in self.places:
+            for case in [*self.plan["methods"], *self.plan["slimmed"], *self.plan["thin"]]:
+                yield case, place
+        for case in self.plan["ablations"]:
+            yield case, self.ablated
+
+
+def main() -> int:
+    """Run, print, draw; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="the smallest honest setting; exit 1 if a target is missed")
+    parser.add_argument("--search", action="store_true", help="score settings on training images that no run trains on")
+    parser.add_argument("--net", choices=["cnn", "slim", "resnet18"], default="cnn")
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist", help="folder of the data set's files")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=Path("results/fedhm"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
+        document = tomllib.load(file)
+    train, test = bf.fashion_mnist(options.data)
+    short = options.check or options.search
+    plan = document["check" if short else "grid"]
+    scored = train[HELD_OUT:] if options.search else test
+    data = Data(train[:HELD_OUT], scored[: plan.get("scored", len(scored))])
+    bench = Bench(document, document["nets"][options.net], plan, data, options.out, options.seeds[:1] if short else options.seeds)
+    if options.search:
+        search(bench)
+        return 0
+    with tqdm(list(bench.everything()), desc="runs", unit="case") as bar:
+        for case, place in bar:
+            bar.set_postfix_str(f"{case}, {called(place)}")
+            bench.runs(case, place)
+    met = [met for place in bench.places for met in compared(bench, place, f"{options.net}{', check' if short else ''}")]
+    if plan["ablations"]:
+        print(f"\nablations, {called(bench.ablated)}\n\n" + sizes_table(bench, plan["ablations"], [], bench.ablated))
+    print(f"\nruns and pictures in {options.out}/")
+    return 0 if all(met) else 1
+
+
+def called(place: Settings) -> str:
+    """Say which partition and which kind."""
+    return f"{'Dirichlet ' + format(place['alpha'], 'g') if place['alpha'] else 'IID'}, {place['heterogeneity']}"
+
+
+def compared(bench: Bench, place: Settings, what: str) -> list[bool]:
+    """Print a place's tables and targets and draw its picture."""
+    seeds = "one seed" if len(bench.seeds) == 1 else f"means over {len(bench.seeds)} seeds"
+    print(f"\n{what}, {called(place)}: accuracy % (parameters), {seeds}\n")
+    print(sizes_table(bench, bench.plan["methods"], bench.plan["slimmed"], place))
+    print(f"\n{what}, {called(place)}: MB to an accuracy, all clients alike; in brackets times less than {bench.plan['whole']}\n")
+    print(bytes_table(bench, place) + "\n")
+    file = bench.out / f"smallest, {what}, {called(place)}.png".replace(", ", "_").replace(" ", "_")
+    shown = [*bench.plan["methods"], bench.plan["slimmed"][-1]]
+    picture({case: bench.runs(case, place) for case in shown}, file, title=f"the smallest model, {what}, {called(place)}, {seeds}")
+    return targets_of(bench, place)
+
+
+def sizes_table(bench: Bench, cases: Sequence[str], slimmed: Sequence[str], place: Settings) -> str:
+    """Return accuracy and parameters of every size, largest first; FedAvg's networks of every size share a line."""
+    ratios = bench.document["task"]["ratios"]
+    rows: list[list[str | float | int]] = []
+    for case in cases:
+        runs = bench.runs(case, place)
+        # Sizes that are left out come first.
+        count = len(runs[0].counts) - 1
+        cells = [cell(bench, case, place, size) for size in range(-count, 0)]
+        seconds = [cell(bench, case, place, 0), *["-"] * (len(ratios) - count), *cells]
+        rows.append([case, *seconds, spread(runs)])
+    if slimmed:
+        found = {bench.settings(case, place)["size"]: case for case in slimmed}
+        cells = [cell(bench, found[size], place, 0) if size in found else "-" for size in range(len(ratios))]
+        rows.append(["FedAvg, slimmed", cells[0], *cells, spread(bench.runs(slimmed[-1], place))])
+    return table(["method", "server's model", *(f"size {number + 1}" for number in range(len(ratios))), "sd, smallest"], rows)
+
+
+def cell(bench: Bench, case: str, place: Settings, size: int) -> str:
+    """Return accuracy and parameters of a size."""
+    return f"{bench.mean(case, place, size):.2f} ({bench.runs(case, place)[0].counts[size]:,})"
+
+
+def spread(runs: Sequence[Finished]) -> str:
+    """Return the deviation of the smallest size's accuracy over seeds."""
+    values = [100 * run.last(-1, run.settings["last"]) for run in runs]
+    return f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-"
+
+
+def bytes_table(bench: Bench, place: Settings) -> str:
+    """Return megabytes to accuracies, means over seeds that reach them."""
+    rows: list[list[str | float | int]] = []
+    for case in [bench.plan["whole"], *bench.plan["thin"]]:
+        cells = []
+        for goal in bench.plan["goals"]:
+            ours, theirs = (bytes_to(bench.runs(name, place), goal) for name in (case, bench.plan["whole"]))
+            cells.append("-" if ours is None else f"{ours / 1e6:.1f} ({theirs / ours:.1f})" if theirs else f"{ours / 1e6:.1f}")
+        rows.append([case, f"{bench.runs(case, place)[0].counts[-1]:,}", *cells])
+    return table(["clients", "parameters", *(f"{100 * goal:g} %" for goal in bench.plan["goals"])], rows)
+
+
+def bytes_to(runs: Sequence[Finished], goal: float) -> float | None:
+    """Return mean bytes to an accuracy, None if a run never has it."""
+    found = [run.bytes_to(goal) for run in runs]
+    return statistics.mean(some for some in found if some is not None) if None not in found else None
+
+
+def targets_of(bench: Bench, place: Settings) -> list[bool]:
+    """Print the targets of a place."""
+    said, ours = called(place), bench.mean("FedHM", place, -1)
+    server = bench.mean("FedHM", place, 0)
+    met = [target(f"{said}, FedHM: points of the smallest below the server's model", server - ours, POINTS)]
+    for case in [*(case for case in bench.plan["methods"] if not case.startswith("FedHM")), bench.plan["slimmed"][-1]]:
+        met.append(at_least(f"{said}, FedHM's smallest: points above that of {case}", ours - bench.mean(case, place, -1), 0.0))
+    met.append(at_least(f"{said}, FedHM's server: points above HeteroFL's", server - bench.mean("HeteroFL", place, 0), 0.0))
+    goal = bench.plan["goal"]
+    whole, thin = (bytes_to(bench.runs(case, place), goal) for case in (bench.plan["whole"], bench.plan["thin"][-1]))
+    times = whole / thin if whole and thin else 0.0
+    met.append(at_least(f"{said}, bytes to {100 * goal:g} %: times below the whole model's, {bench.plan['thin'][-1]}", times, CHEAPER))
+    return met
+
+
+def picture(groups: Mapping[str, Sequence[Finished]], path: Path, *, title: str) -> None:
+    """Draw the smallest model's accuracy by round, mean and range over seeds."""
+    axes: Axes = Figure(figsize=(7.5, 4.4), layout="constrained").subplots()
+    for number, (label, runs) in enumerate(groups.items()):
+        columns = list(zip(*(run.rows for run in runs), strict=False))
+        values = [[100 * row[2][-1] for row in column] for column in columns]
+        at = [column[0][0] for column in columns]
+        style = "-" if label.startswith("FedHM") else ("--", "-.", ":")[number % 3]
+        note = ", diverges" if any(run.failure for run in runs) else ""
+        line = axes.plot(at, [statistics.mean(value) for value in values], style, linewidth=1.5, label=f"{label}, {runs[0].counts[-1]:,}{note}")[0]
+        axes.fill_between(at, [min(value) for value in values], [max(value) for value in values], color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set(xlabel="round", ylabel="accuracy of the smallest model, %")
+    axes.set_title(title, fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.legend(title="method, parameters", fontsize=7, title_fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    save(axes, path)
+
+
+def search(bench: Bench) -> None:
+    """Print what each searched value gives on training images that no run trains on."""
+    place = bench.ablated
+    rows: list[list[str | float | int]] = []
+    for case, searched in tqdm(bench.document["search"].items(), desc="cases"):
+        for name, values in searched.items():
+            for value in values:
+                run = finished(case, bench.settings(case, place, {name: value}), bench.seeds[0], bench.data, bench.out / "search")
+                cells = [f"{100 * run.last(size, run.settings['last']):.2f}" for size in (0, -1)]
+                rows.append([case, f"{name} {value}", *cells, run.failure or "-"])
+    print(table(["method", "setting", "server's model %", "smallest %", "failure"], rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
