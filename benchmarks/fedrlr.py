@@ -10,9 +10,12 @@ What is counted. A real number takes one sub-carrier. Over the air all clients s
 round, as the paper does (its reference, 2.02e7, is 75.00 such rounds), and that is too little by the factor K. As our rounds do more work than
 the paper's, every row has a second ratio: to FedAvg with the row's own local work, counted likewise. Channel uses are of the up-link alone.
 
-"tangents" is this package's transmission, "factors" the paper's. 25 dB "per symbol" is an average symbol's power to the noise; the paper's own
-definition, "per matrix", gives that power to a whole matrix of 784 x 4, so to a symbol -10 dB. Finished runs are kept under --out and not made
-again. --check: seed 0, 12 rounds, tangents over GBMA and CI and digital, IID, Dirichlet(0.3) and 5 dB; exit status 1 if a target is missed.
+"tangents" is this package's transmission, "factors" the paper's; "own %" is the mean accuracy of the clients' own models, where they keep one:
+under the paper's scheme these train while the model that the server makes of the sum does not. 25 dB "per symbol" is an average symbol's power
+to the noise; the paper's own definition, "per matrix", gives that power to a whole matrix of 784 x 4, so to a symbol -10 dB.
+
+Finished runs are kept under --out and not made again. --check: seed 0, 12 rounds, tangents over GBMA and CI and digital, IID, Dirichlet(0.3) and
+5 dB; exit status 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -165,9 +168,9 @@ def curve_part(name: str) -> Any:
         figure = bench.document["figures"][name]
         for picture, entry in figure.items():
             groups = {label: bench.runs(case) for label, case in entry["cases"].items()}
-            against = entry.get("against", "round")
-            file = bench.out / f"{name}_{picture}.png"
-            curves(groups, file, title=f"{entry['title']}, {seeds(groups)}", against=against, marks=entry.get("marks", []))
+            file, window = bench.out / f"{name}_{picture}.png", entry.get("window", 1)
+            title = f"{entry['title']}, {seeds(groups)}" + (f", means of {window} rounds" if window > 1 else "")
+            curves(groups, file, title=title, against=entry.get("against", "round"), marks=entry.get("marks", []), window=window)
             rows = [[label, *(f"{100 * value:.1f}" for value in spread(runs, LAST)), len(runs)] for label, runs in groups.items()]
             print(f"\n{entry['title']}: {file}\n\n" + table(["case", "accuracy %, last rounds", "sd", "seeds"], rows))
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from fedrlr_ranks import Inference, Ranks
 from fedrlr_runs import DENSE, Finished
@@ -23,25 +24,26 @@ def spread(runs: Sequence[Finished], count: int) -> tuple[float, float]:
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def curves(groups: Groups, path: Path, *, title: str, against: str = "round", marks: Sequence[float] = ()) -> None:
-    """Draw accuracy against rounds or channel uses, one line a case."""
+def curves(groups: Groups, path: Path, *, title: str, against: str = "round", marks: Sequence[float] = (), window: int = 1) -> None:
+    """Draw accuracy against rounds or channel uses, one line a case, each point the mean of the last rounds of a window."""
     axes: Axes = Figure(figsize=(7.5, 4.6), layout="constrained").subplots()
     for number, (label, runs) in enumerate(groups.items()):
         length = min(len(run.rounds) for run in runs)
         if not length:
             continue
         columns = list(zip(*(run.rounds[:length] for run in runs), strict=True))
-        mean = [statistics.mean(row[1] for row in column) for column in columns]
-        sd = [statistics.stdev(row[1] for row in column) if len(column) > 1 else 0.0 for column in columns]
+        points = list(zip(*(_smooth([row[1] for row in run.rounds[:length]], window) for run in runs), strict=True))
+        mean = [statistics.mean(values) for values in points]
+        sd = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in points]
         at = [statistics.mean(row[0] for row in column) for column in columns] if against == "uses" else list(range(1, length + 1))
-        style = ("-", "--", "-.")[number // 10 % 3]
-        marker = "." if length <= 30 else ""
+        # Curves lie on each other: thick ones first.
+        width = 1.2 + 2.4 * (len(groups) - 1 - number) / len(groups)
         note = f", diverges after round {length}" if any(run.failure for run in runs) else ""
-        line = axes.plot(at, mean, style, marker=marker, linewidth=1.3, label=label + note)[0]
+        line = axes.plot(at, mean, linewidth=width, label=label + note)[0]
         low, high = ([m + sign * d for m, d in zip(mean, sd, strict=True)] for sign in (-1, 1))
         axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(ylabel="accuracy", xlabel="channel uses" if against == "uses" else "round")
-    axes.set_title(title, fontsize=9)
+    axes.set_title(fill(title, 75), fontsize=9)
     for mark in marks:
         axes.axhline(mark, color="0.4", linewidth=0.8, linestyle=":")
     if against == "uses":
@@ -53,6 +55,10 @@ def curves(groups: Groups, path: Path, *, title: str, against: str = "round", ma
     save(axes, path)
 
 
+def _smooth(values: Sequence[float], window: int) -> list[float]:
+    return [statistics.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
+
+
 def compression(groups: Mapping[str, Mapping[float, Sequence[Finished]]], path: Path, *, title: str, count: int) -> None:
     """Draw final accuracy against how many times fewer channel uses a round takes than a dense model, Fig. 9."""
     axes: Axes = Figure(figsize=(7.5, 4.4), layout="constrained").subplots()
@@ -61,7 +67,7 @@ def compression(groups: Mapping[str, Mapping[float, Sequence[Finished]]], path: 
         values = [spread(found[x], count) for x in at]
         axes.errorbar(at, [mean for mean, _ in values], [sd for _, sd in values], marker="o", markersize=4, capsize=3, linewidth=1.2, label=label)
     axes.set(xscale="log", xlabel=f"compression: {DENSE:,} / channel uses of a round", ylabel="accuracy", ylim=(0, 0.9))
-    axes.set_title(title, fontsize=9)
+    axes.set_title(fill(title, 75), fontsize=9)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3, which="both")
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

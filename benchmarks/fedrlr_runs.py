@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ class Finished:
 
     @property
     def uses_a_round(self) -> float:
-        """Channel uses of a round, the mean: silent rounds cost nothing."""
-        return self.rounds[-1][0] / len(self.rounds) if self.rounds else 0.0
+        """Channel uses of a round in which anybody sends: silent ones cost nothing."""
+        return max((after[0] - before[0] for before, after in pairwise([[0.0], *self.rounds])), default=0.0)
 
 
 def resolved(document: Settings, name: str) -> dict[str, Any]:

@@ -583,7 +583,13 @@ def test_empty_clients_and_clients_of_one_row(transmission, reset, clients, net)
     report, without = final(algorithm, {**others, "void": empty}), final(algorithm, others)
     assert tree_equal(report.state, without.state)
     assert "void" not in report.snapshot.memories
-    assert report.clients["void"] == {"samples": 0.0, "loss": 0.0, "nll": 0.0, "consensus_gap": pytest.approx(0, abs=1e-8)}
+    assert report.clients["void"] == {
+        "samples": 0.0,
+        "loss": 0.0,
+        "nll": 0.0,
+        "consensus_gap": pytest.approx(0, abs=1e-8),
+        "off_tangent": pytest.approx(0, abs=1),
+    }
     for point in points(final(algorithm, {**others, "one": single}).state).values():
         assert point.rank == 4
     assert all(is_finite(leaf) for leaf in final(algorithm, {"one": single}).state.values())
