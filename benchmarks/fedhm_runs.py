@@ -180,7 +180,14 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
         ratios = settings["ratios"][settings["size"] :][:1] if alike else settings["ratios"][left_out:]
         temperature = settings["temperature"] if settings["heterogeneity"] == "dynamic" else float("inf")
         keep = None if settings["whole_first"] < 0 else whole_first(whole, settings["whole_first"])
-        own = {"whole": keep, "split": settings["split"], "decay": decay, "temperature": temperature, "by_rows": settings["by_rows"]}
+        own = {
+            "whole": keep,
+            "split": settings["split"],
+            "decay": decay,
+            "temperature": temperature,
+            "by_rows": settings["by_rows"],
+            "masked": settings["masked"],
+        }
         return fed_hm(whole, ratios, dynamic(1) if alike else capacity(settings, left_out), **own, **common)
     if settings["recipe"] == "hetero_fl":
         nets = [net(settings, number, seed) for number in range(left_out, len(settings["ratios"]))]

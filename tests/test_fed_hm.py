@@ -159,6 +159,17 @@ def test_a_payload_of_another_rank_is_refused():
         made[1].lift(made[2].restrict(state), 1.0, "value")
 
 
+def test_absent_classes_are_left_out_of_the_loss(clients):
+    """A client without some classes leaves their biases where they were, but for the decay."""
+    name, data = next((name, data) for name, data in clients.items() if len(data.targets.unique()) < 10)
+    absent = sorted(set(range(10)) - set(data.targets.tolist()))
+    work = {"steps": 5, "decay": 0.0, "whole": ["5"]}
+    for masked in (True, False):
+        algorithm = fed_hm(small_net(), [0.5], fixed([name], 1), masked=masked, **work)
+        found = bf.run(algorithm, {name: data}, rounds=1, progress=False).snapshot.state["5.bias"]
+        assert bool((found[absent] == algorithm.initial["5.bias"][absent]).all()) is masked
+
+
 def test_bad_input_is_refused_in_words(clients):
     net, capacity = small_net(), dynamic(3)
     for ratios, words in [

@@ -25,8 +25,8 @@ from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.factored import Factored, Refactor
 from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant, draws_globally
-from bayesfed.federated.protocols import Algorithm, Assignment, Link, Model, Phase, Profile
+from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
+from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile
 from bayesfed.federated.sizes import Capacity, Sized
 from bayesfed.inference.decay import Decayed
 from bayesfed.inference.objectives import MaximumLikelihood
@@ -54,6 +54,7 @@ def fed_hm(
     decay: float = 1e-4,
     temperature: float = math.inf,
     by_rows: bool = False,
+    masked: bool = False,
     warm: bool = True,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -78,6 +79,8 @@ def fed_hm(
         tau of (2): sizes are weighed by ``exp(ratio / tau)``. The paper has 5 for dynamic heterogeneity.
     by_rows
         Weigh clients by their rows as well.
+    masked
+        Leave out of the loss the classes a client has no rows of, as the paper does for all methods; targets must be classes.
     warm
         Factorise by subspace iteration from last round's vectors; False: by an exact SVD a layer and round.
 
@@ -96,6 +99,7 @@ def fed_hm(
     ranks = tuple(hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split) for ratio in ratios)
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
+    scored = likelihood or Categorical()
     codec, server = codec or Cast(32), Refactor(layers, tuple(share for share in ranks if share), warm)
     views = [Factored(layers, share, shapes(parameters(made))) for share, made in zip(ranks, nets, strict=True)]
 
@@ -104,9 +108,10 @@ def fed_hm(
         weight = math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
         return Assignment(views[size], weight, codec, codec, {"learning_rate": schedule(round), "size": size})
 
-    def local(made: nn.Module) -> Descent:
-        objective = Decayed(MaximumLikelihood(made, likelihood or Categorical()), decay)
-        return Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(made))
+    def local(made: nn.Module) -> Local:
+        objective = partial(_objective, made, decay)
+        descent = Descent(objective(scored), optimiser or Sgd(), steps, batch_size, "value", draws_globally(made))
+        return LocalClasses(descent, objective, scored) if masked else descent
 
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], views[size].restrict(state))
@@ -117,3 +122,7 @@ def fed_hm(
     phase = Phase("train", assign, Sized(tuple(local(made) for made in nets)), server, link or Digital())
     sizes = {f"{ratio:g}": partial(model, size) for size, ratio in enumerate(ratios)}
     return Algorithm("fed_hm", server.start(parameters(net)), (phase,), largest, sizes=sizes)
+
+
+def _objective(net: nn.Module, decay: float, likelihood: Likelihood) -> Decayed:
+    return Decayed(MaximumLikelihood(net, likelihood), decay)

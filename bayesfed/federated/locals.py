@@ -15,9 +15,9 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.federated.protocols import Fit, Scalar
 from bayesfed.federated.update import Kind
-from bayesfed.inference.objectives import MaximumLikelihood, Objective
+from bayesfed.inference.objectives import Objective
 from bayesfed.keys import Key, forked
-from bayesfed.models.likelihoods import PresentClasses
+from bayesfed.models.likelihoods import Likelihood, PresentClasses
 from bayesfed.trees import Tree
 
 Schedule = Callable[[int], float]
@@ -206,10 +206,21 @@ class Descent:
 
 @dataclass(frozen=True)
 class LocalClasses:
-    """A descent whose loss leaves out the classes a client has no rows of (masked cross-entropy, HeteroFL 3.3)."""
+    """A descent whose loss leaves out the classes a client has no rows of (masked cross-entropy, HeteroFL 3.3).
+
+    Parameters
+    ----------
+    descent
+        The steps; its own objective serves clients without rows.
+    objective
+        The objective of a likelihood.
+    likelihood
+        Of all classes.
+    """
 
     descent: Descent
-    objective: MaximumLikelihood
+    objective: Callable[[Likelihood], Objective]
+    likelihood: Likelihood
 
     @property
     def kind(self) -> Kind:
@@ -224,8 +235,9 @@ class LocalClasses:
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Fit with the likelihood of the client's own classes."""
         classes = tuple(data.targets.unique().tolist())
-        objective = replace(self.objective, likelihood=PresentClasses(self.objective.likelihood, classes)) if classes else self.objective
-        return replace(self.descent, objective=objective).fit(message, memory, data, key, options)
+        if not classes:
+            return self.descent.fit(message, memory, data, key, options)
+        return replace(self.descent, objective=self.objective(PresentClasses(self.likelihood, classes))).fit(message, memory, data, key, options)
 
 
 def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Iterator[Dataset]:

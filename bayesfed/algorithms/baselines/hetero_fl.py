@@ -76,9 +76,9 @@ def hetero_fl(
         return Assignment(views[size], float(profile.samples), codec, codec, {"learning_rate": schedule(round), "size": size})
 
     def local(net: nn.Module) -> Local:
-        objective = MaximumLikelihood(net, Categorical())
-        descent = Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
-        return LocalClasses(descent, objective) if masked else descent
+        objective = partial(MaximumLikelihood, net)
+        descent = Descent(objective(Categorical()), optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
+        return LocalClasses(descent, objective, Categorical()) if masked else descent
 
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], views[size].restrict(state))

@@ -79,9 +79,9 @@ def split_mix(
         chosen = torch.randperm(count, generator=key.child("nets").generator())[:able].tolist()
         return Assignment(Nets(chosen, shapes(initial)), float(profile.samples), codec, codec, {"learning_rate": schedule(round)})
 
-    objective = MaximumLikelihood(net, Categorical())
-    descent: Descent = Descent(objective, optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
-    local: Local = LocalClasses(descent, objective) if masked else descent
+    objective = partial(MaximumLikelihood, net)
+    descent = Descent(objective(Categorical()), optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
+    local: Local = LocalClasses(descent, objective, Categorical()) if masked else descent
 
     def model(able: int, state: Tree) -> Ensemble:
         return Ensemble(net, Nets(range(able), shapes(initial)).restrict(state))
