@@ -1,4 +1,4 @@
-"""The examples of federated SVI run, print a table and write what they say."""
+"""The examples run, print a table and write what they say."""
 
 import subprocess
 import sys
@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("calibrated_digits", "reliability.png", ["Dirichlet 0.1", "ECE", "FedAvg"]),
         ("custom_guide", "densities.png", ["optimum", "PVI", "SummedGradients"]),
         ("over_the_air", "noise.png", ["Dirichlet 0.3", "D-Turbo-VBI", "FedRLR", "0 dB", "channel uses", "mean power"]),
+        ("sparse_factors", "factors.png", ["low rank, sparse", "numbers left", "MB in all"]),
     ],
 )
 def test_an_example_runs_and_writes(name, written, words, tmp_path):
