@@ -125,3 +125,8 @@ def is_finite(leaf: Tensor) -> bool:
 def to(tree: Mapping[str, Tensor], device: torch.device | str) -> Tree:
     """Return the tree with every leaf on `device`."""
     return {name: leaf.to(device) for name, leaf in tree.items()}
+
+
+def leaf_of(name: str, leaf: str) -> str:
+    """Return the name of a layer's leaf; a layer that is the whole network is called ""."""
+    return f"{name}.{leaf}" if name else leaf

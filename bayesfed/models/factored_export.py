@@ -12,10 +12,9 @@ from torch.nn.utils import skip_init
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.models.factored_layers import FactoredConv2d, FactoredLinear
-from bayesfed.models.factored_spectra import leaf_of
 from bayesfed.models.fixed_rank import as_before, swapped
 from bayesfed.models.thin_layers import along, thin_kernels
-from bayesfed.trees import check_shapes, parameters, shapes
+from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
 
 
 def dense_or_thin(net: nn.Module, tree: Mapping[str, Tensor] | None = None, *, form: Literal["smaller", "thin", "dense"] = "smaller") -> nn.Module:

@@ -17,6 +17,7 @@ from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.geometry.thin import check_finite, check_matrices, check_rank, gaussian, signed_qr, signed_svd
 from bayesfed.keys import Key
 from bayesfed.models.factored_layers import Unrolling
+from bayesfed.trees import leaf_of
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,3 @@ def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where
             complain(f"{where}, leaf {leaf!r}", expected=f"shape {tuple(layout.shape)}", actual=actual, hint="the whole network's tree")
         )
     return tree[leaf]
-
-
-def leaf_of(name: str, leaf: str) -> str:
-    """Return the name of a layer's leaf; a layer that is the whole network is called ""."""
-    return f"{name}.{leaf}" if name else leaf

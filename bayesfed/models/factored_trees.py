@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.models.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
-from bayesfed.models.factored_spectra import Spectrum, leaf_of, spectra, whole_weight
+from bayesfed.models.factored_spectra import Spectrum, spectra, whole_weight
 from bayesfed.models.weights import squared_norm
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, leaf_of
 
 
 def unrollings(net: nn.Module) -> dict[str, Unrolling]:

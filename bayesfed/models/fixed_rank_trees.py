@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.geometry import FixedRank, Tangent, project
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, leaf_of
 
 
 def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
@@ -42,10 +42,10 @@ def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
     found = {}
     for leaf in tree:
         name = leaf.rpartition(".")[0]
-        if leaf != _leaf(name, "u") or _leaf(name, "s") not in tree or _leaf(name, "v") not in tree:
+        if leaf != leaf_of(name, "u") or leaf_of(name, "s") not in tree or leaf_of(name, "v") not in tree:
             continue
         try:
-            found[name] = FixedRank(tree[leaf], tree[_leaf(name, "s")], tree[_leaf(name, "v")])
+            found[name] = FixedRank(tree[leaf], tree[leaf_of(name, "s")], tree[leaf_of(name, "v")])
         except ArgumentError as error:
             raise ArgumentError(f"points, layer {name!r}: {error}") from None
     return found
@@ -62,15 +62,15 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
     changed = dict(tree)
     for name, point in points.items():
         for leaf in ("u", "s", "v"):
-            if _leaf(name, leaf) not in tree:
+            if leaf_of(name, leaf) not in tree:
                 hint = "the tree of a network made by fixed_rank"
                 raise ArgumentError(
-                    complain(f"with_points, layer {name!r}", expected=f"leaf {_leaf(name, leaf)!r}", actual="no such leaf", hint=hint)
+                    complain(f"with_points, layer {name!r}", expected=f"leaf {leaf_of(name, leaf)!r}", actual="no such leaf", hint=hint)
                 )
-        shape = len(tree[_leaf(name, "u")]), len(tree[_leaf(name, "v")])
+        shape = len(tree[leaf_of(name, "u")]), len(tree[leaf_of(name, "v")])
         if point.shape != shape:
             raise ArgumentError(complain(f"with_points, layer {name!r}", expected=f"a point of shape {shape}", actual=point.shape, hint="any rank"))
-        changed |= {_leaf(name, "u"): point.u, _leaf(name, "s"): point.s, _leaf(name, "v"): point.v}
+        changed |= {leaf_of(name, "u"): point.u, leaf_of(name, "s"): point.s, leaf_of(name, "v"): point.v}
     return changed
 
 
@@ -78,8 +78,8 @@ def probes(points: Mapping[str, FixedRank]) -> Tree:
     """Return ``NAME.up`` ``(M, R)`` and ``NAME.vp`` ``(N, R)`` for every point: zeros that require gradients, for one call of the network."""
     found = {}
     for name, point in points.items():
-        found[_leaf(name, "up")] = torch.zeros_like(point.u, requires_grad=True)
-        found[_leaf(name, "vp")] = torch.zeros_like(point.v, requires_grad=True)
+        found[leaf_of(name, "up")] = torch.zeros_like(point.u, requires_grad=True)
+        found[leaf_of(name, "vp")] = torch.zeros_like(point.v, requires_grad=True)
     return found
 
 
@@ -106,7 +106,7 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
     with torch.no_grad():
         for name, point in points.items():
             gradients = []
-            for leaf in (_leaf(name, "up"), _leaf(name, "vp")):
+            for leaf in (leaf_of(name, "up"), leaf_of(name, "vp")):
                 gradient = probes[leaf].grad if leaf in probes else None
                 if gradient is None:
                     actual = "none" if leaf in probes else "no such probe"
@@ -115,7 +115,3 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
                 gradients.append(gradient)
             found[name] = project(point, *gradients)
     return found
-
-
-def _leaf(name: str, leaf: str) -> str:
-    return f"{name}.{leaf}" if name else leaf
