@@ -769,10 +769,11 @@ def test_nobody_on_the_air_is_an_error_in_words(clients, net):
         (4, {"consensus": math.nan}, r"a share in \[0, 1\]"),
         (4, {"steps": 0}, "steps, batch_size >= 1"),
         (4, {"batch_size": 0}, "steps, batch_size >= 1"),
-        (4, {"learning_rate": 0.0}, "learning_rate > 0"),
-        (4, {"learning_rate": -1.0}, "learning_rate > 0"),
-        (4, {"learning_rate": math.nan}, "learning_rate > 0"),
-        (4, {"learning_rate": math.inf}, "learning_rate > 0"),
+        (4, {"learning_rate": 0.0}, "learning_rate and clip > 0"),
+        (4, {"learning_rate": -1.0}, "learning_rate and clip > 0"),
+        (4, {"learning_rate": math.nan}, "learning_rate and clip > 0"),
+        (4, {"learning_rate": math.inf}, "learning_rate and clip > 0"),
+        (4, {"clip": 0.0}, "learning_rate and clip > 0"),
         (4, {"transmission": bf.Points(), "link": CLEAR}, "a transmission that adds, found Points"),
         (4, {"adapt": Adapt(), "retraction": orthographic_retraction}, "metric_retraction where ranks grow"),
         (4, {"adapt": Adapt(), "transmission": bf.Tangents(orthographic_retraction)}, "metric_retraction where ranks grow"),
@@ -988,3 +989,20 @@ def test_what_tangents_do_not_carry_is_reported(digits, clients):
         infos = bf.run(algorithm, clients, rounds=1, progress=False).history[0].clients.values()
         shares.append(sum(info["off_tangent"] for info in infos) / len(infos))
     assert 0 < shares[0] < shares[1] / 4 < 0.25
+
+
+def test_long_gradients_are_shortened_and_short_ones_are_not(clients):
+    """A round of one step from the same point: the change is the rate times the gradient, or times the clip."""
+    net, rate = bf.mlp([64, 16, 10], bf.Key(0, "net")), 1e-3
+    name, data = next(iter(clients.items()))
+
+    def moved(clip):
+        algorithm = bf.fed_rlr(net, 3, steps=1, learning_rate=rate, clip=clip)
+        info = bf.run(algorithm, {name: data}, rounds=1, progress=False)
+        tree, start = info.snapshot.state, algorithm.initial
+        weights = info.history[0].clients[name]["consensus_gap"]
+        return math.sqrt(weights + sum(float((tree[leaf] - start[leaf]).square().sum()) for leaf in tree if leaf.endswith("bias")))
+
+    free = moved(math.inf)
+    assert moved(10 * free / rate) == free
+    assert moved(0.2 * free / rate) == pytest.approx(0.2 * free, rel=1e-2)

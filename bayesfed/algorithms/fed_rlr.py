@@ -54,6 +54,7 @@ def fed_rlr(
     schedule: Schedule = constant,
     consensus: float | Callable[[int], float] = 0.0,
     reset: bool = True,
+    clip: float = math.inf,
     transmission: Transmission | None = None,
     retraction: Retraction = metric_retraction,
     link: Link | None = None,
@@ -74,6 +75,8 @@ def fed_rlr(
         The share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
         Begin rounds at the broadcast model; False keeps every client's own, as in the paper, until ranks change under it.
+    clip
+        Largest norm of a step's gradient; steps on thin networks are long where singular values are small. Default: none.
     transmission
         `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital links.
     retraction
@@ -88,13 +91,14 @@ def fed_rlr(
     Raises
     ------
     ArgumentError
-        If a rank is impossible, nothing has fixed rank, `steps`, `batch_size` or `learning_rate` is not positive, the network has running statistics,
-        `consensus` is outside [0, 1] (in its round, if it is a function), `Points()` should go over the air, or ranks should grow under the
-        orthographic retraction.
+        If a rank is impossible, nothing has fixed rank, `steps`, `batch_size`, `learning_rate` or `clip` is not positive, the network has running
+        statistics, `consensus` is outside [0, 1] (in its round, if it is a function), `Points()` should go over the air, or ranks should grow under
+        the orthographic retraction.
     """
-    if steps < 1 or batch_size < 1 or not 0 < learning_rate < math.inf:
-        found = (steps, batch_size, learning_rate)
-        raise ArgumentError(complain("fed_rlr", expected="steps, batch_size >= 1 and learning_rate > 0", actual=found, hint="50, 64, 0.05"))
+    if steps < 1 or batch_size < 1 or not 0 < learning_rate < math.inf or not clip > 0:
+        found = (steps, batch_size, learning_rate, clip)
+        expected = "steps, batch_size >= 1, learning_rate and clip > 0"
+        raise ArgumentError(complain("fed_rlr", expected=expected, actual=found, hint="50, 64, 0.05, math.inf"))
     if not callable(consensus):
         _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net):
@@ -116,7 +120,7 @@ def fed_rlr(
         weight = profile.samples if sending.weighs else float(profile.samples > 0)
         return Assignment(Whole(sent_shapes(state, sending)), weight, codec, codec, {"learning_rate": schedule(round), "pull": pull})
 
-    local = RiemannianSgd(thin, likelihood or Categorical(), sending, learning_rate, steps, batch_size, retraction, reset, draws_globally(thin))
+    local = RiemannianSgd(thin, likelihood or Categorical(), sending, learning_rate, steps, batch_size, retraction, reset, clip, draws_globally(thin))
     phase = Phase("train", assign, local, Retract(sending, adapt), link or Digital(), Sum if sending.adds else Keep)
     return Algorithm("fed_rlr", initial, (phase,), lambda state: Model(thin, state))
 

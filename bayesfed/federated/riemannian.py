@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class RiemannianSgd:
     reset
         Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps. A memory of other ranks
         than the message's is of another manifold, and the client begins anew.
+    clip
+        Largest norm of a step's whole gradient, Riemannian and free leaves together; a longer one is shortened.
     """
 
     net: nn.Module
@@ -69,6 +72,7 @@ class RiemannianSgd:
     batch_size: int
     retraction: Retraction = metric_retraction
     reset: bool = True
+    clip: float = math.inf
     uses_global_randomness: bool = False
 
     @property
@@ -121,7 +125,9 @@ class RiemannianSgd:
                 # What a batch does not reach has no gradient, and stays.
                 leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             moved, centres = dict[str, FixedRank](), points(base) if pull else {}
-            for name, gradient in tangents(here, probe).items():
+            gradients = tangents(here, probe)
+            rate = rate * self._shrunk(gradients, others)
+            for name, gradient in gradients.items():
                 direction = -rate * gradient
                 moved[name] = self._moved(name, here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
             result = with_points(own, moved)
@@ -129,6 +135,13 @@ class RiemannianSgd:
                 change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
                 result[name] = leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
         return result, loss.detach()
+
+    def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:
+        if math.isinf(self.clip):
+            return 1.0
+        size = sum(float(norm(gradient)) ** 2 for gradient in gradients.values())
+        size += sum(float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None)
+        return min(1.0, self.clip / max(math.sqrt(size), 1e-30))
 
     def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:
         try:
