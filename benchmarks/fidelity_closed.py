@@ -35,9 +35,9 @@ def from_natural(natural: Tree) -> Gaussian:
     return Gaussian(usual["loc"], usual["scale_tril"] @ usual["scale_tril"].T)
 
 
-def closed_form(clients: Clients, rounds: int = 1) -> Gaussian:
+def closed_form(clients: Clients) -> Gaussian:
     """Return the linear problem's posterior by `bf.conjugate`."""
-    return from_natural(bf.run(bf.conjugate(PRIOR, statistics), clients, rounds=rounds, progress=False).model.parameters)
+    return from_natural(bf.run(bf.conjugate(PRIOR, statistics), clients, rounds=1, progress=False).model.parameters)
 
 
 def experts(clients: Clients) -> Gaussian:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from bayesfed.data import Dataset, dirichlet, federate, iid
+from bayesfed.data import Dataset, concatenated, dirichlet, federate, iid
 from bayesfed.data.partition import Partition
 from bayesfed.keys import Key
 
@@ -49,7 +49,7 @@ SPLITS: dict[str, Callable[[Dataset, int, Key], Partition]] = {
 
 def pooled(clients: Mapping[str, Dataset]) -> Dataset:
     """Return the rows of all clients, client after client."""
-    return Dataset(torch.cat([data.inputs for data in clients.values()]), torch.cat([data.targets for data in clients.values()]))
+    return concatenated(list(clients.values()))
 
 
 @dataclass(frozen=True)
