@@ -12,7 +12,8 @@ scores the first 3,000 of them.
 
 Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at one ratio, against FedAvg with the whole network.
 Networks: "cnn", two convolutions and a hidden layer without norms; "slim", ResNet-18 at 1/8 of its width, and "resnet18", both with group norm.
-Clients' factors always begin as the best approximation of the server's model, so the ablation without spectral initialisation is left out.
+Clients' factors always begin as the best approximation of the server's model: spectral initialisation every round. What a start is worth where
+factors are averaged as they are is a table of its own. The goal of the bytes is FedAvg's last accuracy, rounded down, less one point.
 
 Finished runs are kept under --out and not made again. --check: one seed, Dirichlet 0.5, fixed, 6,000 training images, 3,000 test images; exit
 status 1 if a target is missed.
@@ -21,6 +22,7 @@ status 1 if a target is missed.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import tomllib
@@ -30,14 +32,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedhm_figures import by_layer, by_round, by_size, inference
 from fedhm_runs import HELD_OUT, Data, Finished, Settings, finished, resolved
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from targets import at_least, target
 from tqdm import tqdm
 
 import bayesfed as bf
-from bayesfed.inspect import save, table
+from bayesfed.inspect import table
+from bayesfed.models import resnet18, whole_first
 
 POINTS, CHEAPER = 0.5, 6.0
 
@@ -82,7 +84,7 @@ class Bench:
         for place in self.places:
             for case in [*self.plan["methods"], *self.plan["slimmed"], *self.plan["thin"]]:
                 yield case, place
-        for case in self.plan["ablations"]:
+        for case in [*self.plan["ablations"], *self.plan["starts"], *(case for cases in self.plan["hybrids"].values() for case in cases)]:
             yield case, self.ablated
 
 
@@ -113,8 +115,14 @@ def main() -> int:
             bar.set_postfix_str(f"{case}, {called(place)}")
             bench.runs(case, place)
     met = [met for place in bench.places for met in compared(bench, place, f"{options.net}{', check' if short else ''}")]
-    if plan["ablations"]:
+    if not short:
+        what = options.net
         print(f"\nablations, {called(bench.ablated)}\n\n" + sizes_table(bench, plan["ablations"], [], bench.ablated))
+        for alpha in plan["alphas"]:
+            homogeneous(bench, {**bench.ablated, "alpha": alpha}, what)
+        hybrids(bench, what)
+        print(f"\nstart of the factors, {called(bench.ablated)}\n\n" + starts(bench))
+        untrained(bench)
     print(f"\nruns and pictures in {options.out}/")
     return 0 if all(met) else 1
 
@@ -133,7 +141,7 @@ def compared(bench: Bench, place: Settings, what: str) -> list[bool]:
     print(bytes_table(bench, place) + "\n")
     file = bench.out / f"smallest, {what}, {called(place)}.png".replace(", ", "_").replace(" ", "_")
     shown = [*bench.plan["methods"], bench.plan["slimmed"][-1]]
-    picture({case: bench.runs(case, place) for case in shown}, file, title=f"the smallest model, {what}, {called(place)}, {seeds}")
+    by_round({case: bench.runs(case, place) for case in shown}, file, title=f"the smallest model, {what}, {called(place)}, {seeds}")
     return targets_of(bench, place)
 
 
@@ -192,29 +200,59 @@ def targets_of(bench: Bench, place: Settings) -> list[bool]:
     for case in [*(case for case in bench.plan["methods"] if not case.startswith("FedHM")), bench.plan["slimmed"][-1]]:
         met.append(at_least(f"{said}, FedHM's smallest: points above that of {case}", ours - bench.mean(case, place, -1), 0.0))
     met.append(at_least(f"{said}, FedHM's server: points above HeteroFL's", server - bench.mean("HeteroFL", place, 0), 0.0))
-    goal = bench.plan["goal"]
+    # Late in the run, and nothing to choose.
+    goal = math.floor(bench.mean(bench.plan["whole"], place, -1)) / 100 - 0.01
     whole, thin = (bytes_to(bench.runs(case, place), goal) for case in (bench.plan["whole"], bench.plan["thin"][-1]))
     times = whole / thin if whole and thin else 0.0
     met.append(at_least(f"{said}, bytes to {100 * goal:g} %: times below the whole model's, {bench.plan['thin'][-1]}", times, CHEAPER))
     return met
 
 
-def picture(groups: Mapping[str, Sequence[Finished]], path: Path, *, title: str) -> None:
-    """Draw the smallest model's accuracy by round, mean and range over seeds."""
-    axes: Axes = Figure(figsize=(7.5, 4.4), layout="constrained").subplots()
-    for number, (label, runs) in enumerate(groups.items()):
-        columns = list(zip(*(run.rows for run in runs), strict=False))
-        values = [[100 * row[2][-1] for row in column] for column in columns]
-        at = [column[0][0] for column in columns]
-        style = "-" if label.startswith("FedHM") else ("--", "-.", ":")[number % 3]
-        note = ", diverges" if any(run.failure for run in runs) else ""
-        line = axes.plot(at, [statistics.mean(value) for value in values], style, linewidth=1.5, label=f"{label}, {runs[0].counts[-1]:,}{note}")[0]
-        axes.fill_between(at, [min(value) for value in values], [max(value) for value in values], color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set(xlabel="round", ylabel="accuracy of the smallest model, %")
-    axes.set_title(title, fontsize=9)
-    axes.grid(alpha=0.3)
-    axes.legend(title="method, parameters", fontsize=7, title_fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    save(axes, path)
+def homogeneous(bench: Bench, place: Settings, what: str) -> None:
+    """Print and draw all clients at one size, factored or slimmed: Table 8 and Fig. 3."""
+    cases = {"factored (FedHM)": bench.plan["thin"], "slimmed (FedAvg)": bench.plan["slimmed"]}
+    sized(bench, cases, place, f"all clients alike, {what}, {called(place)}", "alike")
+
+
+def hybrids(bench: Bench, what: str) -> None:
+    """Print and draw networks whose first layers are whole or not, Fig. 8."""
+    place = bench.ablated
+    sized(bench, bench.plan["hybrids"], place, f"hybrid or not, all clients alike, {what}, {called(place)}", "hybrid")
+
+
+def sized(bench: Bench, cases: Mapping[str, Sequence[str]], place: Settings, title: str, name: str) -> None:
+    """Print accuracy by parameters, and draw it."""
+    rows: list[list[str | float | int]] = []
+    full = bench.runs(bench.plan["whole"], place)[0].counts[-1]
+    for label, named in cases.items():
+        for case in named:
+            runs = bench.runs(case, place)
+            count = runs[0].counts[-1]
+            rows.append([label, case, f"{count:,}", f"{100 * count / full:.1f}", f"{bench.mean(case, place, -1):.2f}", spread(runs)])
+    print(f"\n{title}\n\n" + table(["networks", "clients", "parameters", "% of whole", "accuracy %", "sd"], rows))
+    groups = {label: [bench.runs(case, place) for case in named] for label, named in cases.items()}
+    by_size(groups, bench.out / f"{name}, {called(place)}.png".replace(", ", "_").replace(" ", "_"), title=title)
+
+
+def starts(bench: Bench) -> str:
+    """Return the accuracy of networks of one size, whose factors are averaged from either start, or whose products are."""
+    found = {case: bench.runs(case, bench.ablated) for case in bench.plan["starts"]}
+    rows: list[list[str | float | int]] = []
+    for case, runs in found.items():
+        rows.append([case, f"{runs[0].counts[-1]:,}", f"{bench.mean(case, bench.ablated, -1):.2f}", spread(runs)])
+    return table(["clients at 1/4", "parameters", "accuracy %", "sd"], rows)
+
+
+def untrained(bench: Bench) -> None:
+    """Print costs by layer (Fig. 7) and inference of the whole ResNet-18 at every ratio."""
+    net = resnet18((3, 32, 32), 10, bf.Key(0, "net"), norm="group")
+    ratios, whole = bench.document["task"]["ratios"], whole_first(net, bench.document["nets"]["resnet18"]["whole_first"])
+    rows = by_layer(net, torch.zeros(1, 3, 32, 32), ratios, whole, bench.out / "layers.png", title="ResNet-18 by layer, 3 x 32 x 32")
+    heads = [f"{what} {share:g}" for share in ratios for what in ("parameters", "MACs")]
+    print("\nResNet-18 by layer and ratio, Fig. 7\n\n" + table(["layer", *heads], rows))
+    images = torch.rand(16, 3, 32, 32, generator=bf.Key(0, "images").generator())
+    print("\nResNet-18 as a plain torch module, batch of 16, one thread, interleaved\n")
+    print(table(["ratio", "parameters", "MB", "ms", "dense / it"], inference(net, images, ratios, whole, 7)))
 
 
 def search(bench: Bench) -> None:

@@ -27,7 +27,7 @@ from bayesfed.federated.locals import Schedule
 from bayesfed.federated.protocols import Algorithm, Predictor, Profile
 from bayesfed.federated.samplers import fraction
 from bayesfed.federated.sizes import Capacity, dynamic, fixed
-from bayesfed.models.hybrid import whole_first
+from bayesfed.models.hybrid import hybrid, whole_first
 from bayesfed.models.residual import resnet18
 
 Settings = Mapping[str, Any]
@@ -202,4 +202,9 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
 
         share = capacity(settings, 0)
         return split_mix(narrow, settings["narrow"], share, key=bf.Key(seed, "narrow"), masked=settings["masked"], **common)
+    if settings["recipe"] == "factored":
+        whole = net(settings, 0, seed)
+        start = {"initial": settings["initial"], "key": bf.Key(seed, "factors") if settings["initial"] == "random" else None}
+        keep = whole_first(whole, settings["whole_first"])
+        return bf.fed_avg(hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), **common)
     return bf.fed_avg(net(settings, settings["size"], seed), **common)

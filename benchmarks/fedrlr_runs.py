@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -38,8 +39,8 @@ from bayesfed.models import fixed_rank, layer_matrices
 Settings = Mapping[str, Any]
 # The paper's Table II: 75.00 rounds of digital FedAvg, one model of 268,800 weights and 522 biases a round.
 DENSE, REFERENCE = 269_322, 2.02e7
-# Training rows and test rows of the paper; searches scored the first 2,000 of the last training rows that are given up here.
-TRAIN, TEST = slice(0, 50_000), slice(50_000, 60_000)
+# Rows that are trained on and scored: the paper's, and a search's, which takes neither from the test rows.
+ROWS = {"test": (slice(0, 50_000), slice(50_000, 60_000)), "search": (slice(0, 40_000), slice(40_000, 42_000))}
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
         short, whole = len(found["rounds"]) < rounds, len(found["rounds"]) == rounds
         return Finished(name, seed, settings, found["rounds"][:rounds], found["failure"] if short else "", found.get("own") if whole else None)
     print(f"seed {seed}, {name}", flush=True)
-    data = train[TRAIN]
+    data, scored = (train[chosen] for chosen in ROWS["search" if settings.get("search") else "test"])
     key, clients = bf.Key(seed, "partition"), settings["clients"]
     parts = bf.dirichlet(data.targets, clients, settings["alpha"], key) if settings["alpha"] else bf.iid(len(data), clients, key)
     algorithm, rows, failure, start = recipe(settings, seed), list[list[float]](), "", time.perf_counter()
@@ -110,10 +111,10 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
         infos = report.clients.values()
         rows.append([uses, report.metrics["accuracy"], sum(info["loss"] for info in infos) / max(1, len(infos))])
         if not settings.get("reset", True) and len(rows) == rounds:
-            own.extend(score(algorithm.predictor(memory), train[TEST]) for memory in report.snapshot.memories.values())
+            own.extend(score(algorithm.predictor(memory), scored) for memory in report.snapshot.memories.values())
 
     try:
-        bf.run(algorithm, bf.federate(data, parts), rounds=rounds, test=train[TEST], seed=seed, callbacks=[note])
+        bf.run(algorithm, bf.federate(data, parts), rounds=rounds, test=scored, seed=seed, callbacks=[note])
     except BayesfedError as problem:
         # Divergence is a finding here; anything else is a fault of this program.
         if not any(word in str(problem) for word in ("finite", "norm", "NaN")):
@@ -149,6 +150,7 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
         # A constant mu: the share eta mu / K shrinks with eta. The paper's mu = c_1 / eta: it stays.
         consensus = (lambda round: pull * schedule(round)) if settings["constant_mu"] else pull
         own = {"learning_rate": settings["learning_rate"], "consensus": consensus, "reset": settings["reset"], "transmission": transmission(settings)}
+        own["clip"] = settings.get("clip", math.inf)
         return fed_rlr(model(settings, seed), None, **own, **common)
     common["optimiser"] = bf.Sgd(settings["learning_rate"])
     if settings["recipe"] == "fed_mid":
