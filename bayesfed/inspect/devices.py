@@ -1,0 +1,94 @@
+"""Pictures of what rounds cost devices: stacked bars of computing and up-link, in seconds and joules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.costs import RoundCost
+from bayesfed.inspect.maps import _figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COMPUTING, _UPLINK = "#3b6ea5", "#e39b3f"
+
+
+def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axes, Axes]:
+    """Draw latency above and energy below, a group of bars a device and a bar a channel state: AnycostFL's Fig. 1.
+
+    Parameters
+    ----------
+    costs
+        By device, then by channel state; the same states for all devices.
+
+    Raises
+    ------
+    ArgumentError
+        If there are none, or devices have unlike states.
+    """
+    states = list(next(iter(costs.values()), {}))
+    if not states or any(list(found) != states for found in costs.values()):
+        actual = {device: list(found) for device, found in costs.items()}
+        hint = "{'Nano': {'good': ...}}"
+        raise ArgumentError(complain("plot_device_costs", expected="the same channel states of each device", actual=actual, hint=hint))
+    above, below = _figure(2.4 + 0.55 * len(costs) * (len(states) + 1), 5.2).subplots(2, 1, sharex=True)
+    for axes, unit, label in ((above, "s", "latency of a round [s]"), (below, "j", "energy of a round [J]")):
+        places = [group * (len(states) + 1) + bar for group in range(len(costs)) for bar in range(len(states))]
+        _stack(axes, places, [found[state] for found in costs.values() for state in states], unit)
+        axes.set_ylabel(label)
+    below.set_xticks(places, states * len(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    for group, device in enumerate(costs):
+        middle = group * (len(states) + 1) + (len(states) - 1) / 2
+        above.annotate(device, (middle, 1), xycoords=("data", "axes fraction"), xytext=(0, 4), textcoords="offset points", ha="center")
+    below.set_xlabel("channel")
+    above.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    return above, below
+
+
+def plot_client_costs(
+    costs: Mapping[str, RoundCost], *, latency_s: float | None = None, energy_j: Mapping[str, float] | None = None
+) -> tuple[Axes, Axes]:
+    """Draw each client's latency and energy of a round, with the deadline as a line and energy budgets as marks.
+
+    Parameters
+    ----------
+    costs
+        By client; those that sat out are left out.
+    latency_s
+        Of the deadline.
+    energy_j
+        Budgets by client.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no clients.
+    """
+    if not costs:
+        raise ArgumentError(complain("plot_client_costs", expected="at least one client", actual="none", hint="{name: plan.cost}"))
+    above, below = _figure(max(4.0, 1.8 + 0.3 * len(costs)), 5.2).subplots(2, 1, sharex=True)
+    places = [float(number) for number in range(len(costs))]
+    for axes, unit, label in ((above, "s", "latency [s]"), (below, "j", "energy [J]")):
+        _stack(axes, places, list(costs.values()), unit)
+        axes.set_ylabel(label)
+    if latency_s is not None:
+        above.axhline(latency_s, color="0.2", linestyle="--", linewidth=1, label=f"deadline {latency_s:g} s")
+    if energy_j:
+        kept = [(place, energy_j[name]) for place, name in zip(places, costs, strict=True) if name in energy_j]
+        below.plot([place for place, _ in kept], [budget for _, budget in kept], "_", color="0.2", markersize=9, label="budget")
+    below.set_xticks(places, list(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    # Bars may fill the panels, so the legends stand beside them.
+    for axes in (above, below):
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    return above, below
+
+
+def _stack(axes: Axes, places: list[float] | list[int], costs: list[RoundCost], unit: str) -> None:
+    computing = [float(getattr(cost, f"compute_{unit}")) for cost in costs]
+    uplink = [float(getattr(cost, f"uplink_{unit}")) for cost in costs]
+    axes.bar(places, computing, color=_COMPUTING, width=0.8, label="computing")
+    axes.bar(places, uplink, bottom=computing, color=_UPLINK, width=0.8, label="up-link")
+    axes.grid(alpha=0.3, axis="y")
+    axes.set_axisbelow(True)
