@@ -14,11 +14,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bayesfed.algorithms import anycost_fl as anycost_fl
+    from bayesfed.algorithms import batch_statistics as batch_statistics
     from bayesfed.algorithms import conjugate as conjugate
     from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
     from bayesfed.algorithms import dssm as dssm
     from bayesfed.algorithms import fed_avg as fed_avg
     from bayesfed.algorithms import fed_hm as fed_hm
+    from bayesfed.algorithms import fed_hq as fed_hq
     from bayesfed.algorithms import fed_l1 as fed_l1
     from bayesfed.algorithms import fed_mid as fed_mid
     from bayesfed.algorithms import fed_paq as fed_paq
@@ -27,14 +30,19 @@ if TYPE_CHECKING:
     from bayesfed.algorithms import fed_rlr as fed_rlr
     from bayesfed.algorithms import federated_svi as federated_svi
     from bayesfed.algorithms import hetero_fl as hetero_fl
+    from bayesfed.algorithms import public_settings as public_settings
     from bayesfed.algorithms import qsgd as qsgd
     from bayesfed.algorithms import split_mix as split_mix
     from bayesfed.algorithms import stc as stc
     from bayesfed.algorithms import uveqfed as uveqfed
+    from bayesfed.compress import Budgeted as Budgeted
     from bayesfed.compress import Cast as Cast
     from bayesfed.compress import Coded as Coded
     from bayesfed.compress import ErrorFeedback as ErrorFeedback
+    from bayesfed.compress import Flexible as Flexible
+    from bayesfed.compress import FlexibleMap as FlexibleMap
     from bayesfed.compress import PosteriorGrid as PosteriorGrid
+    from bayesfed.compress import fit_flexible as fit_flexible
     from bayesfed.data import Dataset as Dataset
     from bayesfed.data import cifar10 as cifar10
     from bayesfed.data import cifar100 as cifar100
@@ -46,11 +54,15 @@ if TYPE_CHECKING:
     from bayesfed.federated import Adam as Adam
     from bayesfed.federated import ChannelInversion as ChannelInversion
     from bayesfed.federated import Compressed as Compressed
+    from bayesfed.federated import Device as Device
     from bayesfed.federated import Factors as Factors
     from bayesfed.federated import Gbma as Gbma
+    from bayesfed.federated import Infeasible as Infeasible
     from bayesfed.federated import InProcess as InProcess
     from bayesfed.federated import NaturalGradient as NaturalGradient
     from bayesfed.federated import OverTheAir as OverTheAir
+    from bayesfed.federated import Plan as Plan
+    from bayesfed.federated import Planner as Planner
     from bayesfed.federated import Points as Points
     from bayesfed.federated import Sgd as Sgd
     from bayesfed.federated import Tangents as Tangents
@@ -59,8 +71,12 @@ if TYPE_CHECKING:
     from bayesfed.federated import decaying as decaying
     from bayesfed.federated import dynamic as dynamic
     from bayesfed.federated import fixed as fixed
+    from bayesfed.federated import fleet as fleet
     from bayesfed.federated import fraction as fraction
     from bayesfed.federated import in_turn as in_turn
+    from bayesfed.federated import on_devices as on_devices
+    from bayesfed.federated import plan as plan
+    from bayesfed.federated import planned_size as planned_size
     from bayesfed.inference import Exchange as Exchange
     from bayesfed.inference import FactorGraph as FactorGraph
     from bayesfed.inference import calibrate as calibrate
@@ -87,6 +103,7 @@ if TYPE_CHECKING:
     from bayesfed.models import SpikeAndSlab as SpikeAndSlab
     from bayesfed.models import alexnet as alexnet
     from bayesfed.models import bayesian as bayesian
+    from bayesfed.models import channel_graph as channel_graph
     from bayesfed.models import cnn as cnn
     from bayesfed.models import compact as compact
     from bayesfed.models import declare as declare
@@ -95,6 +112,8 @@ if TYPE_CHECKING:
     from bayesfed.models import mobilenet as mobilenet
     from bayesfed.models import resnet18 as resnet18
     from bayesfed.models import resnet34 as resnet34
+    from bayesfed.models import shrunk as shrunk
+    from bayesfed.models import sort_channels as sort_channels
     from bayesfed.models import whole_first as whole_first
     from bayesfed.models.fixed_rank import fixed_rank as fixed_rank
     from bayesfed.running import Result as Result
@@ -105,10 +124,13 @@ __version__ = "0.1.0"
 # Imported at first use, so that `import bayesfed` costs nothing that is not needed.
 _HOME = {
     "bayesfed.algorithms": [
+        "anycost_fl",
+        "batch_statistics",
         "conjugate",
         "d_turbo_vbi",
         "dssm",
         "fed_avg",
+        "fed_hq",
         "fed_l1",
         "fed_mid",
         "fed_paq",
@@ -119,13 +141,22 @@ _HOME = {
         "split_mix",
         "fed_rlr",
         "federated_svi",
+        "public_settings",
         "qsgd",
         "stc",
         "uveqfed",
     ],
-    "bayesfed.compress": ["Cast", "Coded", "ErrorFeedback", "PosteriorGrid"],
+    "bayesfed.compress": ["Budgeted", "Cast", "Coded", "ErrorFeedback", "Flexible", "FlexibleMap", "PosteriorGrid", "fit_flexible"],
     "bayesfed.data": ["Dataset", "cifar10", "cifar100", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
     "bayesfed.federated": [
+        "Device",
+        "Infeasible",
+        "Plan",
+        "Planner",
+        "fleet",
+        "on_devices",
+        "plan",
+        "planned_size",
         "Adam",
         "ChannelInversion",
         "Compressed",
@@ -164,6 +195,7 @@ _HOME = {
         "Horseshoe",
         "Gaussian",
         "alexnet",
+        "channel_graph",
         "cnn",
         "compact",
         "declare",
@@ -172,6 +204,8 @@ _HOME = {
         "mobilenet",
         "resnet18",
         "resnet34",
+        "shrunk",
+        "sort_channels",
         "whole_first",
     ],
     "bayesfed.models.fixed_rank": ["fixed_rank"],

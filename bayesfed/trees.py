@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import cast
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +25,33 @@ def parameters(module: nn.Module) -> Tree:
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
-@contextmanager
-def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> Iterator[None]:
+def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
     """Let `module` use the tree's tensors as its parameters inside the block: a functional call held open for many calls.
 
     Tied parameters stay tied. The module's own are back when the block ends.
     """
-    names = {id(value): name for name, value in module.named_parameters()}
+    return _placed(module, tree, "parameters")
+
+
+def placed_buffers(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    """Let `module` use the tree's tensors as its buffers inside the block: what a forward pass counts in place, it counts in them.
+
+    Shared buffers stay shared. The module's own are back when the block ends, as they were.
+    """
+    return _placed(module, tree, "buffers")
+
+
+@contextmanager
+def _placed(module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parameters", "buffers"]) -> Iterator[None]:
+    named = getattr(module, f"named_{kind}")
+    names = {id(value): name for name, value in named()}
     slots = [
-        (module.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2], value)
-        for name, value in module.named_parameters(remove_duplicate=False)
+        (getattr(module.get_submodule(name.rpartition(".")[0]), f"_{kind}"), name.rpartition(".")[2], value)
+        for name, value in named(remove_duplicate=False)
     ]
     try:
         for slot, leaf, value in slots:
-            slot[leaf] = cast(nn.Parameter, tree[names[id(value)]])
+            slot[leaf] = tree[names[id(value)]]
         yield
     finally:
         for slot, leaf, value in slots:

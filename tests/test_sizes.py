@@ -64,10 +64,11 @@ def test_capacities():
             wrong()
 
 
-def test_one_size_is_fed_avg_bit_for_bit(clients):
+@pytest.mark.parametrize("masked", [False, True])
+def test_one_size_is_fed_avg(clients, masked):
     net = bf.mlp([64, 16, 10], bf.Key(0, "net"))
-    plain = bf.run(bf.fed_avg(net, steps=3), clients, rounds=2, progress=False)
-    sliced = bf.run(hetero_fl([net], fixed(sorted(clients), 1), steps=3, masked=False), clients, rounds=2, progress=False)
+    plain = bf.run(bf.fed_avg(net, steps=3, masked=masked), clients, rounds=2, progress=False)
+    sliced = bf.run(hetero_fl([net], fixed(sorted(clients), 1), steps=3, masked=masked), clients, rounds=2, progress=False)
     assert all(torch.allclose(sliced.snapshot.state[name], leaf, atol=1e-6) for name, leaf in plain.snapshot.state.items())
 
 

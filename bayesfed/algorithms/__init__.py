@@ -1,7 +1,9 @@
 """Published systems as recipes: each a function that returns an `Algorithm`."""
 
+from bayesfed.algorithms.anycost_fl import anycost_fl, public_settings
 from bayesfed.algorithms.baselines.dssm import dssm
 from bayesfed.algorithms.baselines.fed_avg import fed_avg
+from bayesfed.algorithms.baselines.fed_hq import fed_hq
 from bayesfed.algorithms.baselines.fed_l1 import fed_l1
 from bayesfed.algorithms.baselines.fed_mid import fed_mid
 from bayesfed.algorithms.baselines.fed_paq import fed_paq
@@ -12,6 +14,7 @@ from bayesfed.algorithms.baselines.qsgd import qsgd
 from bayesfed.algorithms.baselines.split_mix import split_mix
 from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
+from bayesfed.algorithms.batch_statistics import batch_statistics
 from bayesfed.algorithms.conjugate import conjugate
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
 from bayesfed.algorithms.fed_hm import fed_hm
@@ -19,11 +22,14 @@ from bayesfed.algorithms.fed_rlr import fed_rlr
 from bayesfed.algorithms.federated_svi import federated_svi
 
 __all__ = [
+    "anycost_fl",
+    "batch_statistics",
     "conjugate",
     "d_turbo_vbi",
     "dssm",
     "fed_avg",
     "fed_hm",
+    "fed_hq",
     "fed_l1",
     "fed_mid",
     "fed_paq",
@@ -32,6 +38,7 @@ __all__ = [
     "fed_rlr",
     "federated_svi",
     "hetero_fl",
+    "public_settings",
     "qsgd",
     "split_mix",
     "stc",

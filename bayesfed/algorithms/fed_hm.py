@@ -23,6 +23,7 @@ from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.buffers import Buffers, buffered, predicting, travelling
 from bayesfed.federated.factored import Factored, Refactor
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
@@ -35,7 +36,7 @@ from bayesfed.models.factored_layers import Split
 from bayesfed.models.factored_trees import unrollings
 from bayesfed.models.hybrid import Convention, Whole, hybrid, hybrid_ranks
 from bayesfed.models.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, parameters, running_statistics, shapes
+from bayesfed.trees import Tree, shapes
 
 
 def fed_hm(
@@ -58,6 +59,7 @@ def fed_hm(
     warm: bool = True,
     codec: Codec | None = None,
     link: Link | None = None,
+    buffers: Buffers = "static",
 ) -> Algorithm:
     """Train one network on devices of unlike strength: each gets it factored at its own share of the rank.
 
@@ -83,25 +85,26 @@ def fed_hm(
         Leave out of the loss the classes a client has no rows of, as the paper does for all methods; targets must be classes.
     warm
         Factorise by subspace iteration from last round's vectors; False: by an exact SVD a layer and round.
+    buffers
+        What becomes of running statistics, as in `fed_avg`. The paper's networks are static, and `batch_statistics` queries every size.
 
     Raises
     ------
     ArgumentError
         If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored, `decay` or `temperature` is out of range, or the
-        network has running statistics.
+        network has running statistics and `buffers` is "static".
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
         raise ArgumentError(complain("fed_hm, ratios", expected="falling shares of the rank", actual=list(ratios), hint="[1, 1 / 2, 1 / 4, 1 / 8]"))
     if not (decay >= 0 and temperature > 0):
         raise ArgumentError(complain("fed_hm", expected="decay >= 0 and temperature > 0", actual=(decay, temperature), hint="1e-4, math.inf"))
-    if running := running_statistics(net):
-        raise ArgumentError(complain("fed_hm", expected="a network without running statistics", actual=running, hint='norm="group" or "static"'))
+    initial = travelling(net, buffers, where="fed_hm")
     ranks = tuple(hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split) for ratio in ratios)
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
     scored = likelihood or Categorical()
     codec, server = codec or Cast(32), Refactor(layers, tuple(share for share in ranks if share), warm)
-    views = [Factored(layers, share, shapes(parameters(made))) for share, made in zip(ranks, nets, strict=True)]
+    views = [Factored(layers, share, shapes(travelling(made, buffers, where="fed_hm"))) for share, made in zip(ranks, nets, strict=True)]
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         size = capacity(profile, round, key)
@@ -111,17 +114,18 @@ def fed_hm(
     def local(made: nn.Module) -> Local:
         objective = partial(_objective, made, decay)
         descent = Descent(objective(scored), optimiser or Sgd(), steps, batch_size, "value", draws_globally(made))
-        return LocalClasses(descent, objective, scored) if masked else descent
+        return buffered(LocalClasses(descent, objective, scored) if masked else descent, made, buffers)
 
     def model(size: int, state: Tree) -> Model:
-        return Model(nets[size], views[size].restrict(state))
+        return Model(served[size], views[size].restrict(state))
 
     def largest(state: Tree) -> Model:
-        return Model(net, Factored(layers, {}, {}).restrict(state))
+        return Model(whole_net, Factored(layers, {}, {}).restrict(state))
 
+    whole_net, *served = (predicting(made, buffers) for made in (net, *nets))
     phase = Phase("train", assign, Sized(tuple(local(made) for made in nets)), server, link or Digital())
     sizes = {f"{ratio:g}": partial(model, size) for size, ratio in enumerate(ratios)}
-    return Algorithm("fed_hm", server.start(parameters(net)), (phase,), largest, sizes=sizes)
+    return Algorithm("fed_hm", server.start(initial), (phase,), largest, sizes=sizes)
 
 
 def _objective(net: nn.Module, decay: float, likelihood: Likelihood) -> Decayed:

@@ -2,14 +2,22 @@
 
 from bayesfed.federated.adaptation import Adapt
 from bayesfed.federated.air import OverTheAir
+from bayesfed.federated.buffers import Buffered, Buffers
 from bayesfed.federated.callbacks import Callback, accuracy, early_stop, elbo, evaluate, evidence, keep, progress, score
+from bayesfed.federated.cells import Cell
 from bayesfed.federated.checkpoint import checkpoint, load, save
 from bayesfed.federated.client import Reply, Task, answer
+from bayesfed.federated.costs import Load, RoundCost, device_rate, round_cost, work_cycles
+from bayesfed.federated.devices import Device
+from bayesfed.federated.divergence import aggregation_weight, aggregation_weights, divergence_bound
 from bayesfed.federated.engine import Record, RoundReport, Snapshot, rounds
+from bayesfed.federated.fleets import fleet, jetsons, uniform_range
 from bayesfed.federated.holding import Holding
-from bayesfed.federated.ledger import Row, bits
+from bayesfed.federated.ledger import Row, bits, channel_uses, energy_j, latency_s, macs
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Descent, NaturalGradient, Optimiser, Sgd, constant, cosine, inverse
+from bayesfed.federated.moments import BatchMoments, PooledStatistics
+from bayesfed.federated.planning import Infeasible, Plan, plan
 from bayesfed.federated.pools import ClientPool, InProcess
 from bayesfed.federated.power import ChannelInversion, Gbma
 from bayesfed.federated.protocols import (
@@ -25,18 +33,20 @@ from bayesfed.federated.protocols import (
     Predictor,
     Profile,
     Server,
+    Skip,
     View,
 )
 from bayesfed.federated.riemannian import Retract, RiemannianSgd
 from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction, in_turn
 from bayesfed.federated.sensing import Compressed
-from bayesfed.federated.servers import Add, Average
+from bayesfed.federated.servers import Add, Average, Sorted
 from bayesfed.federated.sizes import Capacity, Sized, by_device, dynamic, fixed
 from bayesfed.federated.ternary_step import TernaryStep
 from bayesfed.federated.transmissions import Factors, Points, Tangents
 from bayesfed.federated.turbo_step import TurboStep, ramp
 from bayesfed.federated.update import Keep, Kind, Reducer, Sum, Update
-from bayesfed.federated.views import Active, Whole
+from bayesfed.federated.views import Active, Kept, Slice, Whole
+from bayesfed.federated.workloads import Planned, Planner, on_devices, planned_size
 
 __all__ = [
     "Active",
@@ -47,28 +57,40 @@ __all__ = [
     "Arrival",
     "Assignment",
     "Average",
+    "BatchMoments",
+    "Buffered",
+    "Buffers",
     "Callback",
     "Capacity",
+    "Cell",
     "ChannelInversion",
     "ClientPool",
     "Compressed",
     "Descent",
+    "Device",
     "Digital",
     "Factors",
     "Fit",
     "Gbma",
     "Holding",
     "InProcess",
+    "Infeasible",
     "Keep",
+    "Kept",
     "Kind",
     "Link",
+    "Load",
     "Local",
     "Model",
     "NaturalGradient",
     "Optimiser",
     "OverTheAir",
     "Phase",
+    "Plan",
+    "Planned",
+    "Planner",
     "Points",
+    "PooledStatistics",
     "Posterior",
     "Predictor",
     "Profile",
@@ -77,13 +99,17 @@ __all__ = [
     "Reply",
     "Retract",
     "RiemannianSgd",
+    "RoundCost",
     "RoundReport",
     "Row",
     "Sampler",
     "Server",
     "Sgd",
     "Sized",
+    "Skip",
+    "Slice",
     "Snapshot",
+    "Sorted",
     "Sum",
     "Tangents",
     "Task",
@@ -93,28 +119,44 @@ __all__ = [
     "View",
     "Whole",
     "accuracy",
+    "aggregation_weight",
+    "aggregation_weights",
     "answer",
     "bits",
     "by_device",
+    "channel_uses",
     "checkpoint",
     "constant",
     "cosine",
     "decaying",
+    "device_rate",
+    "divergence_bound",
     "dynamic",
     "early_stop",
     "elbo",
+    "energy_j",
     "evaluate",
     "everyone",
     "evidence",
     "fixed",
+    "fleet",
     "fraction",
     "in_turn",
     "inverse",
+    "jetsons",
     "keep",
+    "latency_s",
     "load",
+    "macs",
+    "on_devices",
+    "plan",
+    "planned_size",
     "progress",
     "ramp",
+    "round_cost",
     "rounds",
     "save",
     "score",
+    "uniform_range",
+    "work_cycles",
 ]

@@ -46,6 +46,34 @@ class RoundCost:
         return self.compute_j + self.uplink_j
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a client is asked to spend in a round, and on what.
+
+    Parameters
+    ----------
+    gain
+        Power gain of its channel in this round.
+    cycles, macs
+        Of its training.
+    frequency_hz
+        That it computes at.
+    learning_gain
+        ``alpha^4 beta`` of the plan.
+    """
+
+    device: Device
+    gain: float
+    cycles: float
+    macs: float
+    frequency_hz: float
+    learning_gain: float = 1.0
+
+    def cost(self, bits: float) -> RoundCost:
+        """Return what the round costs if that many bits are sent."""
+        return round_cost(self.device, self.gain, cycles=self.cycles, bits=bits, frequency_hz=self.frequency_hz)
+
+
 def work_cycles(macs: float, samples: int, *, macs_per_cycle: float, epochs: float = 1.0, passes: float = 3.0) -> float:
     """Return the cycles of a round's training, ``tau |D_i| W``.
 

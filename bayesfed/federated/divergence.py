@@ -35,13 +35,13 @@ def divergence_bound(alpha: float, beta: float) -> float:
     return _root("divergence_bound", alpha, beta) ** 2
 
 
-def aggregation_weight(alpha: float, beta: float, *, least: float = 1e-3) -> float:
+def aggregation_weight(alpha: float, beta: float, *, least: float = 2**-10) -> float:
     """Return a client's weight in the sum ``1 / (1 - alpha (2 - alpha) sqrt(beta))^2`` (13), which needs to know nobody else.
 
     The sum is divided by the sum of weights, so these need not add to 1. An exact client (alpha = beta = 1) has no finite weight by (13); the
-    root is kept at `least`, so no weight exceeds ``1 / least^2``: a million, and exact clients leave the others a millionth of the say and less. With
-    beta at most 1/15 weights lie between 1 and 1.82 and the cap is never met. (13) leaves out how many rows a client has, though (1) weighs by them;
-    multiply if that is meant.
+    root is kept at `least`, so no weight exceeds ``1 / least^2``: about a million, and exact clients leave the others a millionth of the say. The
+    default is a power of two, so that exact clients alone are averaged as with weights of 1, bit for bit. With beta at most 1/15 weights lie
+    between 1 and 1.82 and the cap is never met. (13) leaves out how many rows a client has, though (1) weighs by them; multiply if that is meant.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def aggregation_weight(alpha: float, beta: float, *, least: float = 1e-3) -> flo
         If alpha or beta is not in (0, 1], or `least` is not in (0, 1).
     """
     if not 0 < least < 1:
-        raise ArgumentError(complain("aggregation_weight.least", expected="a number in (0, 1)", actual=least, hint="1e-3"))
+        raise ArgumentError(complain("aggregation_weight.least", expected="a number in (0, 1)", actual=least, hint="2**-10"))
     return 1 / max(_root("aggregation_weight", alpha, beta), least) ** 2
 
 

@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError, ClientError, complain
 from bayesfed.federated.client import Reply, Task
 from bayesfed.federated.ledger import Row
 from bayesfed.federated.pools import ClientPool
-from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Cost, Info, Local, Phase, Predictor, Profile
+from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Cost, Info, Local, Phase, Predictor, Profile, Skip
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -106,7 +106,7 @@ def rounds(
         Number of the round to stop before; a resumed run counts the rounds already made.
     on_client_error
         "raise" stops at the first client that fails or is refused, naming it with round and stage;
-        "drop" goes on without it and the report says why, also through a round of an analog link in which nobody was heard.
+        "drop" goes on without it and the report says why, also through a round in which nobody was heard in time or could take part.
 
     Raises
     ------
@@ -172,10 +172,14 @@ class _Exchange:
         self._replies: dict[str, tuple[Task, Reply]] = {}
         self._published: dict[int | None, Tree] = {}
 
-    def ask(self, profile: Profile, version: int | None) -> Task:
-        """Plan one client's turn and encode the message to it."""
+    def ask(self, profile: Profile, version: int | None) -> Task | None:
+        """Plan one client's turn and encode the message to it; None for one that is left out."""
         key = Key(self.seed, self.phase.name, self.round, profile.name)
         assignment = self.phase.assign(self.state, self.round, profile, key.child("assign"))
+        if isinstance(assignment, Skip):
+            self.rows.append(Row(profile.name, self.round, self.phase.name, "down", Cost(), accepted=False, reason=f"assign: {assignment.reason}"))
+            self._silent = True
+            return None
         self._assignments[profile.name] = assignment
         if version not in self._published:
             self._published[version] = self.phase.server.publish(self.state, self.round, version)
@@ -188,7 +192,7 @@ class _Exchange:
     def run(self, pool: ClientPool, locals: Mapping[str, Local], asked: Iterable[tuple[Profile, int | None]]) -> tuple[Tree, Info]:
         """Have the pool answer, add what is sound, and take the server step."""
         reducer = self.phase.reducer()
-        tasks = (self.ask(profile, version) for profile, version in asked)
+        tasks = (task for profile, version in asked if (task := self.ask(profile, version)))
         for arrival in self.phase.link.collect(self._arrivals(pool, locals, tasks), reducer, Key(self.seed, self.phase.name, self.round, "link")):
             task, reply = self._replies.pop(arrival.client)
             error = ClientError(task.client, self.round, "collect", arrival.refusal) if arrival.refusal else None

@@ -14,6 +14,7 @@ from bayesfed.federated.protocols import Fit, Local, Scalar
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.federated.views import Whole, number_of
 from bayesfed.keys import Key
+from bayesfed.models.modes import evaluating
 from bayesfed.trees import Shapes, Tree, to
 
 
@@ -89,13 +90,13 @@ class EachNet:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A `Predictor`: the mean of the outputs of the first networks of a joined tree."""
+    """A `Predictor`: the mean of the outputs of the first networks of a joined tree, in evaluation mode."""
 
     net: nn.Module
     parameters: Tree
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return mean outputs, without gradients."""
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.net):
             outputs: Sequence[Tensor] = [functional_call(self.net, to(tree, inputs.device), (inputs,)) for tree in parted(self.parameters).values()]
             return torch.stack(list(outputs)).mean(0)

@@ -5,6 +5,7 @@ Bits are ``8 * len(bytes)`` of the message that was really sent, headers include
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -40,6 +41,25 @@ def channel_uses(rows: Iterable[Row]) -> int:
         slot = (row.round, row.phase)
         shared[slot] = max(shared.get(slot, 0), row.cost.channel_uses)
     return sum(shared.values())
+
+
+def latency_s(rows: Iterable[Row], deadline_s: float = math.inf) -> float:
+    """Sum the seconds of rounds and phases under a `Load`: each as long as its slowest client, and never longer than a deadline."""
+    slowest: dict[tuple[int, str], float] = {}
+    for row in rows:
+        slot = (row.round, row.phase)
+        slowest[slot] = max(slowest.get(slot, 0.0), min(row.cost.latency_s, deadline_s))
+    return math.fsum(slowest.values())
+
+
+def energy_j(rows: Iterable[Row]) -> float:
+    """Sum the joules of clients under a `Load`; those of late ones count, for they were spent."""
+    return math.fsum(row.cost.energy_j for row in rows)
+
+
+def macs(rows: Iterable[Row]) -> float:
+    """Sum the multiply-accumulates of the training of clients under a `Load`."""
+    return math.fsum(row.cost.macs for row in rows)
 
 
 def bits(rows: Iterable[Row], direction: Direction | None = None) -> int:

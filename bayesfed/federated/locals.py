@@ -123,8 +123,8 @@ def inverse(scale: float) -> Schedule:
 class Descent:
     """Take `steps` gradient steps on minibatches.
 
-    Options read from the message: ``learning_rate`` (a factor, default 1) and ``scale`` (the likelihood scale: how
-    many rows each row stands for, N / N_t or 1; default 1).
+    Options read from the message: ``learning_rate`` (a factor, default 1), ``scale`` (the likelihood scale: how
+    many rows each row stands for, N / N_t or 1; default 1) and ``steps`` (in place of its own).
 
     Parameters
     ----------
@@ -178,19 +178,20 @@ class Descent:
             return Fit(self._payload(self.objective.finish(trained, fixed), message), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
         leaves = [leaf.requires_grad_() for leaf in trained.values()]
         optimiser = self.optimiser.build(leaves, self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)))
+        steps = max(1, int(options.get("steps", self.steps)))
         observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
         losses = []
         # Dropout and its like draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
-            for done, batch in enumerate(batches(data, self.batch_size, self.steps, key.child("batches").generator()), 1):
+            for done, batch in enumerate(batches(data, self.batch_size, steps, key.child("batches").generator()), 1):
                 optimiser.zero_grad()
                 loss, nll = self.objective.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
                 optimiser.step()
                 if after_step:
                     with torch.no_grad():
-                        after_step(trained, float(optimiser.param_groups[0]["lr"]), self.steps - done)
+                        after_step(trained, float(optimiser.param_groups[0]["lr"]), steps - done)
                 losses.append((loss.detach(), nll.detach()))
         total, nll_total = (float(torch.stack(values).mean()) for values in zip(*losses, strict=True))
         if not total - total == 0:

@@ -20,8 +20,10 @@ from torch.func import functional_call
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.costs import Load
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.keys import Key
+from bayesfed.models.modes import evaluating
 from bayesfed.trees import Tree, to
 
 Scalar = str | int | float | bool
@@ -32,14 +34,22 @@ CHANGE = ".change"
 
 @dataclass(frozen=True)
 class Model:
-    """A `Predictor`: a network at given parameters: call it on inputs ``(B, ...)``."""
+    """A `Predictor`: a network at given parameters, in evaluation mode: call it on inputs ``(B, ...)``.
+
+    Parameters
+    ----------
+    net
+        Never changed. Its mode is for training; where `parameters` lacks one of its parameters or buffers, its own is used.
+    parameters
+        Parameters by name, and buffers where a method has them: running statistics.
+    """
 
     net: nn.Module
     parameters: Tree
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the outputs, without gradients."""
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.net):
             output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
         return output
 
@@ -139,6 +149,8 @@ class Assignment:
         Codecs of the message to it and of its payload back.
     options
         Scalars that travel with the message: learning rate, likelihood scale, ...
+    load
+        What it is asked to spend, for links that count seconds and joules (`Cell`); stays with the server.
     """
 
     view: View
@@ -146,6 +158,14 @@ class Assignment:
     down: Codec = Cast(32)
     up: Codec = Cast(32)
     options: Mapping[str, Scalar] = field(default_factory=dict)
+    load: Load | None = None
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Leave a client out of a round before anything is sent; the report has the reason."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -160,12 +180,34 @@ class Cost:
         Sub-carriers of an analog link, shared by all clients of a round.
     mean_power_w, peak_power_w
         Of an analog link's symbols: their mean and the largest.
+    compute_s, uplink_s, compute_j, uplink_j
+        Of a client under a `Load`: its training and its sending.
+    macs
+        Multiply-accumulates of that training.
+    learning_gain
+        ``alpha^4 beta`` of what was planned (AnycostFL (19)).
     """
 
     bits: int = 0
     channel_uses: int = 0
     mean_power_w: float = 0.0
     peak_power_w: float = 0.0
+    compute_s: float = 0.0
+    uplink_s: float = 0.0
+    compute_j: float = 0.0
+    uplink_j: float = 0.0
+    macs: float = 0.0
+    learning_gain: float = 0.0
+
+    @property
+    def latency_s(self) -> float:
+        """Training, then sending."""
+        return self.compute_s + self.uplink_s
+
+    @property
+    def energy_j(self) -> float:
+        """Of both."""
+        return self.compute_j + self.uplink_j
 
 
 @dataclass
@@ -196,8 +238,8 @@ class Arrival:
 class Assign(Protocol):
     """Plan one client's round, from the state and its profile."""
 
-    def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        """Return the assignment."""
+    def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
+        """Return the assignment, or why there is none."""
         ...
 
 

@@ -1,4 +1,7 @@
-"""Servers: what the sum does to the state. `Average` of values and `Add` of changes; `TurboStep` and `TernaryStep` have files of their own."""
+"""Servers: what the sum does to the state. `Average` of values and `Add` of changes, after which channels may be `Sorted`.
+
+`TurboStep`, `TernaryStep` and others have files of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.protocols import Info
+from bayesfed.federated.protocols import Info, Server
 from bayesfed.federated.update import Kind, Reducer, Sum, Update
+from bayesfed.models.elastic.graph import ChannelGraph
+from bayesfed.models.elastic.sorting import sort_channels
 from bayesfed.trees import Tree, zip_map
 
 
@@ -55,3 +60,20 @@ class Add:
         """Add the mean change; a round of clients without data changes nothing."""
         total = summed(reducer, "delta")
         return (zip_map(torch.add, state, total.mean()) if total.weight else state), {}
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Another server's step, then hidden channels in descending order of their norms, so that leading ones matter most (AnycostFL, section III-B)."""
+
+    server: Server
+    graph: ChannelGraph
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish as the server does."""
+        return self.server.publish(state, round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Step, then sort."""
+        state, info = self.server.step(state, reducer, round)
+        return sort_channels(self.graph, state), info

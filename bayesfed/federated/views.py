@@ -1,4 +1,4 @@
-"""Views: `Whole` models, `Active` supports and leading `Slice`s."""
+"""Views: `Whole` models, `Active` supports, leading `Slice`s, and `Kept`, where zeros do not count."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.protocols import View
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.trees import Shapes, Tree, check
 
@@ -125,3 +126,27 @@ def number_of(weight: Weight) -> float:
 def _scaled(tree: Tree, weight: Weight) -> Tree:
     weight = number_of(weight)
     return {name: weight * leaf if leaf.is_floating_point() else weight * leaf.to(torch.get_default_dtype()) for name, leaf in tree.items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Another view, of whose entries a client has a say only in those that it sent: zeros of a sparse change do not count (AnycostFL (5)).
+
+    Parameters
+    ----------
+    view
+        One that covers entries itself, such as `Slice`.
+    """
+
+    view: View
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Restrict as the view does."""
+        return self.view.restrict(tree)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Lift as the view does; the weight of zeros is zero."""
+        update = self.view.lift(payload, weight, kind)
+        if not isinstance(update.weight, dict):
+            raise UpdateError(complain("Kept", expected="a view that covers entries itself", actual=type(self.view).__name__, hint="Slice"))
+        return Update(update.total, {name: covered * (update.total[name] != 0) for name, covered in update.weight.items()}, update.kind)

@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.models.likelihoods import Likelihood
+from bayesfed.models.norms import batch_norms
 from bayesfed.trees import Tree, placed
 
 
@@ -129,6 +130,9 @@ def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: D
     """Raise `DataError` unless the network takes the inputs and its output fits every target."""
     if not len(data):
         return
+    # Copied, since a forward pass may count in place. Batch norm in training takes no single row where channels are single values: two alike.
+    buffers = {name: value.clone() for name, value in net.named_buffers()}
+    row = data.inputs[:1].expand(1 + bool(batch_norms(net)), *data.inputs.shape[1:])
     with torch.no_grad():
-        row = functional_call(net, parameters, (data.inputs[:1],))
-    likelihood.check(row.expand(len(data), *row.shape[1:]), data.targets)
+        output = functional_call(net, {**buffers, **parameters}, (row,))[:1]
+    likelihood.check(output.expand(len(data), *output.shape[1:]), data.targets)

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from bayesfed.keys import Key, forked
 from bayesfed.models.belief import Belief, guide
 from bayesfed.models.declared import Declared
+from bayesfed.models.modes import evaluating
 from bayesfed.trees import Tree, to
 
 
@@ -37,9 +38,9 @@ class DeclaredPosterior:
         return values
 
     def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
-        """Return the network's outputs at one draw."""
+        """Return the network's outputs at one draw, in evaluation mode."""
         weights = {name: torch.where(site.active, draw[f"{name}.w"], 0.0).view(self.declared.sites[name].shape) for name, site in self.belief.items()}
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.declared.net):
             output: Tensor = functional_call(self.declared.net, to({**self.points, **weights}, inputs.device), (inputs,))
         return output
 

@@ -6,6 +6,11 @@ from bayesfed.models.clustered import ClusteredSupport
 from bayesfed.models.compaction.compact import compact
 from bayesfed.models.costs import Cost, communication_bytes, computation_macs, costs, total_cost
 from bayesfed.models.declared import Declared, Site, declare, weight_matrices
+from bayesfed.models.elastic.graph import ChannelGraph
+from bayesfed.models.elastic.shares import Share, shrunk_shares
+from bayesfed.models.elastic.shrinking import shrunk, shrunk_shapes, shrunk_widths
+from bayesfed.models.elastic.sorting import channel_order, permute_channels, sort_channels
+from bayesfed.models.elastic.tracing import channel_graph
 from bayesfed.models.factored_export import dense_or_thin
 from bayesfed.models.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
 from bayesfed.models.factored_spectra import Spectrum, spectra, spectrum
@@ -25,7 +30,7 @@ from bayesfed.models.hybrid import hybrid, hybrid_ranks, whole_first
 from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
 from bayesfed.models.nets import alexnet, cnn, mlp, mobilenet
-from bayesfed.models.norms import with_statistics
+from bayesfed.models.norms import untracked, with_statistics
 from bayesfed.models.precisions import BernoulliGamma, Gammas
 from bayesfed.models.prior import GaussianWeight, Prior
 from bayesfed.models.residual import resnet18, resnet34
@@ -38,6 +43,7 @@ __all__ = [
     "Belief",
     "BernoulliGamma",
     "Categorical",
+    "ChannelGraph",
     "ClusteredSupport",
     "Cost",
     "Declared",
@@ -64,6 +70,7 @@ __all__ = [
     "Normal",
     "Prior",
     "ProductGaussian",
+    "Share",
     "Site",
     "SiteBelief",
     "Spectrum",
@@ -75,6 +82,8 @@ __all__ = [
     "alexnet",
     "align",
     "bayesian",
+    "channel_graph",
+    "channel_order",
     "cnn",
     "communication_bytes",
     "compact",
@@ -94,15 +103,22 @@ __all__ = [
     "layer_matrices",
     "mlp",
     "mobilenet",
+    "permute_channels",
     "points",
     "probes",
     "resnet18",
     "resnet34",
+    "shrunk",
+    "shrunk_shapes",
+    "shrunk_shares",
+    "shrunk_widths",
+    "sort_channels",
     "spectra",
     "spectrum",
     "tangents",
     "total_cost",
     "unrollings",
+    "untracked",
     "vgg9",
     "weight_matrices",
     "whole_first",

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key, forked
+from bayesfed.models.modes import evaluating
 
 _aten = torch.ops.aten
 
@@ -163,7 +164,7 @@ def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
         for module in net.modules():
             stack.callback(module.register_forward_pre_hook(enter).remove)
             stack.callback(module.register_forward_hook(leave).remove)
-        stack.enter_context(_evaluating(net))
+        stack.enter_context(_unfused(net))
         stack.enter_context(forked(Key(0, "costs")))
         stack.enter_context(torch.no_grad())
         stack.enter_context(counter)
@@ -172,17 +173,15 @@ def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
 
 
 @contextmanager
-def _evaluating(net: nn.Module) -> Iterator[None]:
+def _unfused(net: nn.Module) -> Iterator[None]:
     # Fused attention layers are one operation that no counter sees into.
-    modes, fused = [(module, module.training) for module in net.modules()], torch.backends.mha.get_fastpath_enabled()
+    fused = torch.backends.mha.get_fastpath_enabled()
     try:
-        net.eval()
         torch.backends.mha.set_fastpath_enabled(False)
-        yield
+        with evaluating(net):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-        for module, mode in modes:
-            module.training = mode
 
 
 def _vector(matrix: tuple[int, ...], vector: tuple[int, ...], *rest: Any, **named: Any) -> int:

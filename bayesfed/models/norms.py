@@ -1,8 +1,9 @@
 """Norms of the reference networks by name, and the statistics that static batch norm does without.
 
 ``"batch"`` is batch norm with running statistics (Ioffe and Szegedy, 2015). ``"static"`` is the static batch norm of HeteroFL (Diao et al.,
-2021): the same without running statistics, so that it has no buffers and always normalises by the batch it is given; `with_statistics`
-queries them from data once training is over. ``"group"`` is group norm (Wu and He, 2018), which never looks at other examples.
+2021): the same without running statistics, so that it has no buffers and always normalises by the batch it is given; they are queried from
+data once training is over, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is group norm (Wu and He, 2018), which never
+looks at other examples.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
+from itertools import chain
 from typing import Literal, TypeVar, get_args
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from bayesfed.errors import ArgumentError, complain
 
 Norm = Literal["batch", "static", "group"]
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -48,8 +51,37 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
     return nn.BatchNorm2d(channels, track_running_stats=norm == "batch")
 
 
+def batch_norms(net: nn.Module) -> dict[str, BatchNorm]:
+    """Return the batch norms of a network by name, in order of registration; a shared one once."""
+    return {name: module for name, module in net.named_modules() if isinstance(module, BatchNorm)}
+
+
+def tracked(net: Net) -> Net:
+    """Return a copy whose static batch norms have running statistics: mean 0 and variance 1. Other modules are as they were."""
+    twin = copy.deepcopy(net)
+    for norm in batch_norms(twin).values():
+        if norm.running_mean is None:
+            like = next(chain(norm.parameters(), net.parameters()), torch.empty(0))
+            norm.running_mean, norm.running_var = like.new_zeros(norm.num_features), like.new_ones(norm.num_features)
+            norm.num_batches_tracked = torch.zeros((), dtype=torch.long, device=like.device)
+            norm.track_running_stats = True
+    return twin
+
+
+def untracked(net: Net) -> Net:
+    """Return a copy whose batch norms are static: without running statistics. Other modules are as they were."""
+    twin = copy.deepcopy(net)
+    for norm in batch_norms(twin).values():
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        norm.track_running_stats = False
+    return twin
+
+
 def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
-    """Query the statistics of static batch norm: return a copy, in evaluation mode, whose batch norms have running statistics.
+    """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode, whose batch norms have running statistics.
+
+    For inputs that are all here, when one pass must do; the estimate depends on how the rows are cut into batches. The recipe
+    `bayesfed.algorithms.batch_statistics` queries clients, takes a pass for every norm, and is exact for any clients and batches.
 
     One forward of each batch, in which every batch norm normalises by that batch and everything else is in evaluation mode. A channel's mean
     is the average over batches of the batch's mean; its variance is the average of the batch's unbiased variance, so it has no share
@@ -71,14 +103,10 @@ def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
     ----------
     HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics' update is torch's with ``momentum=None``.
     """
-    twin = copy.deepcopy(net).eval()
-    for norm in twin.modules():
-        if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-            like = next(norm.parameters(), torch.empty(0))
-            norm.running_mean, norm.running_var = like.new_zeros(norm.num_features), like.new_ones(norm.num_features)
-            norm.num_batches_tracked = torch.zeros((), dtype=torch.long, device=like.device)
-            norm.track_running_stats, norm.momentum = True, None
-            norm.train()
+    twin = tracked(untracked(net)).eval()
+    for norm in batch_norms(twin).values():
+        norm.momentum = None
+        norm.train()
     number = 0
     with torch.no_grad():
         for number, batch in enumerate(batches, start=1):  # noqa: B007

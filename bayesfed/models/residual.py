@@ -61,8 +61,8 @@ def resnet18(image: tuple[int, int, int], classes: int, key: Key, *, width: floa
     width
         Factor on every layer's channels, which are rounded to the nearest integer (`bayesfed.models.parts.slimmed`).
     norm
-        ``"batch"`` (with running statistics, which most recipes refuse), ``"static"`` (without) or ``"group"``, with 4, 8, 16 and 32 groups
-        at width 1: see `bayesfed.models.norms`.
+        ``"batch"`` (with running statistics, which most recipes refuse: see `bayesfed.federated.buffers`), ``"static"`` (without) or
+        ``"group"``, with 4, 8, 16 and 32 groups at width 1: see `bayesfed.models.norms`.
 
     Raises
     ------

@@ -7,6 +7,7 @@ import torch
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
+from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.lossless.symbols import STANDARD, Cheapest
@@ -67,6 +68,7 @@ def message_codecs(limit: int = MAX_BYTES) -> dict[str, Codec]:
         **{f"coded {name}": Coded(codec, limit=limit) for name, codec in LEAF_CODECS.items()},
         **{f"integers {name}": Coded(integers=code, limit=limit) for name, code in INTEGER_CODES.items()},
         **{f"masks {name}": Coded(masks=code, limit=limit) for name, code in MASK_CODES.items()},
+        "flexible": Flexible(0.5, 4, limit=limit),
         "posterior grid": PosteriorGrid(0.01, Coded(exceptions={"*sd": Float(32)}, limit=limit)),
         "feedback ternary": ErrorFeedback(Coded(Ternary(0.1), limit=limit)),
     }

@@ -6,20 +6,21 @@ Notation: K clients, n_k rows of client k, E local epochs -> `steps` local steps
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.buffers import Buffers, buffered, predicting, travelling
 from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Descent, Optimiser, Schedule, Sgd, constant, draws_globally
+from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile, Server
 from bayesfed.federated.servers import Add, Average
 from bayesfed.federated.views import Whole
 from bayesfed.inference.objectives import MaximumLikelihood, Objective
 from bayesfed.keys import Key
 from bayesfed.models.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, parameters, running_statistics, shapes
+from bayesfed.trees import Tree, shapes
 
 
 def fed_avg(
@@ -32,6 +33,8 @@ def fed_avg(
     schedule: Schedule = constant,
     codec: Codec | None = None,
     link: Link | None = None,
+    buffers: Buffers = "static",
+    masked: bool = False,
 ) -> Algorithm:
     """Train `net` by local SGD and weighted averages, starting from its own parameters.
 
@@ -47,9 +50,23 @@ def fed_avg(
         Of both directions; default 32-bit floats.
     link
         How models reach the server; default `Digital()`.
+    buffers
+        What becomes of running statistics (`bayesfed.federated.buffers`): "static" refuses networks that have any; "mean" averages them with
+        the parameters; "local" leaves each client its own, and the predictor normalises by the batch it is given: query it with `batch_statistics`.
+    masked
+        Leave out of the loss the classes a client has no rows of (HeteroFL's masked cross-entropy); targets must be classes.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has running statistics and `buffers` is "static", or there is no such policy.
     """
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    return average_of("fed_avg", net, objective, steps, batch_size, optimiser, schedule, codec, link=link)
+    scored, objective = likelihood or Categorical(), partial(MaximumLikelihood, net)
+
+    def local(descent: Descent) -> Local:
+        return LocalClasses(descent, objective, scored) if masked else descent
+
+    return average_of("fed_avg", net, objective(scored), steps, batch_size, optimiser, schedule, codec, link=link, local=local, buffers=buffers)
 
 
 def average_of(
@@ -66,17 +83,14 @@ def average_of(
     link: Link | None = None,
     local: Callable[[Descent], Local] | None = None,
     server: Server | None = None,
+    buffers: Buffers = "static",
 ) -> Algorithm:
     """Average whole models trained on any objective: what FedAvg, FedProx and the methods that compress the up-link share.
 
     Without `up`, models travel up by the `codec` of the down-link; with it, changes of the model do, by a codec of their own. `local` makes
     the clients' step of the descent, default that itself; `server` stands in for the average.
     """
-    if running := running_statistics(net):
-        raise ArgumentError(
-            complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
-        )
-    initial, codec = parameters(net), codec or Cast(32)
+    initial, codec = travelling(net, buffers, where=name), codec or Cast(32)
     view = Whole(shapes(initial))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
@@ -84,5 +98,6 @@ def average_of(
 
     descent = Descent(objective, optimiser or Sgd(), steps, batch_size, "delta" if up else "value", draws_globally(net))
     default: Server = Add() if up else Average()
-    train = Phase("train", assign, local(descent) if local else descent, server or default, link or Digital())
-    return Algorithm(name, initial, (train,), lambda state: Model(net, state))
+    step = buffered(local(descent) if local else descent, net, buffers)
+    train, served = Phase("train", assign, step, server or default, link or Digital()), predicting(net, buffers)
+    return Algorithm(name, initial, (train,), lambda state: Model(served, state))

@@ -6,7 +6,7 @@ paper                   here
 W_l^p, r                `nets`, one for each shrinkage ratio, largest first
 W_l^p - W_l^(p+1)       entries that fewer clients cover: `Slice`
 masked cross-entropy    `masked`: logits of classes a client has not are zero
-static batch norm       nets with ``norm="static"`` or "group"
+static batch norm       nets with ``norm="static"``; `batch_statistics`
 ======================  ==============================================
 
 V2 and V3 of FedHM's comparison leave out the largest sizes: ``hetero_fl(nets[1:], ...)``, ``hetero_fl(nets[2:], ...)``.
@@ -21,16 +21,17 @@ from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.buffers import Buffers, buffered, predicting, travelling
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile
-from bayesfed.federated.servers import Average
+from bayesfed.federated.servers import Add, Average
 from bayesfed.federated.sizes import Capacity, Sized
 from bayesfed.federated.views import Slice
 from bayesfed.inference.objectives import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.likelihoods import Categorical
-from bayesfed.trees import Tree, parameters, running_statistics, shapes
+from bayesfed.trees import Tree, parameters, shapes
 
 
 def hetero_fl(
@@ -43,7 +44,9 @@ def hetero_fl(
     schedule: Schedule = constant,
     masked: bool = True,
     codec: Codec | None = None,
+    up: Codec | None = None,
     link: Link | None = None,
+    buffers: Buffers = "static",
 ) -> Algorithm:
     """Let every client train as many of the channels as it can; average each weight over the clients that have it.
 
@@ -57,33 +60,39 @@ def hetero_fl(
         Local work of a round; default SGD at 0.05.
     masked
         Leave out of the loss the classes a client has no rows of.
+    codec
+        Of both directions; default 32-bit floats.
+    up
+        Of changes, which travel up in place of values where it is given.
+    buffers
+        What becomes of running statistics, as in `fed_avg`; under "mean" each channel's are averaged over the clients that have it, under "local"
+        a client whose size changes begins anew. The paper's networks are static, and `batch_statistics` queries every size.
 
     Raises
     ------
     ArgumentError
-        If there are no nets, one has running statistics, or one is not a slice of the first.
+        If there are no nets, one has running statistics and `buffers` is "static", or one is not a slice of the first.
     """
     if not nets:
         raise ArgumentError(complain("hetero_fl", expected="a network for each size", actual="none", hint="[resnet18(...), ...]"))
-    for net in nets:
-        if running := running_statistics(net):
-            raise ArgumentError(complain("hetero_fl", expected="networks without running statistics", actual=running, hint='norm="static"'))
-    initial, codec = parameters(nets[0]), codec or Cast(32)
-    views = [Slice(shapes(initial), shapes(parameters(net))) for net in nets]
+    parts, codec = [travelling(net, buffers, where="hetero_fl") for net in nets], codec or Cast(32)
+    initial = parts[0]
+    views = [Slice(shapes(initial), shapes(part)) for part in parts]
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         size = capacity(profile, round, key)
-        return Assignment(views[size], float(profile.samples), codec, codec, {"learning_rate": schedule(round), "size": size})
+        return Assignment(views[size], float(profile.samples), codec, up or codec, {"learning_rate": schedule(round), "size": size})
 
     def local(net: nn.Module) -> Local:
         objective = partial(MaximumLikelihood, net)
-        descent = Descent(objective(Categorical()), optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
-        return LocalClasses(descent, objective, Categorical()) if masked else descent
+        descent = Descent(objective(Categorical()), optimiser or Sgd(), steps, batch_size, "delta" if up else "value", draws_globally(net))
+        return buffered(LocalClasses(descent, objective, Categorical()) if masked else descent, net, buffers)
 
     def model(size: int, state: Tree) -> Model:
-        return Model(nets[size], views[size].restrict(state))
+        return Model(served[size], views[size].restrict(state))
 
-    phase = Phase("train", assign, Sized(tuple(local(net) for net in nets)), Average(), link or Digital())
+    served = [predicting(net, buffers) for net in nets]
+    phase = Phase("train", assign, Sized(tuple(local(net) for net in nets)), Add() if up else Average(), link or Digital())
     counts = [sum(leaf.numel() for leaf in parameters(net).values()) for net in nets]
     return Algorithm(
         "hetero_fl", initial, (phase,), partial(model, 0), sizes={f"{count:,}": partial(model, size) for size, count in enumerate(counts)}

@@ -51,6 +51,8 @@ from bayesfed.keys import Key
 
 __all__ = ["FedPaqQuantiser", "Probabilistic", "Qsgd"]
 
+MOST_LEVELS = 1 << 24
+
 
 @dataclass(frozen=True)
 class Probabilistic:
@@ -79,7 +81,7 @@ class Probabilistic:
     mask: MaskCode = CheapestMask()
 
     def __post_init__(self) -> None:
-        check_levels("Probabilistic", "levels", self.levels, 1 << 24)
+        check_levels("Probabilistic", "levels", self.levels, MOST_LEVELS)
 
     @property
     def unbiased(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.entries import (
+    Reals,
     Singles,
     as_matrix,
     check_share,
@@ -26,8 +28,10 @@ from bayesfed.compress.quantisers.entries import (
     write_positions,
 )
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.keys import Key
+
+Dense = Literal["row", "entry"]
 
 
 @dataclass(frozen=True)
@@ -98,35 +102,42 @@ class TopK:
 class KernelWise:
     """Keep the kernels of largest Euclidean norm, the others become zero. AnycostFL (2).
 
-    A kernel is ``[o, i]`` of a convolution's weight ``(out, in, ...)`` and a row of a matrix, the weights of one output.
-    Vectors and scalars (biases) are kept whole. One bit a kernel is coded, not one an entry.
+    A kernel is ``[o, i]`` of a convolution's weight ``(out, in, ...)``; of a matrix, see `dense`. Vectors and scalars (biases) are kept
+    whole. One bit a kernel is coded, not one an entry.
 
     Parameters
     ----------
     share
-        rho of section III-C, the share kept: exactly ``ceil(rho K)`` of K kernels, among equals the earlier ones.
+        rho of section III-C, the share kept: exactly ``ceil(rho K)`` of K kernels, among equals the earlier ones. None: every kernel
+        that is not all zeros, however many; nothing is lost but by `values`.
     values
         Codec of what is kept: a matrix with a kernel a row, or a leaf that is kept whole, as it is.
     mask
         Code of the kernels' positions.
+    dense
+        A matrix's kernels: "row", the weights of one output; or "entry", each ``[o, i]``, as of a convolution of 1 x 1.
 
     Raises
     ------
     ArgumentError
-        If `share` is not above 0 and at most 1.
+        If `share` is not above 0 and at most 1, or `dense` is neither.
     """
 
-    share: float = 0.1
+    share: float | None = 0.1
     values: LeafCodec = Float(32)
     mask: MaskCode = CheapestMask()
+    dense: Dense = "row"
 
     def __post_init__(self) -> None:
-        check_share("KernelWise", self.share)
+        if self.share is not None:
+            check_share("KernelWise", self.share)
+        if self.dense not in get_args(Dense):
+            raise ArgumentError(complain("KernelWise", expected="dense 'row' or 'entry'", actual=repr(self.dense), hint="KernelWise(0.1)"))
 
     @property
     def unbiased(self) -> bool:
         """True only where everything is kept and the inner codec is unbiased."""
-        return self.share == 1 and self.values.unbiased
+        return self.share in {1, None} and self.values.unbiased
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the kernels' positions, then what is kept."""
@@ -136,20 +147,21 @@ class KernelWise:
         kernels = self._kernels(leaf)
         if kernels.size:
             chosen = self._choose(kernels)
-            write_positions(chosen, _layout(tuple(leaf.shape)), self.mask, out)
+            write_positions(chosen, _layout(tuple(leaf.shape), self.dense), self.mask, out)
             self.values.write(torch.from_numpy(kernels[chosen]), key.child("values"), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back; refuse more or fewer kernels than the share says."""
+        """Take them back; refuse more or fewer kernels than a share says."""
         if len(shape) < 2:
             return self.values.read(source, shape, key.child("values"))
-        total = math.prod(_layout(shape))
+        total = math.prod(_layout(shape, self.dense))
         dense = np.zeros((total, math.prod(shape) // max(total, 1)), np.float32)
         if dense.size:
-            chosen, promised = read_positions(source, _layout(shape), self.mask), share_of(self.share, total)
-            if (found := int(chosen.sum())) != promised:
+            chosen = read_positions(source, _layout(shape, self.dense), self.mask)
+            found = int(chosen.sum())
+            if self.share is not None and found != (promised := share_of(self.share, total)):
                 raise WireError(complain("KernelWise", expected=f"{promised} kernels", actual=found, hint="the share it was encoded with"))
-            dense[chosen] = self.values.read(source, (promised, dense.shape[1]), key.child("values")).numpy()
+            dense[chosen] = self.values.read(source, (found, dense.shape[1]), key.child("values")).numpy()
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
@@ -169,13 +181,25 @@ class KernelWise:
         return energy(kernels[~chosen].reshape(-1)) + self.values.variance(torch.from_numpy(kernels[chosen]))
 
     def _kernels(self, leaf: Tensor) -> Singles:
-        total = math.prod(_layout(tuple(leaf.shape)))
-        return entries(leaf, "KernelWise").reshape(total, leaf.numel() // max(total, 1))
+        return as_kernels(leaf, self.dense, "KernelWise")
 
     def _choose(self, kernels: Singles) -> Mask:
-        wide = kernels.astype(np.float64)
-        return largest(np.einsum("ij,ij->i", wide, wide), share_of(self.share, len(kernels)))
+        norms = squared_norms(kernels)
+        return norms > 0 if self.share is None else largest(norms, share_of(self.share, len(kernels)))
 
 
-def _layout(shape: tuple[int, ...]) -> tuple[int, int]:
-    return (shape[0], shape[1]) if len(shape) > 2 else (1, shape[0])
+def as_kernels(leaf: Tensor, dense: Dense, where: str) -> Singles:
+    """Return a leaf with a kernel a row, in row order; each entry of a vector or a scalar is one. May share the leaf's memory."""
+    shape = tuple(leaf.shape)
+    total = math.prod(_layout(shape, dense)) if len(shape) > 1 else leaf.numel()
+    return entries(leaf, where).reshape(total, leaf.numel() // max(total, 1))
+
+
+def squared_norms(kernels: Singles) -> Reals:
+    """Return the squared Euclidean norm of each row, in float64: of float32 none overflows, and none that is not zero vanishes."""
+    wide = kernels.astype(np.float64)
+    return np.asarray(np.einsum("ij,ij->i", wide, wide), np.float64)
+
+
+def _layout(shape: tuple[int, ...], dense: Dense) -> tuple[int, int]:
+    return (shape[0], shape[1]) if len(shape) > 2 or dense == "entry" else (1, shape[0])

@@ -52,7 +52,7 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
         parameters and in evaluation mode, and so does whatever carries hooks. A class that reads the weights of its layers
         by itself, or walks through a Sequential, cannot be rewritten and fails when called.
     parameters
-        All parameters of the network by name, finite, with zeros where nothing is active: ``Model.parameters``.
+        All parameters of the network by name, finite, with zeros where nothing is active, and buffers if there are any: ``Model.parameters``.
     sample
         Inputs as the network will get them, some hundred rows: every form is timed on them and the quickest taken. Without one,
         the cost rule of `bayesfed.models.compaction.forms` decides.
@@ -76,12 +76,14 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
 def _at(net: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a network at given parameters."""
     try:
-        check(values, shapes(parameters(net)), where="compact")
+        buffers = {name: value for name, value in net.named_buffers() if name in values}
+        check(values, shapes({**parameters(net), **buffers}), where="compact")
     except UpdateError as error:
         raise ArgumentError(str(error)) from None
     twin = copy.deepcopy(net).requires_grad_(False)
-    for name, value in twin.named_parameters():
-        value.copy_(values[name])
+    for name, value in [*twin.named_parameters(), *twin.named_buffers()]:
+        if name in values:
+            value.copy_(values[name])
     return twin
 
 

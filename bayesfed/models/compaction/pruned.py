@@ -41,6 +41,8 @@ ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.Softsign,
     nn.Tanh,
 )
+# Nothing in evaluation mode.
+SILENT: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.models.compaction.forms import Csr, candidates, quickest
-from bayesfed.models.compaction.pruned import ELEMENTWISE, Layer, Step, is_layer, is_plain, pruned
+from bayesfed.models.compaction.pruned import ELEMENTWISE, SILENT, Layer, Step, is_layer, is_plain, pruned
 
 # Entries of a chunk's widest activation, for each thread: 1.6 MB in single precision was quickest beside a second-level cache of 1 MB.
 CHUNK = 400_000
-_SILENT = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class Chain(nn.Module):
@@ -132,7 +131,7 @@ class Rewriter:
 def _steps(name: str, module: nn.Module) -> list[Step]:
     """Return the steps of nested `nn.Sequential`s in order, without those that do nothing in evaluation mode."""
     if not is_plain(module, nn.Sequential):
-        return [] if is_plain(module, *_SILENT) else [(name, module)]
+        return [] if is_plain(module, *SILENT) else [(name, module)]
     # Not named_children, which leaves out a module's second place.
     children = [(f"{name}.{leaf}".lstrip("."), child) for leaf, child in module._modules.items() if child is not None]
     return [step for path, child in children for step in _steps(path, child)]

@@ -1,0 +1,95 @@
+"""Axes of channels while a network is walked through: which are found to be the same.
+
+A union-find whose sets may be coarser than their members: the 3136 inputs of a matrix behind a flattened (64, 7, 7) are 64 channels of 49
+entries, whoever else uses them. An axis that must stay as it is, because the caller sees it, is `None`; what is tied to it stays, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bayesfed.errors import ArgumentError, complain
+
+
+class Axis(NamedTuple):
+    """The channels of a set, `inner` entries of each next to each other."""
+
+    channels: int
+    inner: int
+
+
+Axes = tuple[Axis | None, ...]
+
+
+class Ties:
+    """Sets of channels, by number."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._parents: list[Axis | None] = []
+        self._kept: set[int] = set()
+        self._atoms: dict[int, int] = {}
+
+    def new(self, size: int) -> Axis:
+        """Return an axis of channels that nothing else has yet."""
+        self.sizes.append(size)
+        self._parents.append(None)
+        return Axis(len(self.sizes) - 1, 1)
+
+    def root(self, axis: Axis | None) -> Axis | None:
+        """Return an axis in terms of the set that it belongs to by now; None: it stays as it is."""
+        if axis is None:
+            return None
+        while (parent := self._parents[axis.channels]) is not None:
+            axis = Axis(parent.channels, parent.inner * axis.inner)
+        return None if axis.channels in self._kept else axis
+
+    def atom(self, channels: int) -> int:
+        """Return how many channels of a set stay together."""
+        return self._atoms.get(channels, 1)
+
+    def keep(self, axis: Axis | None) -> None:
+        """Leave an axis, and what is tied to it, as it is."""
+        if (root := self.root(axis)) is not None:
+            self._kept.add(root.channels)
+
+    def tie(self, left: Axis | None, right: Axis | None, where: str) -> None:
+        """Make two axes of one length the same.
+
+        Raises
+        ------
+        ArgumentError
+            If neither has whole channels of the other, or they are one set at two paces, or their norms' groups differ.
+        """
+        coarse, fine = self.root(left), self.root(right)
+        if coarse == fine:
+            return
+        if coarse is None or fine is None:
+            self.keep(coarse or fine)
+            return
+        if coarse.inner < fine.inner:
+            coarse, fine = fine, coarse
+        if coarse.inner % fine.inner or coarse.channels == fine.channels:
+            actual = f"channels of {coarse.inner} and of {fine.inner} entries side by side"
+            raise ArgumentError(complain(where, expected="channels that line up", actual=actual, hint="one layout for both"))
+        factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)
+        self._parents[fine.channels] = Axis(coarse.channels, factor)
+        self.join(Axis(coarse.channels, 1), atom, factor, where)
+
+    def join(self, axis: Axis | None, block: int, inner: int, where: str) -> None:
+        """Keep channels together: those of each `block` consecutive entries, `inner` entries being a channel of the axis's set.
+
+        Raises
+        ------
+        ArgumentError
+            If blocks cut channels in parts, or others than before are together.
+        """
+        root = self.root(axis)
+        if root is None or inner % block == 0:
+            return
+        atom = block // inner
+        if block % inner or self.atom(root.channels) not in (1, atom):
+            expected = "norms of the same channels with the same groups"
+            actual = f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
+            raise ArgumentError(complain(where, expected=expected, actual=actual, hint="one number of groups"))
+        self._atoms[root.channels] = atom

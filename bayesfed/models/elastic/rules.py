@@ -1,0 +1,213 @@
+"""What each operation does to channels: which axes it ties together, and which it passes on.
+
+One rule for each kind of operation, module or function. Whatever has none may still work on inputs alone, which have no hidden channels.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bayesfed.models.compaction.pruned import ELEMENTWISE, SILENT
+from bayesfed.models.elastic.axes import Axes, Axis
+from bayesfed.models.elastic.calls import COUNTED, Call, Value
+
+Rule = Callable[[Call], Axes]
+
+
+def pointwise(call: Call) -> Axes:
+    """Tie what is combined entry by entry; an axis of length 1 that is repeated has nothing to tie."""
+    axes: list[Axis | None] = []
+    values = [one for one in (*call.args, *call.named.values()) if isinstance(one, Value)]
+    for back, length in enumerate(reversed(call.shape), start=1):
+        found = [one.axes[-back] for one in values if len(one.shape) >= back and one.shape[-back] == length]
+        for other in found[1:]:
+            call.tie(found[0], other)
+        axes.insert(0, found[0])
+    return tuple(axes)
+
+
+def linear(call: Call) -> Axes:
+    """Tie the inputs to the columns; the rows are new."""
+    inputs, weight, bias = _operands(call)
+    call.tie(weight.axes[1], inputs.axes[-1])
+    return (*inputs.axes[:-1], _rows(call, weight, bias))
+
+
+def convolution(call: Call) -> Axes:
+    """Tie the input channels to the filters'; a depthwise one passes its channels on, some of each."""
+    inputs, weight, bias = _operands(call)
+    channel = len(call.shape) - len(weight.shape) + 1
+    before = inputs.axes[channel]
+    groups = call.value(6, "groups") if call.module is None else getattr(call.module, "groups", 1)
+    if groups not in (None, 1):
+        made, taken = weight.shape[0], inputs.shape[channel]
+        if call.module is None or groups != taken:
+            expected = "a convolution of one group, or a depthwise nn.Conv"
+            call.refuse(expected, f"{groups} groups over {taken} channels, each with its own order", "groups=1")
+        root = call.ties.root(before)
+        call.tie(weight.axes[0], None if root is None else Axis(root.channels, root.inner * (made // taken)))
+    else:
+        call.tie(weight.axes[1], before)
+    rows = _rows(call, weight, bias)
+    return tuple(rows if axis == channel else one for axis, one in enumerate(inputs.axes))
+
+
+def normed(call: Call) -> Axes:
+    """Tie scale, shift and statistics to the channels; those of a norm group stay together."""
+    inputs: Value = call.args[0]
+    axis = call.ties.root(inputs.axes[1])
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if (leaf := call.leaf(name)) is not None:
+            call.tie(leaf.axes[0], axis)
+    if isinstance(call.module, nn.GroupNorm) and axis is not None:
+        call.ties.join(axis, call.module.num_channels // call.module.num_groups, axis.inner, call.where)
+    call.norms.append(axis)
+    return inputs.axes
+
+
+def pooled(call: Call, spatial: int) -> Axes:
+    """Pass channels on; the last axes, which are pooled, must hold none."""
+    inputs: Value = call.args[0]
+    if any(call.ties.root(axis) is not None for axis in inputs.axes[-spatial:]):
+        call.refuse("pooling of pictures", "pooling over hidden channels", "a layout of (B, C, H, W)")
+    return inputs.axes
+
+
+def averaged(call: Call) -> Axes:
+    """Drop what a mean or a sum is taken over, which must not be channels."""
+    inputs: Value = call.args[0]
+    given, keeps = call.value(1, "dim"), call.value(2, "keepdim")
+    ndim = len(inputs.shape)
+    over = {axis % ndim for axis in (range(ndim) if given is None else (given,) if isinstance(given, int) else given)}
+    if any(call.ties.root(inputs.axes[axis]) is not None for axis in over):
+        call.refuse("a mean over pictures", "one over hidden channels", "a layout of (B, C, H, W)")
+    return tuple(None if axis in over else one for axis, one in enumerate(inputs.axes) if keeps or axis not in over)
+
+
+def reshaped(call: Call) -> Axes:
+    """Follow channels through a flattening: each becomes consecutive entries."""
+    inputs: Value = call.args[0]
+    axes: list[Axis | None] = [None] * len(call.shape)
+    for before, after in _runs(inputs.shape, call.shape):
+        held = [axis for axis in before if call.ties.root(inputs.axes[axis]) is not None]
+        if not held:
+            continue
+        long = [axis for axis in after if call.shape[axis] != 1] or after[:1]
+        if len(held) > 1 or len(long) != 1 or math.prod(inputs.shape[axis] for axis in before if axis < held[0]) != 1:
+            hint = "flattening of (B, C, H, W) from C on"
+            call.refuse("hidden channels one after the other", f"a reshape of {inputs.shape} to {call.shape}", hint)
+        root = call.ties.root(inputs.axes[held[0]])
+        rest = math.prod(inputs.shape[axis] for axis in before if axis > held[0])
+        axes[long[0]] = None if root is None else Axis(root.channels, root.inner * rest)
+    return tuple(axes)
+
+
+def viewed(call: Call) -> Axes:
+    """Follow a reshape, if it would do at other widths: lengths of hidden axes are -1 or worked out."""
+    axes = reshaped(call)
+    target = call.value(1, "shape")
+    lengths = call.args[1:] if isinstance(target, int) or target is COUNTED else target
+    if isinstance(lengths, Sequence) and len(lengths) == len(axes):
+        for length, axis in zip(lengths, axes, strict=True):
+            if axis is not None and isinstance(length, int) and length != -1:
+                call.refuse("a reshape that fits any width", f"the constant {length}", "-1, or nn.Flatten")
+    return axes
+
+
+def _operands(call: Call) -> tuple[Value, Value, Value | None]:
+    inputs = call.value(0, "input")
+    if call.module is None:
+        weight, bias = call.value(1, "weight"), call.value(2, "bias")
+    else:
+        weight, bias = call.leaf("weight"), call.leaf("bias")
+    if not isinstance(weight, Value) or weight.leaf is None:
+        call.refuse("a parameter as weight", "a tensor that is worked out", "an nn.Linear or nn.Conv2d")
+    return inputs, weight, bias
+
+
+def _rows(call: Call, weight: Value, bias: Value | None) -> Axis | None:
+    """Return the outputs of a weight, tied to its bias."""
+    call.made.add(str(weight.leaf))
+    if bias is not None:
+        call.tie(weight.axes[0], bias.axes[0])
+    return weight.axes[0]
+
+
+def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Cut two shapes of one size into the shortest stretches of axes that have as many entries."""
+    runs: list[tuple[list[int], list[int]]] = []
+    start, stop = 0, 0
+    while start < len(before) and stop < len(after):
+        first, last = start + 1, stop + 1
+        while (left := math.prod(before[start:first])) != (right := math.prod(after[stop:last])):
+            first, last = (first + 1, last) if left < right else (first, last + 1)
+        runs.append((list(range(start, first)), list(range(stop, last))))
+        start, stop = first, last
+    if runs:
+        # What is left are axes of length 1.
+        runs[-1][0].extend(range(start, len(before)))
+        runs[-1][1].extend(range(stop, len(after)))
+    return runs
+
+
+_SPATIAL = ("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
+_POINTWISE = [
+    "relu",
+    "relu_",
+    "relu6",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "silu",
+    "elu",
+    "celu",
+    "selu",
+    "leaky_relu",
+    "hardswish",
+    "hardsigmoid",
+    "hardtanh",
+    "softplus",
+    "mish",
+    "dropout",
+]
+_ARITHMETIC = ("add", "sub", "mul", "neg", "iadd", "isub", "imul", "truediv")
+_METHODS = ("relu", "relu_", "tanh", "sigmoid", "add", "add_", "sub", "mul", "mul_", "div", "neg", "contiguous", "clone", "abs", "square")
+_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
+
+MODULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    **{getattr(nn, f"Conv{n}d"): convolution for n in (1, 2, 3)},
+    **{getattr(nn, f"BatchNorm{n}d"): normed for n in (1, 2, 3)},
+    nn.GroupNorm: normed,
+    nn.Flatten: reshaped,
+    **{getattr(nn, f"{name}{n}d"): partial(pooled, spatial=n) for name in _SPATIAL for n in (1, 2, 3)},
+    **dict.fromkeys((*ELEMENTWISE, *SILENT), pointwise),
+}
+FUNCTIONS: dict[Any, Rule] = {
+    functional.linear: linear,
+    **{getattr(functional, f"conv{n}d"): convolution for n in (1, 2, 3)},
+    torch.flatten: reshaped,
+    torch.reshape: viewed,
+    torch.mean: averaged,
+    torch.sum: averaged,
+    **{getattr(functional, f"{name}{n}d"): partial(pooled, spatial=n) for name in _POOLS for n in (1, 2, 3)},
+    **{getattr(functional, name): pointwise for name in _POINTWISE},
+    **{getattr(operator, name): pointwise for name in _ARITHMETIC},
+    **dict.fromkeys((torch.relu, torch.tanh, torch.sigmoid, torch.add, torch.sub, torch.mul, torch.div, torch.neg), pointwise),
+}
+METHODS: dict[str, Rule] = {
+    "flatten": reshaped,
+    "view": viewed,
+    "reshape": viewed,
+    "mean": averaged,
+    "sum": averaged,
+    **dict.fromkeys(_METHODS, pointwise),
+}

@@ -1,0 +1,154 @@
+"""Sorting channels: the largest first, without changing what the network computes.
+
+AnycostFL's server sorts the channels of the global model before it sends them, so that the leading ones are the sub-model of any width::
+
+    graph = channel_graph(net, images[:1])                   # once
+    tree = sort_channels(graph, tree)                        # every round
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.models.elastic.graph import ChannelGraph, Group, Place
+from bayesfed.trees import Shapes, Tree, check_shapes
+
+
+def sort_channels(graph: ChannelGraph, tree: Mapping[str, Tensor]) -> Tree:
+    """Return the same function with every group of hidden channels in descending order of its norm (`channel_order`).
+
+    Parameters
+    ----------
+    graph
+        Of the network.
+    tree
+        All parameters, and all buffers that hold something for each hidden channel: running statistics that stay behind would be those of
+        other channels. Where they are kept elsewhere, use `channel_order` and `permute_channels` on both.
+
+    Returns
+    -------
+    Tree
+        Leaves that are as they were are the same tensors.
+
+    Raises
+    ------
+    UpdateError
+        If a leaf is missing, unknown or not of the network's shape.
+
+    References
+    ----------
+    AnycostFL, section III-B, step 1, "server-side channel sorting".
+    """
+    moving = {place.leaf for group in graph.groups.values() for place in group.places}
+    buffers = {name: shape for name, shape in graph.buffers.items() if name in moving or name in tree}
+    check_shapes(tree, {**graph.parameters, **buffers}, where="sort_channels")
+    return permute_channels(graph, tree, channel_order(graph, tree))
+
+
+def channel_order(graph: ChannelGraph, tree: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the descending order of each group's channels: the new network's channel k is the old one's ``order[k]``.
+
+    A channel's norm is the L2 norm of the weights that make it: its filters or rows in all layers whose outputs belong to the group,
+    jointly, without biases and norms' scales. The paper sorts a layer by its own norms; layers that share their channels, by a sum
+    or depthwise, share one order, and the joint norm is the one that treats them alike and is the paper's where there is one layer.
+    Where channels stay together, blocks are sorted by their joint norm, and channels within their block.
+
+    Parameters
+    ----------
+    graph
+        Of the network.
+    tree
+        With at least the weights that make hidden channels.
+
+    Returns
+    -------
+    dict
+        A permutation ``(channels,)`` for each group. Equal norms stay in their order; sums are in double precision.
+
+    Raises
+    ------
+    UpdateError
+        If a weight is missing or not of the network's shape.
+    """
+    return {name: _order(group, _squares(graph, group, tree)) for name, group in graph.groups.items()}
+
+
+def permute_channels(graph: ChannelGraph, tree: Mapping[str, Tensor], order: Mapping[str, Tensor]) -> Tree:
+    """Return a tree whose channels are in a given order, at every place where they have entries.
+
+    Parameters
+    ----------
+    graph
+        Of the network.
+    tree
+        Any of its leaves: parameters, running statistics, or something else of their names and shapes, such as a client's residuals.
+    order
+        A permutation for each group that moves, as from `channel_order`; where channels stay together, one that keeps them together.
+
+    Raises
+    ------
+    ArgumentError
+        If an order is for no group, no permutation, or tears apart what stays together.
+    UpdateError
+        If a leaf is unknown or not of the network's shape.
+    """
+    check_shapes(tree, _known(graph, tree), where="permute_channels")
+    for name, index in order.items():
+        _check_order(graph, name, index)
+    result = dict(tree)
+    for name, index in order.items():
+        if torch.equal(index, torch.arange(len(index), device=index.device)):
+            continue
+        for place in graph.groups[name].places:
+            if place.leaf in result:
+                result[place.leaf] = _moved(result[place.leaf], place, index)
+    return result
+
+
+def _known(graph: ChannelGraph, leaves: Iterable[str]) -> Shapes:
+    everything = graph.leaves
+    for name in leaves:
+        if name not in everything:
+            where, expected = f"permute_channels, leaf {name!r}", f"some of {sorted(everything)}"
+            raise UpdateError(complain(where, expected=expected, actual="another", hint="the network's names"))
+    return {name: everything[name] for name in leaves}
+
+
+def _check_order(graph: ChannelGraph, name: str, index: Tensor) -> None:
+    where, hint = f"permute_channels, order {name!r}", "channel_order(graph, tree)"
+    if name not in graph.groups:
+        raise ArgumentError(complain(where, expected=f"one of {sorted(graph.groups)}", actual="another", hint=hint))
+    group = graph.groups[name]
+    whole = torch.arange(group.size, device=index.device)
+    if not torch.equal(index.sort().values, whole):
+        expected = f"a permutation of {group.size} channels"
+        raise ArgumentError(complain(where, expected=expected, actual=f"{len(index)} numbers", hint=hint))
+    blocks = (index // group.atom).reshape(-1, group.atom)
+    if not torch.equal(blocks, blocks[:, :1].expand_as(blocks)):
+        expected = f"blocks of {group.atom} channels that stay together"
+        raise ArgumentError(complain(where, expected=expected, actual="blocks that mix", hint=hint))
+
+
+def _moved(leaf: Tensor, place: Place, index: Tensor) -> Tensor:
+    # Channels of several entries move as wholes.
+    split = (*leaf.shape[: place.axis], len(index), place.inner, *leaf.shape[place.axis + 1 :])
+    return leaf.reshape(split).index_select(place.axis, index.to(leaf.device)).reshape(leaf.shape)
+
+
+def _squares(graph: ChannelGraph, group: Group, tree: Mapping[str, Tensor]) -> Tensor:
+    """Return the squared norm of every channel, ``(channels,)``."""
+    makers = [place.leaf for place in group.places if place.makes]
+    check_shapes({name: tree[name] for name in makers if name in tree}, {name: graph.leaves[name] for name in makers}, where="channel_order")
+    parts = [torch.linalg.vector_norm(tree[name].reshape(group.size, -1), dim=1, dtype=torch.float64).square() for name in makers]
+    return torch.stack([part.to(parts[0].device) for part in parts]).sum(0)
+
+
+def _order(group: Group, squares: Tensor) -> Tensor:
+    blocks = squares.reshape(-1, group.atom)
+    within = blocks.argsort(dim=1, descending=True, stable=True)
+    order = blocks.sum(1).argsort(descending=True, stable=True)
+    return (within + group.atom * torch.arange(len(blocks), device=squares.device)[:, None])[order].flatten()

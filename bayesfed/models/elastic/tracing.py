@@ -1,0 +1,180 @@
+"""Finding the hidden channels of any network: one symbolic trace and one forward of two examples.
+
+    graph = channel_graph(net, images[:1])
+    graph.groups["conv2"]                                    # 64 channels: rows of conv2.weight, its bias, columns of fc1.weight, 49 each
+
+Axes start out as different sets of channels, one for each axis of each parameter; every operation ties those it joins (`rules`): a
+matrix's columns to its inputs, the terms of a sum to each other, a norm's scales to what is normed. Sets that the inputs and outputs
+of the network belong to stay as they are; the others are its hidden channels.
+
+References
+----------
+AnycostFL (Li et al.), section III-B, for layers in a row; here for any network that the rules cover. The idea of a graph of dependent
+channels is that of structural pruning (Fang et al., "DepGraph", 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.keys import Key, forked
+from bayesfed.models.compaction.pruned import is_plain
+from bayesfed.models.elastic.axes import Axes, Axis, Ties
+from bayesfed.models.elastic.calls import COUNTED, Call, Value
+from bayesfed.models.elastic.graph import ChannelGraph, Group, Place
+from bayesfed.models.elastic.rules import FUNCTIONS, METHODS, MODULES, Rule
+from bayesfed.models.modes import evaluating
+from bayesfed.trees import leaf_of
+
+
+def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
+    """Find the channels that must be permuted and cut together.
+
+    Known are linear layers, convolutions (of one group, or depthwise), batch and group norms, activations, dropout, pooling, flattening of
+    (B, C, H, W) from C on, sums and products entry by entry, and means over pictures, as modules or as functions; and anything at all
+    on inputs alone. Tied parameters stay tied. Channels that no weight makes are left as they are.
+
+    Parameters
+    ----------
+    net
+        Any module that `torch.fx` can trace and that takes one tensor. It is run once, in evaluation mode and without gradients, and left as it was.
+    sample
+        ``(B, ...)``, inputs as the network gets them; their numbers do not matter.
+
+    Raises
+    ------
+    ArgumentError
+        If the network cannot be traced or does not take the sample; an operation on hidden channels is unknown, whatever else it is; or
+        channels would not be leading entries of their axes (concatenation, grouped convolutions, reshapes to constants). The text
+        names the operation and the module.
+    """
+    if not sample.ndim or not len(sample):
+        raise ArgumentError(complain("channel_graph, sample", expected="a batch (B, ...), B > 0", actual=tuple(sample.shape), hint="example[None]"))
+    with evaluating(net), forked(Key(0, "channel_graph")), torch.no_grad():
+        try:
+            traced = fx.symbolic_trace(net)
+        except Exception as error:
+            expected = "a network whose steps do not depend on its inputs"
+            raise ArgumentError(complain("channel_graph, net", expected=expected, actual=error, hint="modules without branches")) from error
+        walk = _Walk(traced, net)
+        # Two examples, or channels could not be told from a batch of one. On numbers, of which only shapes are read: shapes alone, on the
+        # meta device, would have torch import its compiler first.
+        walk.run(torch.stack([sample[0], sample[-1]]))
+    return walk.found()
+
+
+class _Walk(fx.Interpreter):
+    """One forward, which ties axes operation by operation."""
+
+    def __init__(self, traced: fx.GraphModule, net: nn.Module) -> None:
+        super().__init__(traced)
+        self.extra_traceback = False
+        self.net, self.ties = net, Ties()
+        self.values: dict[fx.Node, Value] = {}
+        self.leaves: dict[str, Value] = {}
+        self.made: set[str] = set()
+        self.norms: dict[str, Axis | None] = {}
+        first: dict[int, str] = {}
+        for named in (net.named_parameters, net.named_buffers):
+            for name, value in named(remove_duplicate=False):
+                first.setdefault(id(value), name)
+        self.tensors = {name: value for named in (net.named_parameters, net.named_buffers) for name, value in named(remove_duplicate=False)}
+        self.first = {name: first[id(value)] for name, value in self.tensors.items()}
+
+    def run_node(self, n: fx.Node) -> Any:
+        where = _where(n, self.submodules)
+        try:
+            result = super().run_node(n)
+        except Exception as error:
+            actual = str(error).partition("\n")[0]
+            raise ArgumentError(complain(where, expected="a network that takes the sample", actual=actual, hint="inputs as in training")) from error
+        if n.op == "output":
+            for axis in (axis for one in n.all_input_nodes if one in self.values for axis in self.values[one].axes):
+                self.ties.keep(axis)
+        elif isinstance(result, Tensor):
+            shape = tuple(result.shape)
+            if n.op == "get_attr":
+                self.values[n] = self.leaf(str(n.target)) or Value(shape, (None,) * len(shape))
+            else:
+                self.values[n] = Value(shape, self.axes(n, shape, where))
+        elif isinstance(result, tuple | list) and not isinstance(result, torch.Size):
+            self.axes(n, (), where, several=True)
+        return result
+
+    def axes(self, node: fx.Node, shape: tuple[int, ...], where: str, *, several: bool = False) -> Axes:
+        """Return the axes of an operation's result."""
+        module = self.submodules.get(str(node.target)) if node.op == "call_module" else None
+        rule = None if several else _rule(node, module)
+        inputs = [self.values[one] for one in node.all_input_nodes if one in self.values]
+        if rule is None:
+            hidden = any(self.ties.root(axis) is not None for one in inputs for axis in one.axes)
+            if hidden or (module is not None and any(True for _ in module.parameters())):
+                known = "an operation with a rule for hidden channels"
+                actual = "several results" if several else "a module with hooks" if module is not None and type(module) in MODULES else "none"
+                hint = "layers, norms, activations, pooling, flattening and sums"
+                raise ArgumentError(complain(where, expected=known, actual=actual, hint=hint))
+            return (None,) * len(shape)
+        path = str(node.target) if module is not None else ""
+        norms: list[Axis | None] = []
+        args, named = self.given(node.args), self.given(node.kwargs)
+        call = Call(where, self.ties, args, named, shape, module, lambda leaf: self.leaf(leaf_of(path, leaf)), self.made, norms)
+        axes = rule(call)
+        for axis in norms:
+            if path in self.norms:
+                self.ties.tie(self.norms[path], axis, where)
+            self.norms[path] = axis
+        return axes
+
+    def given(self, arguments: Any) -> Any:
+        """Return arguments with values in the place of nodes."""
+        values: dict[Any, Any] = dict(self.values)
+        return fx.node.map_arg(arguments, lambda one: values.get(one, COUNTED))
+
+    def leaf(self, name: str) -> Value | None:
+        """Return a parameter or buffer, by whatever name; None: there is none."""
+        if name not in self.tensors:
+            return None
+        first = self.first[name]
+        if first not in self.leaves:
+            shape = tuple(self.tensors[first].shape)
+            self.leaves[first] = Value(shape, tuple(self.ties.new(length) for length in shape), first)
+        return self.leaves[first]
+
+    def found(self) -> ChannelGraph:
+        """Return what was found."""
+        places: dict[int, list[Place]] = {}
+        for name, value in self.leaves.items():
+            for number, axis in enumerate(value.axes):
+                if (root := self.ties.root(axis)) is not None:
+                    places.setdefault(root.channels, []).append(Place(name, number, root.inner, number == 0 and name in self.made))
+        groups: dict[str, Group] = {}
+        names: dict[int, str] = {}
+        for channels, where in places.items():
+            made = [place.leaf for place in where if place.makes]
+            if made:
+                name = names[channels] = made[0].removesuffix(".weight") or made[0]
+                groups[name] = Group(name, self.ties.sizes[channels], self.ties.atom(channels), tuple(where))
+        roots = {path: self.ties.root(axis) for path, axis in self.norms.items()}
+        norms = {path: (names[root.channels], root.inner) for path, root in roots.items() if root is not None and root.channels in names}
+        parameters = {name: tuple(value.shape) for name, value in self.net.named_parameters()}
+        return ChannelGraph(groups, parameters, {name: tuple(value.shape) for name, value in self.net.named_buffers()}, norms)
+
+
+def _rule(node: fx.Node, module: nn.Module | None) -> Rule | None:
+    if module is not None:
+        return MODULES.get(type(module)) if is_plain(module, type(module)) else None
+    return METHODS.get(str(node.target)) if node.op == "call_method" else FUNCTIONS.get(node.target)
+
+
+def _where(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
+    """Name an operation and the module it is called in."""
+    if node.op == "call_module":
+        return f"channel_graph, {str(node.target)!r} ({type(modules[str(node.target)]).__name__})"
+    within = list(node.meta.get("nn_module_stack", {}).values())
+    name = str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    return f"channel_graph, {name} in {within[-1][0]!r}" if within else f"channel_graph, {name}"
