@@ -206,5 +206,5 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
         whole = net(settings, 0, seed)
         start = {"initial": settings["initial"], "key": bf.Key(seed, "factors") if settings["initial"] == "random" else None}
         keep = whole_first(whole, settings["whole_first"])
-        return bf.fed_avg(hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), **common)
-    return bf.fed_avg(net(settings, settings["size"], seed), **common)
+        return bf.fed_avg(hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), masked=settings["masked"], **common)
+    return bf.fed_avg(net(settings, settings["size"], seed), masked=settings["masked"], **common)
