@@ -11,7 +11,8 @@ over seeds, of the test images; the last 10,000 training images are trained on b
 scores the first 3,000 of them.
 
 Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at one ratio, against FedAvg with the whole network.
-Networks: "cnn", two convolutions and a hidden layer without norms; "slim", ResNet-18 at 1/8 of its width, and "resnet18", both with group norm.
+Networks: "cnn", two convolutions and a hidden layer without norms, and "wide", the same with twice the channels; "slim", ResNet-18 at 1/8 of its
+width, and "resnet18", both with group norm.
 Clients' factors always begin as the best approximation of the server's model: spectral initialisation every round. What a start is worth where
 factors are averaged as they are is a table of its own. The goal of the bytes is FedAvg's last accuracy, rounded down, less one point.
 
@@ -69,6 +70,10 @@ class Bench:
         runs = self.runs(case, place)
         return 100 * statistics.mean(run.last(size, run.settings["last"]) for run in runs)
 
+    def methods(self, place: Settings) -> list[str]:
+        """Return the methods for devices of unlike strength that are compared in a place."""
+        return [*self.plan["methods"], *(self.plan["fixed"] if place["heterogeneity"] == "fixed" else [])]
+
     @property
     def places(self) -> list[dict[str, Any]]:
         """The partitions and kinds of heterogeneity."""
@@ -82,7 +87,7 @@ class Bench:
     def everything(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield every case and place."""
         for place in self.places:
-            for case in [*self.plan["methods"], *self.plan["slimmed"], *self.plan["thin"]]:
+            for case in [*self.methods(place), *self.plan["slimmed"], *self.plan["thin"]]:
                 yield case, place
         for case in [*self.plan["ablations"], *self.plan["starts"], *(case for cases in self.plan["hybrids"].values() for case in cases)]:
             yield case, self.ablated
@@ -93,7 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="the smallest honest setting; exit 1 if a target is missed")
     parser.add_argument("--search", action="store_true", help="score settings on training images that no run trains on")
-    parser.add_argument("--net", choices=["cnn", "slim", "resnet18"], default="cnn")
+    parser.add_argument("--net", choices=["cnn", "wide", "slim", "resnet18"], default="cnn")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist", help="folder of the data set's files")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("results/fedhm"))
@@ -136,11 +141,11 @@ def compared(bench: Bench, place: Settings, what: str) -> list[bool]:
     """Print a place's tables and targets and draw its picture."""
     seeds = "one seed" if len(bench.seeds) == 1 else f"means over {len(bench.seeds)} seeds"
     print(f"\n{what}, {called(place)}: accuracy % (parameters), {seeds}\n")
-    print(sizes_table(bench, bench.plan["methods"], bench.plan["slimmed"], place))
+    print(sizes_table(bench, bench.methods(place), bench.plan["slimmed"], place))
     print(f"\n{what}, {called(place)}: MB to an accuracy, all clients alike; in brackets times less than {bench.plan['whole']}\n")
     print(bytes_table(bench, place) + "\n")
     file = bench.out / f"smallest, {what}, {called(place)}.png".replace(", ", "_").replace(" ", "_")
-    shown = [*bench.plan["methods"], bench.plan["slimmed"][-1]]
+    shown = [*bench.methods(place), bench.plan["slimmed"][-1]]
     by_round({case: bench.runs(case, place) for case in shown}, file, title=f"the smallest model, {what}, {called(place)}, {seeds}")
     return targets_of(bench, place)
 
@@ -197,7 +202,7 @@ def targets_of(bench: Bench, place: Settings) -> list[bool]:
     said, ours = called(place), bench.mean("FedHM", place, -1)
     server = bench.mean("FedHM", place, 0)
     met = [target(f"{said}, FedHM: points of the smallest below the server's model", server - ours, POINTS)]
-    for case in [*(case for case in bench.plan["methods"] if not case.startswith("FedHM")), bench.plan["slimmed"][-1]]:
+    for case in [*(case for case in bench.methods(place) if not case.startswith("FedHM")), bench.plan["slimmed"][-1]]:
         met.append(at_least(f"{said}, FedHM's smallest: points above that of {case}", ours - bench.mean(case, place, -1), 0.0))
     met.append(at_least(f"{said}, FedHM's server: points above HeteroFL's", server - bench.mean("HeteroFL", place, 0), 0.0))
     # Late in the run, and nothing to choose.

@@ -296,7 +296,7 @@ def test_bad_input_is_refused_in_words(digits, settings):
         on_devices(replace(algorithm, phases=(*algorithm.phases, replace(algorithm.phases[0], name="more"))), Planner((Share(1.0, 1, 1, 1, 1),), 5.0))
     with pytest.raises(ArgumentError, match="the whole network"):
         fed_hq(net(), Planner((Share(0.5, 1, 1, 1, 1),), 5.0), settings)
-    with pytest.raises(ArgumentError, match="shares of 1"):
+    with pytest.raises(ArgumentError, match="settings of one share"):
         fed_hq(net(), Planner((Share(1.0, 1, 1, 1, 1),), 5.0), settings)
     with pytest.raises(ArgumentError, match="a size"):
         Planner((), 5.0)

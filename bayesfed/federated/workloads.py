@@ -54,6 +54,8 @@ class Planner:
         T_max, of training and sending together.
     beta
         Least and largest share of an update's bits, equal where a method has no choice.
+    energy_j
+        Budget of a round in place of the devices' own; infinity for methods that know none.
     epochs, batch_size
         Local work: ``epochs * samples / batch_size`` steps, at least one.
 
@@ -68,6 +70,7 @@ class Planner:
     beta: tuple[float, float] = (1.0, 1.0)
     epochs: float = 1.0
     batch_size: int = 32
+    energy_j: float | None = None
 
     def __post_init__(self) -> None:
         if not self.sizes or not self.deadline_s > 0 or not self.epochs > 0 or self.batch_size < 1:
@@ -89,7 +92,7 @@ class Planner:
         for number, size in enumerate(self.sizes):
             cycles = work_cycles(size.macs, profile.samples, macs_per_cycle=device.macs_per_cycle, epochs=epochs)
             found = plan(
-                device, gain, cycles=cycles, size_bits=32 * size.parameters, latency_s=self.deadline_s,
+                device, gain, cycles=cycles, size_bits=32 * size.parameters, latency_s=self.deadline_s, energy_j=self.energy_j,
                 alpha_min=1.0, alpha_max=1.0, beta_min=self.beta[0], beta_max=self.beta[1],
             )  # fmt: skip
             if isinstance(found, Infeasible):

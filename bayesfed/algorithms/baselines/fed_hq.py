@@ -1,7 +1,7 @@
 """FedHQ (Chen et al., "Dynamic aggregation for heterogeneous quantization in federated learning", 2021): as many levels as the channel bears.
 
 Notation: s_k, a client's quantisation levels -> what `Budgeted` finds for its beta; q_k, the quantiser's relative variance -> `FlexibleMap.error`;
-its weights ``p_k = (1 / (1 + q_k)) / sum_j 1 / (1 + q_j)``.
+p_k, weights that minimise ``sum_k p_k^2 (1 + q_k)``, the part of its bound that depends on them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.costs import device_rate
+from bayesfed.federated.devices import Device
 from bayesfed.federated.locals import Optimiser, Schedule, constant
 from bayesfed.federated.protocols import Algorithm, Assignment, Profile, Skip
 from bayesfed.federated.workloads import Planner, on_devices
@@ -28,19 +30,22 @@ def fed_hq(
     planner: Planner,
     settings: FlexibleMap,
     *,
+    sending: float = 0.25,
     likelihood: Likelihood | None = None,
     optimiser: Optimiser | None = None,
     schedule: Schedule = constant,
     codec: Codec | None = None,
 ) -> Algorithm:
-    """Quantise whole updates to what a client's channel carries within the deadline, and weigh clients by how little that loses.
+    """Quantise updates as finely as a client's channel carries in a share of the deadline, and weigh clients by how little that loses.
 
     Parameters
     ----------
     planner
-        Of one size, the whole network.
+        Of one size, the whole network; its beta bounds what the channel allows.
     settings
-        What a size of message buys when nothing is left out: ``fit_flexible(updates, key, shares=(1.0,))``.
+        What a size of message buys with one share of kernels: ``fit_flexible(updates, key, shares=(1.0,))`` leaves nothing out.
+    sending
+        Share of the deadline to send in.
     optimiser, schedule
         As in `fed_avg`; steps and batches are the planner's.
     codec
@@ -49,25 +54,27 @@ def fed_hq(
     Raises
     ------
     ArgumentError
-        If the planner shrinks, or `settings` leaves kernels out.
+        If the planner shrinks, `settings` has several shares, or `sending` is not in (0, 1).
     """
     if [row.alpha for row in planner.sizes] != [1.0]:
-        alphas = [row.alpha for row in planner.sizes]
-        raise ArgumentError(
-            complain("fed_hq, planner", expected="the whole network as its only size", actual=alphas, hint="shrunk_shares(..., [1.0])")
-        )
-    if any(setting.share < 1 for setting in settings.settings):
-        shares = [setting.share for setting in settings.settings]
-        raise ArgumentError(complain("fed_hq, settings", expected="shares of 1", actual=shares, hint="fit_flexible(..., shares=(1.0,))"))
-    objective = MaximumLikelihood(net, likelihood or Categorical())
+        actual = [row.alpha for row in planner.sizes]
+        raise ArgumentError(complain("fed_hq, planner", expected="the whole network alone", actual=actual, hint="shrunk_shares(..., [1.0])"))
+    if len({setting.share for setting in settings.settings}) > 1 or not 0 < sending < 1:
+        found = (sorted({setting.share for setting in settings.settings}), sending)
+        raise ArgumentError(complain("fed_hq", expected="settings of one share, sending in (0, 1)", actual=found, hint="shares=(1.0,), sending=0.25"))
+    objective, size_bits = MaximumLikelihood(net, likelihood or Categorical()), 32 * planner.sizes[0].parameters
     base = average_of("fed_hq", net, objective, 1, planner.batch_size, optimiser, schedule, codec, Cast(32))
-    placed = on_devices(base, planner)
-    (phase,) = placed.phases
+
+    def levels(profile: Profile, round: int, key: Key) -> float:
+        device = Device.from_figures(profile.device)
+        rate = device_rate(device, device.gain(device.distance_m(key, profile.name, round)))
+        return min(max(rate * sending * planner.deadline_s / size_bits, planner.beta[0]), planner.beta[1])
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        found, planned = phase.assign(state, round, profile, key), planner(profile, round, key)
-        if isinstance(found, Skip) or isinstance(planned, Skip):
-            return found
-        return replace(found, weight=1 / (1 + settings.error(planned.beta)), up=Budgeted(settings, planned.beta))
+        beta = levels(profile, round, key)
+        (phase,) = on_devices(base, replace(planner, beta=(beta, beta)), up=lambda planned: Budgeted(settings, planned)).phases
+        found = phase.assign(state, round, profile, key)
+        return found if isinstance(found, Skip) else replace(found, weight=1 / (1 + settings.error(beta)))
 
-    return replace(placed, phases=(replace(phase, assign=assign),))
+    placed = on_devices(base, planner)
+    return replace(placed, phases=(replace(placed.phases[0], assign=assign),))
