@@ -51,6 +51,7 @@ class Bench:
     out: Path
     seeds: Sequence[int]
     rounds: int | None = None
+    named: Sequence[str] = ()
 
     def runs(self, case: str) -> list[Finished]:
         """Return a case's runs, one a seed; a case may have fewer seeds than asked for, and says so."""
@@ -70,6 +71,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="the smallest honest setting; exit 1 if a target is missed")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS)[1:], help="default: all but the search")
+    parser.add_argument("--named", nargs="+", default=[], help="searches whose name has one of these in it; default: all")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist", help="folder of the data set's files")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("results/fedrlr"))
@@ -80,7 +82,7 @@ def main() -> int:
     train, _ = bf.fashion_mnist(options.data)
     if options.check:
         return 0 if all(checked(Bench(document, train, options.out, options.seeds[:1], document["check"]["rounds"]))) else 1
-    bench = Bench(document, train, options.out, options.seeds)
+    bench = Bench(document, train, options.out, options.seeds, named=options.named)
     met = [met for part in options.only for met in PARTS[part](bench)]
     print(f"\nruns and pictures in {options.out}/")
     return 0 if all(met) else 1
@@ -190,6 +192,8 @@ def seeds(groups: dict[str, list[Finished]]) -> str:
 def searches(bench: Bench) -> list[bool]:
     """Print what settings give on training rows that a search scores, best first: rounds to the goal, then accuracy."""
     for name, entry in bench.document["searches"].items():
+        if bench.named and not any(word in name for word in bench.named):
+            continue
         own = {key: value for key, value in entry.items() if key not in ("like", "over")}
         base = {**resolved(bench.document, entry["like"]), **own, "search": True}
         for extra in ("reference", "seeds"):

@@ -116,8 +116,8 @@ def anycost_fl(
         planned = planner(profile, round, key)
         if isinstance(planned, Skip):
             return planned
-        weight = aggregation_weight(planned.alpha, planned.beta) if aggregation == "optimal" else 1.0
-        up = Budgeted(settings, planned.beta) if settings else Cast(32)
+        weight = aggregation_weight(planned.load.alpha, planned.load.beta) if aggregation == "optimal" else 1.0
+        up = Budgeted(settings, planned.load.beta) if settings else Cast(32)
         options = {"learning_rate": schedule(round), "size": planned.size, "steps": planned.steps}
         return Assignment(views[planned.size], weight, down, up, options, planned.load)
 

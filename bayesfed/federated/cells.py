@@ -74,7 +74,7 @@ def _spent(arrival: Arrival) -> Arrival:
         )
     bits = 8 * len(arrival.packed)
     figures = asdict(load.cost(bits))
-    arrival.cost = replace(arrival.cost, bits=arrival.cost.bits or bits, macs=load.macs, learning_gain=load.learning_gain, **figures)
+    arrival.cost = replace(arrival.cost, bits=arrival.cost.bits or bits, macs=load.macs, alpha=load.alpha, beta=load.beta, **figures)
     return arrival
 
 

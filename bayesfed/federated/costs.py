@@ -58,8 +58,8 @@ class Load:
         Of its training.
     frequency_hz
         That it computes at.
-    learning_gain
-        ``alpha^4 beta`` of the plan.
+    alpha, beta
+        Share of the network's work, and of the update's bits at most, that the plan is made of.
     """
 
     device: Device
@@ -67,7 +67,8 @@ class Load:
     cycles: float
     macs: float
     frequency_hz: float
-    learning_gain: float = 1.0
+    alpha: float = 1.0
+    beta: float = 1.0
 
     def cost(self, bits: float) -> RoundCost:
         """Return what the round costs if that many bits are sent."""

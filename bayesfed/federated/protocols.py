@@ -184,8 +184,8 @@ class Cost:
         Of a client under a `Load`: its training and its sending.
     macs
         Multiply-accumulates of that training.
-    learning_gain
-        ``alpha^4 beta`` of what was planned (AnycostFL (19)).
+    alpha, beta
+        Share of the network's work and of the update's bits that were planned.
     """
 
     bits: int = 0
@@ -197,7 +197,8 @@ class Cost:
     compute_j: float = 0.0
     uplink_j: float = 0.0
     macs: float = 0.0
-    learning_gain: float = 0.0
+    alpha: float = 0.0
+    beta: float = 0.0
 
     @property
     def latency_s(self) -> float:
@@ -208,6 +209,11 @@ class Cost:
     def energy_j(self) -> float:
         """Of both."""
         return self.compute_j + self.uplink_j
+
+    @property
+    def learning_gain(self) -> float:
+        """``alpha^4 beta`` (AnycostFL (19)), 0 of what was not planned."""
+        return self.alpha**4 * self.beta
 
 
 @dataclass

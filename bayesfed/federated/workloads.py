@@ -29,17 +29,20 @@ class Planned:
     ----------
     size
         Number of the size it trains.
-    alpha, beta
-        Shrinking factor of that size, and the share of its update's bits to send at most.
     steps
         Of its training.
+    load
+        With the shrinking factor of that size, and the share of its update's bits to send at most.
     """
 
     size: int
-    alpha: float
-    beta: float
     steps: int
     load: Load
+
+    @property
+    def learning_gain(self) -> float:
+        """``alpha^4 beta`` (19)."""
+        return self.load.alpha**4 * self.load.beta
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,9 @@ class Planner:
             if isinstance(found, Infeasible):
                 reasons.append(found)
                 continue
-            learning_gain = size.alpha**4 * found.beta
-            if best is None or learning_gain > best.load.learning_gain:
-                load = Load(device, gain, cycles, cycles * device.macs_per_cycle, found.frequency_hz, learning_gain)
-                best = Planned(number, size.alpha, found.beta, steps, load)
+            load = Load(device, gain, cycles, cycles * device.macs_per_cycle, found.frequency_hz, size.alpha, found.beta)
+            here = Planned(number, steps, load)
+            best = here if best is None or here.learning_gain > best.learning_gain else best
         return best or Skip(min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason)
 
 
@@ -136,7 +138,7 @@ def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], 
         found = phase.assign(state, round, profile, key)
         if isinstance(found, Skip):
             return found
-        return replace(found, up=up(planned.beta) if up else found.up, options={**found.options, "steps": planned.steps}, load=planned.load)
+        return replace(found, up=up(planned.load.beta) if up else found.up, options={**found.options, "steps": planned.steps}, load=planned.load)
 
     return replace(algorithm, phases=(replace(phase, assign=assign, link=Cell(planner.deadline_s, phase.link)),))
 

@@ -1,6 +1,6 @@
 """Looking at a run: tables, pictures and the ArviZ export. Matplotlib and ArviZ are imported where they are used."""
 
-from bayesfed.inspect.devices import plot_client_costs, plot_device_costs
+from bayesfed.inspect.devices import plot_client_costs, plot_device_costs, plot_plans
 from bayesfed.inspect.export import to_arviz
 from bayesfed.inspect.maps import plot_support_maps, plot_unit_maps
 from bayesfed.inspect.pictures import plot_accuracy_against_bits, plot_against_bits, plot_forest, plot_series, save
@@ -15,6 +15,7 @@ __all__ = [
     "plot_client_costs",
     "plot_device_costs",
     "plot_forest",
+    "plot_plans",
     "plot_reliability",
     "plot_series",
     "plot_support_maps",

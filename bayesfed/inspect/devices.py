@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.costs import RoundCost
+from bayesfed.federated.ledger import Row
+from bayesfed.federated.protocols import Cost
 from bayesfed.inspect.maps import _figure
 
 if TYPE_CHECKING:
@@ -48,14 +51,14 @@ def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axe
 
 
 def plot_client_costs(
-    costs: Mapping[str, RoundCost], *, latency_s: float | None = None, energy_j: Mapping[str, float] | None = None
+    costs: Mapping[str, RoundCost | Cost], *, latency_s: float | None = None, energy_j: Mapping[str, float] | None = None
 ) -> tuple[Axes, Axes]:
     """Draw each client's latency and energy of a round, with the deadline as a line and energy budgets as marks.
 
     Parameters
     ----------
     costs
-        By client; those that sat out are left out.
+        By client, planned ones or those of a round's ledger; those that sat out are left out.
     latency_s
         Of the deadline.
     energy_j
@@ -85,7 +88,39 @@ def plot_client_costs(
     return above, below
 
 
-def _stack(axes: Axes, places: list[float] | list[int], costs: list[RoundCost], unit: str) -> None:
+def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
+    """Draw what each client was asked in every round: its share of the network's work above, the kilobits that it really sent below.
+
+    Parameters
+    ----------
+    rows
+        Of a run's ledger, under a `Cell`; rounds a client sat out are blank.
+
+    Raises
+    ------
+    ArgumentError
+        If no row has a plan.
+    """
+    planned = [row for row in rows if row.direction == "up" and row.cost.alpha]
+    if not planned:
+        raise ArgumentError(complain("plot_plans", expected="rows of clients with plans", actual="none", hint="anycost_fl(...)"))
+    names, rounds = sorted({row.client for row in planned}), range(max(row.round for row in planned) + 1)
+    alphas = [[math.nan] * len(rounds) for _ in names]
+    kilobits = [[math.nan] * len(rounds) for _ in names]
+    for row in planned:
+        alphas[names.index(row.client)][row.round] = row.cost.alpha
+        kilobits[names.index(row.client)][row.round] = row.bits / 1e3
+    above, below = _figure(max(5.0, 2.5 + 0.12 * len(rounds)), 2.0 + 0.4 * len(names)).subplots(2, 1, sharex=True)
+    for axes, values, label in ((above, alphas, "alpha"), (below, kilobits, "kb sent")):
+        image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+        axes.figure.colorbar(image, ax=axes, label=label)
+    below.set_xlabel("round")
+    below.xaxis.get_major_locator().set_params(integer=True)
+    return above, below
+
+
+def _stack(axes: Axes, places: list[float] | list[int], costs: Sequence[RoundCost | Cost], unit: str) -> None:
     computing = [float(getattr(cost, f"compute_{unit}")) for cost in costs]
     uplink = [float(getattr(cost, f"uplink_{unit}")) for cost in costs]
     axes.bar(places, computing, color=_COMPUTING, width=0.8, label="computing")
