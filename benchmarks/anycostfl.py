@@ -4,8 +4,8 @@
     python benchmarks/anycostfl.py --scale paper --seeds 0
     python benchmarks/anycostfl.py --search
 
-Scales: "check" (12 devices, 6,000 images, a CNN of 52,138 parameters), "small" (24 devices, 24,000 images) and "paper" (60 devices, the CNN of
-1,663,370; hours a run). Devices are those of `bf.fleet`, as much slower as work and updates are smaller, so that budgets bite as they do in the
+Scales: "check" (12 devices, 6,000 images, a CNN of 13,242 parameters), "small" (24 devices, 24,000 images, 52,138) and "paper" (60 devices, the CNN
+of 1,663,370; hours a run). Devices are those of `bf.fleet`, as much slower as work and updates are smaller, so that budgets bite as they do in the
 paper: 5 s a round for all, 1.5 to 4.5 J for methods that know budgets. Methods that do not (all but AnycostFL; HeteroFL sets widths once) spend
 what the deadline makes them: they compute as slowly as it allows. Seconds and joules are those of the bytes really sent, and of training, three
 forwards a step. A client that is late or cannot take part is "out".

@@ -11,7 +11,7 @@ over seeds, of the test images; the last 10,000 training images are trained on b
 scores the first 3,000 of them.
 
 Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at one ratio, against FedAvg with the whole network.
-Networks: "cnn", two convolutions and a hidden layer without norms, and "wide", the same with twice the channels; "slim", ResNet-18 at 1/8 of its
+Networks: "cnn", "small" and "wide", two convolutions and a hidden layer without norms; "slim", ResNet-18 at 1/8 of its
 width, and "resnet18", both with group norm.
 Clients' factors always begin as the best approximation of the server's model: spectral initialisation every round. What a start is worth where
 factors are averaged as they are is a table of its own. The goal of the bytes is FedAvg's last accuracy, rounded down, less one point.
@@ -98,7 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="the smallest honest setting; exit 1 if a target is missed")
     parser.add_argument("--search", action="store_true", help="score settings on training images that no run trains on")
-    parser.add_argument("--net", choices=["cnn", "wide", "slim", "resnet18"], default="cnn")
+    parser.add_argument("--net", choices=["cnn", "small", "wide", "slim", "resnet18"], default="cnn")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist", help="folder of the data set's files")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("results/fedhm"))

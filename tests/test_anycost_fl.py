@@ -1,5 +1,6 @@
 """AnycostFL and its baselines on devices: the exact limit, aggregation by entry, who is left out, what a round costs."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -221,6 +222,21 @@ def test_who_is_late_is_dropped_and_reported(digits, clients):
     alone = bf.run(on_devices(bf.fed_avg(net(), batch_size=32), Planner(tuple(row), 5.0, (1e-4, 1e-4))), InProcess({names[2]: clients[names[2]]},
                    devices=devices), rounds=1, progress=False)  # fmt: skip
     assert tree_equal(result.snapshot.state, alone.snapshot.state)
+
+
+def test_messages_longer_than_planned_are_reported(digits, clients, settings):
+    """A beta that no message of so small a network can have: even the smallest is longer than planned, and says so."""
+    train, _ = digits
+    tight = settings.least / 8
+    algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, beta=(tight, tight))
+    able = {name: replace(SMALL, macs_per_cycle=1.0, bandwidth_hz=1e6).figures() for name in clients}
+    result = bf.run(algorithm, InProcess(clients, devices=able), rounds=1, progress=False)
+    up = [row for row in result.ledger if row.direction == "up"]
+    numbers = {alpha: size(parameters(shrunk(net(), channel_graph(net(), train.inputs[:1]), alpha))) for alpha in {row.cost.alpha for row in up}}
+    assert all(row.cost.overrun_bits == math.ceil(row.bits - tight * 32 * numbers[row.cost.alpha]) > 0 for row in up)
+    algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, beta=(0.2, 0.2))
+    roomy = bf.run(algorithm, InProcess(clients, devices=able), rounds=1, progress=False)
+    assert not any(row.cost.overrun_bits for row in roomy.ledger)
 
 
 def test_every_baseline_runs_on_the_same_devices(digits, clients):

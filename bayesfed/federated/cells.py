@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
@@ -18,7 +19,8 @@ from bayesfed.trees import Tree
 class Cell:
     """Count the seconds and joules of every client from the bytes that it really sends; leave out who comes after the deadline.
 
-    A late client's payload is not in the sum, its energy is in the ledger, and the report says by how much it was late.
+    A late client's payload is not in the sum, its energy is in the ledger, and the report says by how much it was late. Messages longer than planned
+    are in the ledger with the overrun.
 
     Parameters
     ----------
@@ -73,8 +75,19 @@ def _spent(arrival: Arrival) -> Arrival:
             complain(f"Cell, client {arrival.client!r}", expected="an assignment with a load", actual=None, hint="on_devices(algorithm)")
         )
     bits = 8 * len(arrival.packed)
-    figures = asdict(load.cost(bits))
-    arrival.cost = replace(arrival.cost, bits=arrival.cost.bits or bits, macs=load.macs, alpha=load.alpha, beta=load.beta, **figures)
+    spent, over = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0
+    arrival.cost = replace(
+        arrival.cost,
+        bits=arrival.cost.bits or bits,
+        compute_s=spent.compute_s,
+        uplink_s=spent.uplink_s,
+        compute_j=spent.compute_j,
+        uplink_j=spent.uplink_j,
+        macs=load.macs,
+        alpha=load.alpha,
+        beta=load.beta,
+        overrun_bits=over,
+    )
     return arrival
 
 

@@ -60,6 +60,8 @@ class Load:
         That it computes at.
     alpha, beta
         Share of the network's work, and of the update's bits at most, that the plan is made of.
+    bits
+        Those bits: the longest message that keeps to the plan.
     """
 
     device: Device
@@ -69,6 +71,7 @@ class Load:
     frequency_hz: float
     alpha: float = 1.0
     beta: float = 1.0
+    bits: float = math.inf
 
     def cost(self, bits: float) -> RoundCost:
         """Return what the round costs if that many bits are sent."""

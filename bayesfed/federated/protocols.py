@@ -186,6 +186,8 @@ class Cost:
         Multiply-accumulates of that training.
     alpha, beta
         Share of the network's work and of the update's bits that were planned.
+    overrun_bits
+        By how much the message is longer than planned.
     """
 
     bits: int = 0
@@ -199,6 +201,7 @@ class Cost:
     macs: float = 0.0
     alpha: float = 0.0
     beta: float = 0.0
+    overrun_bits: int = 0
 
     @property
     def latency_s(self) -> float:

@@ -101,7 +101,7 @@ class Planner:
             if isinstance(found, Infeasible):
                 reasons.append(found)
                 continue
-            load = Load(device, gain, cycles, cycles * device.macs_per_cycle, found.frequency_hz, size.alpha, found.beta)
+            load = Load(device, gain, cycles, cycles * device.macs_per_cycle, found.frequency_hz, size.alpha, found.beta, found.bits)
             here = Planned(number, steps, load)
             best = here if best is None or here.learning_gain > best.learning_gain else best
         return best or Skip(min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason)
