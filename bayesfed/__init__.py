@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     from bayesfed.algorithms import fed_hm as fed_hm
     from bayesfed.algorithms import fed_hq as fed_hq
     from bayesfed.algorithms import fed_l1 as fed_l1
+    from bayesfed.algorithms import fed_lora as fed_lora
     from bayesfed.algorithms import fed_mid as fed_mid
     from bayesfed.algorithms import fed_paq as fed_paq
     from bayesfed.algorithms import fed_prox as fed_prox
     from bayesfed.algorithms import fed_prune as fed_prune
     from bayesfed.algorithms import fed_rlr as fed_rlr
+    from bayesfed.algorithms import fed_stack_lora as fed_stack_lora
     from bayesfed.algorithms import federated_svi as federated_svi
+    from bayesfed.algorithms import ffa_lora as ffa_lora
+    from bayesfed.algorithms import flex_lora as flex_lora
+    from bayesfed.algorithms import fs_lora as fs_lora
     from bayesfed.algorithms import hetero_fl as hetero_fl
+    from bayesfed.algorithms import hetero_lora as hetero_lora
     from bayesfed.algorithms import public_settings as public_settings
     from bayesfed.algorithms import qsgd as qsgd
     from bayesfed.algorithms import split_mix as split_mix
@@ -116,6 +122,8 @@ if TYPE_CHECKING:
     from bayesfed.models import sort_channels as sort_channels
     from bayesfed.models import whole_first as whole_first
     from bayesfed.models.fixed_rank import fixed_rank as fixed_rank
+    from bayesfed.models.lora import lora as lora
+    from bayesfed.models.lora import merged as merged
     from bayesfed.running import Result as Result
     from bayesfed.running import run as run
 
@@ -132,6 +140,12 @@ _HOME = {
         "fed_avg",
         "fed_hq",
         "fed_l1",
+        "fed_lora",
+        "fed_stack_lora",
+        "ffa_lora",
+        "flex_lora",
+        "fs_lora",
+        "hetero_lora",
         "fed_mid",
         "fed_paq",
         "fed_prox",
@@ -209,6 +223,7 @@ _HOME = {
         "whole_first",
     ],
     "bayesfed.models.fixed_rank": ["fixed_rank"],
+    "bayesfed.models.lora": ["lora", "merged"],
     "bayesfed.running": ["Result", "run"],
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names}

@@ -25,10 +25,18 @@ def parameters(module: nn.Module) -> Tree:
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
+def trainable(module: nn.Module) -> Tree:
+    """Return a detached copy of every parameter that requires a gradient, by name: what a client trains and what travels.
+
+    Frozen ones (``requires_grad=False``: the base under adapters) stay where they are, in the one module that all clients share.
+    """
+    return {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
+
+
 def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
     """Let `module` use the tree's tensors as its parameters inside the block: a functional call held open for many calls.
 
-    Tied parameters stay tied. The module's own are back when the block ends.
+    Tied parameters stay tied. A frozen parameter that the tree lacks is the module's own. The module's own are all back when the block ends.
     """
     return _placed(module, tree, "parameters")
 
@@ -51,7 +59,9 @@ def _placed(module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parame
     ]
     try:
         for slot, leaf, value in slots:
-            slot[leaf] = tree[names[id(value)]]
+            name = names[id(value)]
+            if kind == "buffers" or value.requires_grad or name in tree:
+                slot[leaf] = tree[name]
         yield
     finally:
         for slot, leaf, value in slots:

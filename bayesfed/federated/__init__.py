@@ -16,6 +16,7 @@ from bayesfed.federated.holding import Holding
 from bayesfed.federated.ledger import Row, bits, channel_uses, energy_j, latency_s, macs
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Adam, Descent, NaturalGradient, Optimiser, Sgd, constant, cosine, inverse
+from bayesfed.federated.merging import Merge, Merging
 from bayesfed.federated.moments import BatchMoments, PooledStatistics
 from bayesfed.federated.planning import Infeasible, Plan, plan
 from bayesfed.federated.pools import ClientPool, InProcess
@@ -41,6 +42,8 @@ from bayesfed.federated.samplers import Sampler, decaying, everyone, fraction, i
 from bayesfed.federated.sensing import Compressed
 from bayesfed.federated.servers import Add, Average, Sorted
 from bayesfed.federated.sizes import Capacity, Sized, by_device, dynamic, fixed
+from bayesfed.federated.sketch import Sketched, Slices
+from bayesfed.federated.stacking import Refactored, Stack, Unlike
 from bayesfed.federated.ternary_step import TernaryStep
 from bayesfed.federated.transmissions import Factors, Points, Tangents
 from bayesfed.federated.turbo_step import TurboStep, ramp
@@ -81,6 +84,8 @@ __all__ = [
     "Link",
     "Load",
     "Local",
+    "Merge",
+    "Merging",
     "Model",
     "NaturalGradient",
     "Optimiser",
@@ -96,6 +101,7 @@ __all__ = [
     "Profile",
     "Record",
     "Reducer",
+    "Refactored",
     "Reply",
     "Retract",
     "RiemannianSgd",
@@ -106,15 +112,19 @@ __all__ = [
     "Server",
     "Sgd",
     "Sized",
+    "Sketched",
     "Skip",
     "Slice",
+    "Slices",
     "Snapshot",
     "Sorted",
+    "Stack",
     "Sum",
     "Tangents",
     "Task",
     "TernaryStep",
     "TurboStep",
+    "Unlike",
     "Update",
     "View",
     "Whole",

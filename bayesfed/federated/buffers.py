@@ -24,14 +24,14 @@ from bayesfed.federated.protocols import Fit, Local, Scalar
 from bayesfed.federated.update import Kind
 from bayesfed.keys import Key
 from bayesfed.models.norms import untracked
-from bayesfed.trees import Tree, parameters, placed_buffers, running_statistics, shapes
+from bayesfed.trees import Tree, placed_buffers, running_statistics, shapes, trainable
 
 Buffers = Literal["static", "mean", "local"]
 STATISTICS = "statistics/"
 
 
 def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
-    """Return a copy of what travels of a network under a policy: its parameters, and under "mean" its statistics.
+    """Return a copy of what travels of a network under a policy: the parameters that it trains, and under "mean" its statistics.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     Raises
     ------
     ArgumentError
-        If there is no such policy, or the network has running statistics and the policy is "static".
+        If there is no such policy, the network has nothing to train, or it has running statistics and the policy is "static".
     """
     if buffers not in get_args(Buffers):
         expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
@@ -50,8 +50,13 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     if running and buffers == "static":
         hint = 'nn.GroupNorm, norm="static", or buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
         raise ArgumentError(complain(where, expected="a network without running statistics", actual=running, hint=hint))
+    if not (trained := trainable(net)):
+        actual = [name for name, _ in net.named_parameters()]
+        raise ArgumentError(
+            complain(where, expected="a parameter that requires a gradient", actual=f"all frozen of {actual}", hint="requires_grad_()")
+        )
     own = {name: value.detach().clone() for name, value in net.named_buffers()}
-    return parameters(net) | ({name: own[name] for name in running} if buffers == "mean" else {})
+    return trained | ({name: own[name] for name in running} if buffers == "mean" else {})
 
 
 def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:

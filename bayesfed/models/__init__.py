@@ -29,11 +29,14 @@ from bayesfed.models.grid import Grid, Link
 from bayesfed.models.hybrid import hybrid, hybrid_ranks, whole_first
 from bayesfed.models.ising import Ising
 from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models.lora import adapters, linear_weights, lora, lora_rank, merged, resized
+from bayesfed.models.lora_layers import LoraLinear, lora_scale
 from bayesfed.models.nets import alexnet, cnn, mlp, mobilenet
 from bayesfed.models.norms import untracked, with_statistics
 from bayesfed.models.precisions import BernoulliGamma, Gammas
 from bayesfed.models.prior import GaussianWeight, Prior
 from bayesfed.models.residual import resnet18, resnet34
+from bayesfed.models.sketch import Drawn, importance_sketch, random_sketch, slice_norms
 from bayesfed.models.stacked import femnist_cnn, vgg9
 from bayesfed.models.supports import Independent, MarkovGrid, Neighbourhood, Support, Transition
 from bayesfed.models.weights import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, WeightPrior
@@ -47,6 +50,7 @@ __all__ = [
     "ClusteredSupport",
     "Cost",
     "Declared",
+    "Drawn",
     "FactoredConv2d",
     "FactoredLinear",
     "FixedRankConv",
@@ -65,6 +69,7 @@ __all__ = [
     "Laplace",
     "Likelihood",
     "Link",
+    "LoraLinear",
     "MarkovGrid",
     "Neighbourhood",
     "Normal",
@@ -79,6 +84,7 @@ __all__ = [
     "Transition",
     "Unrolling",
     "WeightPrior",
+    "adapters",
     "alexnet",
     "align",
     "bayesian",
@@ -100,18 +106,27 @@ __all__ = [
     "guide",
     "hybrid",
     "hybrid_ranks",
+    "importance_sketch",
     "layer_matrices",
+    "linear_weights",
+    "lora",
+    "lora_rank",
+    "lora_scale",
+    "merged",
     "mlp",
     "mobilenet",
     "permute_channels",
     "points",
     "probes",
+    "random_sketch",
+    "resized",
     "resnet18",
     "resnet34",
     "shrunk",
     "shrunk_shapes",
     "shrunk_shares",
     "shrunk_widths",
+    "slice_norms",
     "sort_channels",
     "spectra",
     "spectrum",

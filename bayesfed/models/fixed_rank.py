@@ -213,9 +213,9 @@ def as_before(made: nn.Module, layer: nn.Module) -> None:
     made.train(layer.training)
 
 
-def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """Return a copy of a network in which modules are others, wherever they are referred to; what is swapped is never copied."""
-    twin = copy.deepcopy(net, {id(old): new for old, new in swaps.items()})
+def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module], tensors: Mapping[Tensor, Tensor] | None = None) -> nn.Module:
+    """Return a copy of a network in which modules, and tensors, are others wherever they are referred to; what is swapped is never copied."""
+    twin = copy.deepcopy(net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())})
     for path, module in list(twin.named_modules(remove_duplicate=False)):
         if path and module in swaps.values():
             # A PyroModule learns its name when it is added; assigning it would move it behind its siblings.

@@ -23,7 +23,19 @@ PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 Sizes = int | tuple[int, ...]
 
 
-class ThinLayer(PyroModule):
+class Deterministic(PyroModule):
+    """A Pyro module without sample sites: called alone, it is an ordinary one."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run the layer; as an ordinary module unless it belongs to a PyroModule or has Pyro's attributes."""
+        # A PyroModule without a parent writes its parameters to Pyro's global store at every call, under names such as "u" that all layers of
+        # an nn.Sequential would share.
+        if self._pyro_name or self._pyro_samples or self._pyro_params:
+            return super().__call__(*arguments, **named)
+        return nn.Module.__call__(self, *arguments, **named)
+
+
+class ThinLayer(Deterministic):
     """The factors and the bias as parameters, and the call.
 
     Parameters
@@ -57,14 +69,6 @@ class ThinLayer(PyroModule):
             # Copies: a factor cut from an SVD would keep all of that alive.
             setattr(self, name, nn.Parameter(factor.detach().clone(memory_format=torch.contiguous_format)))
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach().clone()))
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run the layer; as an ordinary module unless it belongs to a PyroModule or has Pyro's attributes."""
-        # A PyroModule without a parent writes its parameters to Pyro's global store at every call, under names such as "u" that all layers of
-        # an nn.Sequential would share.
-        if self._pyro_name or self._pyro_samples or self._pyro_params:
-            return super().__call__(*arguments, **named)
-        return nn.Module.__call__(self, *arguments, **named)
 
 
 class Convolving:

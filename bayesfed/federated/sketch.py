@@ -1,0 +1,147 @@
+"""Clients that hold some slices of low-rank adapters: the view `Slices`, and `Sketched`, the client's side of FSLoRA's sketches.
+
+The server knows what it drew, so a payload says nothing of it: columns of B and rows of A are all that travels up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.protocols import Fit, Local, Scalar
+from bayesfed.federated.update import Kind, Update, Weight
+from bayesfed.federated.views import Whole
+from bayesfed.keys import Key
+from bayesfed.models.sketch import Drawn
+from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
+
+# Ends the names of leaves of the down-link: multipliers by slice, and indices for clients that are sent whole adapters.
+SCALE, SKETCH = "scale", "lora_sketch"
+
+
+def cut_slices(tree: Tree, indices: Mapping[str, Tensor]) -> Tree:
+    """Return a tree with the chosen columns of B and rows of A, by layer; other leaves as they are."""
+    found = dict(tree)
+    for name, chosen in indices.items():
+        for leaf, axis in (("lora_b", 1), ("lora_a", 0)):
+            if (full := leaf_of(name, leaf)) in tree:
+                found[full] = tree[full].index_select(axis, chosen.to(tree[full].device))
+    return found
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Clients get slices of every adapter, and all of the other leaves; what they send back is put among zeros.
+
+    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA.
+
+    Parameters
+    ----------
+    drawn
+        By layer.
+    full
+        Names and shapes of the server's leaves.
+    multiplied
+        Whether multipliers travel down, a number a slice; False where all are alike and the client's network has them.
+    broadcast
+        Send adapters whole, with the indices to be used: the paper's down-link, in which every client hears the same.
+
+    Raises
+    ------
+    ArgumentError
+        If a layer has no such slices.
+    """
+
+    drawn: Mapping[str, Drawn]
+    full: Shapes
+    multiplied: bool = False
+    broadcast: bool = False
+
+    def __post_init__(self) -> None:
+        for name, draw in self.drawn.items():
+            rank = next((self.full[full][axis] for leaf, axis in (("lora_b", 1), ("lora_a", 0)) if (full := leaf_of(name, leaf)) in self.full), 0)
+            indices = draw.indices
+            if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= rank or len(indices.unique()) != len(indices):
+                actual = indices.tolist()
+                raise ArgumentError(complain(f"Slices, layer {name!r}", expected=f"distinct slices of {rank}", actual=actual, hint="random_sketch"))
+
+    @property
+    def indices(self) -> dict[str, Tensor]:
+        """Of the slices, by layer."""
+        return {name: draw.indices for name, draw in self.drawn.items()}
+
+    @property
+    def expected(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of what a client sends back."""
+        shapes = {name: tuple(shape) for name, shape in self.full.items()}
+        for name, draw in self.drawn.items():
+            for leaf, axis in (("lora_b", 1), ("lora_a", 0)):
+                if (full := leaf_of(name, leaf)) in shapes:
+                    shape = shapes[full]
+                    shapes[full] = (*shape[:axis], len(draw.indices), *shape[axis + 1 :])
+        return shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Cut slices, or name them; and add the multipliers."""
+        found = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        for name, draw in self.drawn.items():
+            if self.broadcast:
+                found[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
+            if self.multiplied:
+                found[leaf_of(name, SCALE)] = draw.multipliers.float()
+        return found
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Put slices back where they belong, then weigh."""
+        check(payload, self.expected, where="payload")
+        whole = dict(payload)
+        for name, draw in self.drawn.items():
+            for leaf, axis in (("lora_b", 1), ("lora_a", 0)):
+                if (full := leaf_of(name, leaf)) in payload:
+                    sent = payload[full]
+                    whole[full] = sent.new_zeros(tuple(self.full[full])).index_copy(axis, draw.indices.to(sent.device), sent)
+        return Whole(self.full).lift(whole, weight, kind)
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """Let `local` train the slices of a message: cut from whole adapters where it has indices, with the multipliers where it has any.
+
+    Parameters
+    ----------
+    local
+        What trains the network.
+    net
+        The very network that `local` trains: adapters of k slices, their scale a buffer where multipliers come (`resized` by slice).
+    """
+
+    local: Local
+    net: nn.Module
+
+    @property
+    def kind(self) -> Kind:
+        """That of the local step."""
+        return self.local.kind
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """That of the local step."""
+        return self.local.uses_global_randomness
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Fit the slices."""
+        buffers = dict(self.net.named_buffers())
+        multipliers = {name: leaf * buffers[name].to(leaf) for name, leaf in message.items() if name in buffers and _is(name, SCALE)}
+        indices = {name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)}
+        model = {name: leaf for name, leaf in message.items() if name not in multipliers and not _is(name, SKETCH)}
+        with placed_buffers(self.net, buffers | multipliers):
+            return self.local.fit(cut_slices(model, indices), memory, data, key, options)
+
+
+def _is(name: str, leaf: str) -> bool:
+    return name.rpartition(".")[2] == leaf
