@@ -187,6 +187,7 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             "temperature": temperature,
             "by_rows": settings["by_rows"],
             "masked": settings["masked"],
+            "residual": settings["residual"],
         }
         return fed_hm(whole, ratios, dynamic(1) if alike else capacity(settings, left_out), **own, **common)
     if settings["recipe"] == "hetero_fl":

@@ -1,6 +1,7 @@
 """FedHM and Split-Mix: one server, devices of unlike strength."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -159,6 +160,32 @@ def test_a_payload_of_another_rank_is_refused():
         made[1].lift(made[2].restrict(state), 1.0, "value")
 
 
+def test_what_a_rank_leaves_out_is_kept_or_lost():
+    """A client that trains nothing returns the whole network where the residual is kept, and its best approximation where it is dropped."""
+    net = small_net()
+    layers, ranks, made = views(net)
+    state = Refactor(layers, tuple(ranks[1:])).start(parameters(net))
+    for view in made[1:]:
+        sent = view.restrict(state)
+        kept = replace(view, base=state).lift(sent, 1.0, "value").mean()
+        assert all(torch.allclose(kept[name], leaf, atol=1e-6) for name, leaf in parameters(net).items())
+        dropped = view.lift(sent, 1.0, "value").mean()
+        assert any(float((dropped[f"{name}.weight"] - state[f"{name}.weight"]).norm()) > 0.1 for name in view.ranks)
+        trained = {name: leaf + 0.01 * torch.ones_like(leaf) for name, leaf in sent.items()}
+        change = replace(view, base=state).lift(trained, 1.0, "value").mean()
+        plain = view.lift(trained, 1.0, "value").mean()
+        assert all(torch.allclose(change[name] - kept[name], plain[name] - dropped[name], atol=1e-5) for name in kept)
+
+
+@pytest.mark.parametrize("residual", ["dropped", "kept"])
+def test_sizes_learn_either_way(digits, clients, residual):
+    _, test = digits
+    work = {"whole": ["5"], "convention": "matrix", "steps": 20, "optimiser": bf.Sgd(0.1, 0.9)}
+    algorithm = fed_hm(small_net(), [1.0, 0.25], dynamic(2), residual=residual, **work)
+    result = bf.run(algorithm, clients, rounds=8, progress=False)
+    assert all(score(model(result.snapshot.state), test) > 0.8 for model in algorithm.sizes.values())
+
+
 def test_absent_classes_are_left_out_of_the_loss(clients):
     """A client without some classes leaves their biases where they were, but for the decay."""
     name, data = next((name, data) for name, data in clients.items() if len(data.targets.unique()) < 10)
@@ -184,6 +211,7 @@ def test_bad_input_is_refused_in_words(clients):
     for settings, words in [
         ({"decay": -1.0}, "decay >= 0"),
         ({"temperature": 0.0}, "temperature > 0"),
+        ({"residual": "lost"}, "'dropped' or 'kept'"),
         ({"whole": ["nowhere"]}, "nowhere"),
         ({"whole": lambda name, module: False}, "keeps a layer"),
     ]:

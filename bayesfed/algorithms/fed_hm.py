@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from torch import nn
 
@@ -56,6 +58,7 @@ def fed_hm(
     temperature: float = math.inf,
     by_rows: bool = False,
     masked: bool = False,
+    residual: Literal["dropped", "kept"] = "dropped",
     warm: bool = True,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -83,6 +86,9 @@ def fed_hm(
         Weigh clients by their rows as well.
     masked
         Leave out of the loss the classes a client has no rows of, as the paper does for all methods; targets must be classes.
+    residual
+        What becomes of the part of a layer that a client's rank leaves out: "dropped", as published, shrinks it every round by the share of
+        factored clients, so that all sizes end up with one model of low rank; "kept" adds their changes to the whole.
     warm
         Factorise by subspace iteration from last round's vectors; False: by an exact SVD a layer and round.
     buffers
@@ -91,11 +97,13 @@ def fed_hm(
     Raises
     ------
     ArgumentError
-        If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored, `decay` or `temperature` is out of range, or the
-        network has running statistics and `buffers` is "static".
+        If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored, `decay`, `temperature` or `residual` is out of
+        range, or the network has running statistics and `buffers` is "static".
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
         raise ArgumentError(complain("fed_hm, ratios", expected="falling shares of the rank", actual=list(ratios), hint="[1, 1 / 2, 1 / 4, 1 / 8]"))
+    if residual not in ("dropped", "kept"):
+        raise ArgumentError(complain("fed_hm, residual", expected="'dropped' or 'kept'", actual=repr(residual), hint="'kept'"))
     if not (decay >= 0 and temperature > 0):
         raise ArgumentError(complain("fed_hm", expected="decay >= 0 and temperature > 0", actual=(decay, temperature), hint="1e-4, math.inf"))
     initial = travelling(net, buffers, where="fed_hm")
@@ -109,7 +117,8 @@ def fed_hm(
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         size = capacity(profile, round, key)
         weight = math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
-        return Assignment(views[size], weight, codec, codec, {"learning_rate": schedule(round), "size": size})
+        view = replace(views[size], base=state) if residual == "kept" else views[size]
+        return Assignment(view, weight, codec, codec, {"learning_rate": schedule(round), "size": size})
 
     def local(made: nn.Module) -> Local:
         objective = partial(_objective, made, decay)

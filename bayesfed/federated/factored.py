@@ -19,7 +19,7 @@ from bayesfed.keys import Key
 from bayesfed.models.factored_layers import Unrolling
 from bayesfed.models.factored_spectra import Spectrum, spectra
 from bayesfed.models.factored_trees import align, factorise
-from bayesfed.trees import Shapes, Tree, check
+from bayesfed.trees import Shapes, Tree, check, leaf_of
 
 SVD = "svd/"
 Ranks = Mapping[str, int]
@@ -63,11 +63,15 @@ class Factored:
         Of the layers that are factored; empty for the whole network.
     expected
         Names and shapes of what a client sends back.
+    base
+        The state that clients were sent factors of. With it, what the ranks left out of a layer is added to what comes back: a client that trains
+        nothing returns the whole network at any rank. Without, as published, the mean loses it.
     """
 
     layers: Mapping[str, Unrolling]
     ranks: Ranks
     expected: Shapes
+    base: Tree | None = None
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut the triplets to these ranks; spectral initialisation."""
@@ -76,7 +80,11 @@ class Factored:
     def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
         """Multiply factors out, then weigh."""
         check(payload, self.expected, where="payload")
-        full = align(payload, {name: self.layers[name] for name in self.ranks})
+        layouts = {name: self.layers[name] for name in self.ranks}
+        full = align(payload, layouts)
+        if self.base is not None:
+            sent = align(self.restrict(self.base), layouts)
+            full |= {leaf: full[leaf] + (self.base[leaf] - sent[leaf]) for leaf in (leaf_of(name, "weight") for name in self.ranks)}
         return Whole({name: tuple(leaf.shape) for name, leaf in full.items()}).lift(full, weight, kind)
 
 
