@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kept import kept
 
 import bayesfed as bf
 from bayesfed.algorithms.anycost_fl import ALPHAS
@@ -76,10 +77,11 @@ class Finished:
 def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, out: Path) -> Finished:
     """Return a run, from its file if it was made before with the same settings."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    file = out / "runs" / f"{digest}_{seed}.json"
-    if file.exists():
-        found = json.loads(file.read_text())
-        return Finished(name, seed, found["rows"], found["sub_models"])
+    found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, train, scored))
+    return Finished(name, seed, found["rows"], found["sub_models"])
+
+
+def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset) -> dict[str, Any]:
     task = Task(settings, seed, train)
     algorithm, rows, start = task.algorithm(), list[list[float]](), time.perf_counter()
 
@@ -92,12 +94,7 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored
     result = bf.run(algorithm, task.pool, rounds=settings["rounds"], seed=seed, callbacks=[note], on_client_error="drop")
     whole = sort_channels(task.graph, dict(algorithm.predictor(result.snapshot.state).parameters))
     sub_models = [score(task.sub_model(whole, alpha), scored) for alpha in SCORED_ALPHAS]
-    content = {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rows": rows, "sub_models": sub_models}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(content) + "\n")
-    part.replace(file)
-    return Finished(name, seed, rows, sub_models)
+    return {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rows": rows, "sub_models": sub_models}
 
 
 class Task:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from curves import Curve, reached
+from kept import kept
 
 import bayesfed as bf
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
@@ -86,10 +87,11 @@ def finished(name: str, settings: Settings, seed: int, data: Data, out: Path) ->
     # All clients have one size: nothing depends on how sizes are dealt.
     mattering = {key: value for key, value in settings.items() if key != "heterogeneity" or settings["capacities"] == "unlike"}
     digest = hashlib.sha256(json.dumps([mattering, len(data.scored)], sort_keys=True).encode()).hexdigest()[:12]
-    file = out / "runs" / f"{digest}_{seed}.json"
-    if file.exists():
-        found = json.loads(file.read_text())
-        return Finished(name, seed, settings, found["counts"], found["rows"], found["failure"])
+    found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, data))
+    return Finished(name, seed, settings, found["counts"], found["rows"], found["failure"])
+
+
+def _made(name: str, settings: Settings, seed: int, data: Data) -> dict[str, Any]:
     clients, algorithm = parts(settings, seed, data.train), recipe(settings, seed)
     sizes = {"server": algorithm.predictor, **(algorithm.sizes or {"whole": algorithm.predictor})}
     counts = [numbers(of(algorithm.initial)) for of in sizes.values()]
@@ -113,12 +115,7 @@ def finished(name: str, settings: Settings, seed: int, data: Data, out: Path) ->
         if not any(word in str(problem) for word in ("finite", "NaN")):
             raise
         failure = str(problem)
-    content = {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "counts": counts, "rows": rows, "failure": failure}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(content) + "\n")
-    part.replace(file)
-    return Finished(name, seed, settings, counts, rows, failure)
+    return {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "counts": counts, "rows": rows, "failure": failure}
 
 
 def numbers(model: Predictor) -> int:
