@@ -13,10 +13,10 @@ from bayesfed.inspect import save
 
 
 def curves(found: Mapping[str, Sequence[Finished]], path: Path, *, title: str, goal: float) -> None:
-    """Draw accuracy against energy and against time, means over seeds, Fig. 4; methods without devices are left out."""
+    """Draw accuracy against energy and against time, means over seeds for as long as all go on, Fig. 4; methods without devices are left out."""
     left, right = Figure(figsize=(10, 4.2), layout="constrained").subplots(1, 2, sharey=True)
     for number, (case, runs) in enumerate(found.items()):
-        columns = [[statistics.mean(row[place] for row in rows) for rows in zip(*(run.rows for run in runs), strict=True)] for place in (0, 1, 2)]
+        columns = [[statistics.mean(row[place] for row in rows) for rows in zip(*(run.rows for run in runs), strict=False)] for place in (0, 1, 2)]
         if not columns[1][-1]:
             continue
         for axes, spent, unit in ((left, columns[1], 1e3), (right, columns[2], 60.0)):

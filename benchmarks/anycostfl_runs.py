@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from kept import kept
+from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.algorithms.anycost_fl import ALPHAS
@@ -24,7 +26,7 @@ from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.callbacks import score
 from bayesfed.federated.costs import work_cycles
 from bayesfed.federated.devices import Device
-from bayesfed.federated.engine import RoundReport
+from bayesfed.federated.engine import rounds
 from bayesfed.federated.fleets import uniform_range
 from bayesfed.federated.ledger import bits, energy_j, latency_s, macs
 from bayesfed.federated.locals import Descent
@@ -53,12 +55,15 @@ class Finished:
     ----------
     sub_models
         Accuracy of `SCORED_ALPHAS` of the last model, channels sorted.
+    rounds
+        After which accuracies are compared; there are more rows where a method had to go on to come to the goal.
     """
 
     case: str
     seed: int
     rows: list[list[float]]
     sub_models: list[float]
+    rounds: int
 
     def reached(self, goal: float) -> int | None:
         """Return the number of rounds after which an accuracy was first reached."""
@@ -66,33 +71,34 @@ class Finished:
 
     def last(self, count: int) -> float:
         """Return the mean accuracy after the last rounds."""
-        return statistics.mean(row[0] for row in self.rows[-count:])
+        return statistics.mean(row[0] for row in self.rows[: self.rounds][-count:])
 
     @property
     def best(self) -> float:
         """The highest accuracy."""
-        return max(row[0] for row in self.rows)
+        return max(row[0] for row in self.rows[: self.rounds])
 
 
-def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, out: Path) -> Finished:
-    """Return a run, from its file if it was made before with the same settings."""
+def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, out: Path, workers: int = 0) -> Finished:
+    """Return a run, from its file if it was made before with the same settings; with a goal among them it ends where that is reached."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, train, scored))
-    return Finished(name, seed, found["rows"], found["sub_models"])
+    found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, train, scored, workers))
+    return Finished(name, seed, found["rows"], found["sub_models"], settings["rounds"])
 
 
-def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset) -> dict[str, Any]:
-    task = Task(settings, seed, train)
+def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, workers: int) -> dict[str, Any]:
+    task = Task(settings, seed, train, workers)
     algorithm, rows, start = task.algorithm(), list[list[float]](), time.perf_counter()
-
-    def note(report: RoundReport) -> None:
-        before = rows[-1] if rows else [0.0] * 6
-        spent = [energy_j(report.rows), latency_s(report.rows, settings["deadline_s"]), 2 * macs(report.rows), bits(report.rows, "up") / 8]
-        rows.append([score(report.model, scored), *(a + b for a, b in zip(before[1:], [*spent, float(len(report.refused))], strict=True))])
-        report.metrics["accuracy"] = rows[-1][0]
-
-    result = bf.run(algorithm, task.pool, rounds=settings["rounds"], seed=seed, callbacks=[note], on_client_error="drop")
-    whole = sort_channels(task.graph, dict(algorithm.predictor(result.snapshot.state).parameters))
+    reports = rounds(algorithm, task.pool, rounds=settings["rounds"], seed=seed, on_client_error="drop")
+    with task.pool, tqdm(reports, name, settings["rounds"], unit="round", leave=False) as bar:
+        for report in bar:
+            before = rows[-1] if rows else [0.0] * 6
+            spent = [energy_j(report.rows), latency_s(report.rows, settings["deadline_s"]), 2 * macs(report.rows), bits(report.rows, "up") / 8]
+            rows.append([score(report.model, scored), *(a + b for a, b in zip(before[1:], [*spent, float(len(report.refused))], strict=True))])
+            bar.set_postfix(accuracy=f"{rows[-1][0]:.4f}")
+            if rows[-1][0] >= settings.get("goal", math.inf):
+                break
+    whole = sort_channels(task.graph, dict(report.model.parameters))
     sub_models = [score(task.sub_model(whole, alpha), scored) for alpha in SCORED_ALPHAS]
     return {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rows": rows, "sub_models": sub_models}
 
@@ -100,7 +106,7 @@ def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: b
 class Task:
     """A network, a fleet and the algorithm of a case."""
 
-    def __init__(self, settings: Settings, seed: int, train: bf.Dataset) -> None:
+    def __init__(self, settings: Settings, seed: int, train: bf.Dataset, workers: int) -> None:
         self.settings, self.seed = settings, seed
         data, public = train[: settings["images"]], train[HELD_OUT - settings["public"] : HELD_OUT]
         names, key = settings["clients"], bf.Key(seed, "partition")
@@ -110,7 +116,7 @@ class Task:
         self.graph = channel_graph(self.net, self.sample)
         (self.whole,) = shrunk_shares(self.net, self.graph, self.sample, [1.0])
         self.fleet = self._fleet(sorted(clients), len(data) / names)
-        self.pool = bf.InProcess(clients, devices={name: device.figures() for name, device in self.fleet.items()})
+        self.pool = bf.InProcess(clients, workers=workers, devices={name: device.figures() for name, device in self.fleet.items()})
         self.optimiser = bf.Sgd(settings["learning_rate"])
         self.public = public
 

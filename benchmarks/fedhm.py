@@ -16,6 +16,7 @@ width, and "resnet18", both with group norm.
 Clients' factors always begin as the best approximation of the server's model: spectral initialisation every round. What a start is worth where
 factors are averaged as they are is a table of its own. The goal of the bytes is FedAvg's last accuracy, rounded down, less one point.
 
+A client whose training diverges is left out of the round; the tables say how often.
 Finished runs are kept under --out and not made again. --check: one seed, Dirichlet 0.5, fixed, 6,000 training images, 3,000 test images; exit
 status 1 if a target is missed.
 """
@@ -160,12 +161,13 @@ def sizes_table(bench: Bench, cases: Sequence[str], slimmed: Sequence[str], plac
         count = len(runs[0].counts) - 1
         cells = [cell(bench, case, place, size) for size in range(-count, 0)]
         seconds = [cell(bench, case, place, 0), *["-"] * (len(ratios) - count), *cells]
-        rows.append([case, *seconds, spread(runs)])
+        rows.append([case, *seconds, spread(runs), sum(run.refused for run in runs)])
     if slimmed:
         found = {bench.settings(case, place)["size"]: case for case in slimmed}
         cells = [cell(bench, found[size], place, 0) if size in found else "-" for size in range(len(ratios))]
-        rows.append(["FedAvg, slimmed", cells[0], *cells, spread(bench.runs(slimmed[-1], place))])
-    return table(["method", "server's model", *(f"size {number + 1}" for number in range(len(ratios))), "sd, smallest"], rows)
+        refused = sum(run.refused for case in slimmed for run in bench.runs(case, place))
+        rows.append(["FedAvg, slimmed", cells[0], *cells, spread(bench.runs(slimmed[-1], place)), refused])
+    return table(["method", "server's model", *(f"size {number + 1}" for number in range(len(ratios))), "sd, smallest", "left out"], rows)
 
 
 def cell(bench: Bench, case: str, place: Settings, size: int) -> str:

@@ -55,6 +55,8 @@ class Finished:
         Parameters of the server's model and of every size.
     failure
         Why it ended early, if it did.
+    refused
+        How often a client was left out of a round: those whose training diverged.
     """
 
     case: str
@@ -63,6 +65,7 @@ class Finished:
     counts: list[int]
     rows: list[tuple[int, float, list[float]]]
     failure: str = ""
+    refused: int = 0
 
     def last(self, size: int, count: int) -> float:
         """Return the mean accuracy at the last scores: of size -1 the smallest, 1 the largest, 0 the server's model; chance if it diverged."""
@@ -88,17 +91,18 @@ def finished(name: str, settings: Settings, seed: int, data: Data, out: Path) ->
     mattering = {key: value for key, value in settings.items() if key != "heterogeneity" or settings["capacities"] == "unlike"}
     digest = hashlib.sha256(json.dumps([mattering, len(data.scored)], sort_keys=True).encode()).hexdigest()[:12]
     found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, data))
-    return Finished(name, seed, settings, found["counts"], found["rows"], found["failure"])
+    return Finished(name, seed, settings, found["counts"], found["rows"], found["failure"], found.get("refused", 0))
 
 
 def _made(name: str, settings: Settings, seed: int, data: Data) -> dict[str, Any]:
     clients, algorithm = parts(settings, seed, data.train), recipe(settings, seed)
     sizes = {"server": algorithm.predictor, **(algorithm.sizes or {"whole": algorithm.predictor})}
     counts = [numbers(of(algorithm.initial)) for of in sizes.values()]
-    rows, spent, failure, start = list[tuple[int, float, list[float]]](), [0.0], "", time.perf_counter()
+    rows, spent, refused, failure, start = list[tuple[int, float, list[float]]](), [0.0], [0], "", time.perf_counter()
 
     def note(report: RoundReport) -> None:
         spent[0] += bits(report.rows) / 8
+        refused[0] += len(report.refused)
         number = report.snapshot.round
         if number % settings["every"] and number < settings["rounds"]:
             return
@@ -109,13 +113,16 @@ def _made(name: str, settings: Settings, seed: int, data: Data) -> dict[str, Any
         report.metrics["smallest"] = measured[-1]
 
     try:
-        bf.run(algorithm, clients, rounds=settings["rounds"], seed=seed, sampler=fraction(settings["share"]), callbacks=[note])
+        bf.run(
+            algorithm, clients, rounds=settings["rounds"], seed=seed, sampler=fraction(settings["share"]), callbacks=[note], on_client_error="drop"
+        )
     except BayesfedError as problem:
         # Divergence is a finding here; anything else is a fault of this program.
         if not any(word in str(problem) for word in ("finite", "NaN")):
             raise
         failure = str(problem)
-    return {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "counts": counts, "rows": rows, "failure": failure}
+    taken = {"seconds": time.perf_counter() - start, "failure": failure, "refused": refused[0]}
+    return {"case": name, "settings": settings, "counts": counts, "rows": rows, **taken}
 
 
 def numbers(model: Predictor) -> int:
