@@ -168,9 +168,10 @@ def _nobody() -> bf.Dataset:
 
 
 def milestones(settings: Settings) -> Schedule:
-    """Return the paper's schedule: a tenth of the rate after each of these shares of the rounds."""
+    """Return the paper's schedule, a tenth of the rate after each of these shares of the rounds, after a warm-up."""
     at = [round(share * settings["rounds"]) for share in settings["milestones"]]
-    return lambda round: 0.1 ** sum(round >= mark for mark in at)
+    slow = settings.get("warm_up", 0) + 1
+    return lambda round: min(1.0, (round + 1) / slow) * 0.1 ** sum(round >= mark for mark in at)
 
 
 def recipe(settings: Settings, seed: int) -> Algorithm:
