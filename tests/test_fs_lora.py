@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Refactored, Sketched, Slices, Stack, Unlike
 from bayesfed.federated.merging import Merge, base_weights
 from bayesfed.federated.protocols import Profile
-from bayesfed.federated.sketch import cut_slices
+from bayesfed.federated.slicing import cut_slices
 from bayesfed.federated.stacking import refactored
 from bayesfed.federated.update import Sum
 from bayesfed.models import Drawn, adapters, importance_sketch, merged, random_sketch, resized, slice_norms

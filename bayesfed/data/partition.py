@@ -7,7 +7,7 @@ Every partition is a list of K index tensors that together hold each row exactly
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -69,8 +69,43 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
 
 def by_domain(domains: Sequence[str | int]) -> dict[str, Tensor]:
     """Give each domain its own client, named after it, rows in their order."""
-    names = sorted({str(domain) for domain in domains})
-    return {name: torch.tensor([i for i, domain in enumerate(domains) if str(domain) == name]) for name in names}
+    held: dict[str, list[int]] = {}
+    for row, domain in enumerate(domains):
+        held.setdefault(str(domain), []).append(row)
+    return {name: torch.tensor(held[name]) for name in sorted(held)}
+
+
+def within_domains(domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key) -> dict[str, Tensor]:
+    """Split every domain over clients of its own, named ``DOMAIN-000`` upwards: no client sees two domains.
+
+    Parameters
+    ----------
+    split
+        ``(rows of a domain, key) -> positions among them``, by client: ``lambda rows, key: iid(len(rows), 5, key)``, or
+        ``lambda rows, key: dirichlet(labels[rows], 5, 0.5, key)``.
+    """
+    homes = by_domain(domains)
+    return {f"{name}-{i:03d}": rows[part] for name, rows in homes.items() for i, part in enumerate(split(rows, key.child(name)))}
+
+
+def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
+    """Return the rows of (train, test), rising: of every stratum, `share` in test, rounded to the nearest row.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise ArgumentError(complain("held_out, share", expected="a number between 0 and 1", actual=share, hint="0.2"))
+    sides: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for name, rows in by_domain(strata).items():
+        shuffled = rows[torch.randperm(len(rows), generator=key.child(name).generator())]
+        cut = len(rows) - round(share * len(rows))
+        sides[0].append(shuffled[:cut])
+        sides[1].append(shuffled[cut:])
+    train, test = (torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).sort().values for parts in sides)
+    return train, test
 
 
 def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:

@@ -252,5 +252,6 @@ def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Itera
 
 
 def draws_globally(net: nn.Module) -> bool:
-    """Say whether a forward pass draws from torch's global generator (dropout)."""
-    return any(type(module).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")) for module in net.modules())
+    """Say whether a forward pass draws from torch's global generator: dropout, unless its probability is 0."""
+    kinds = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
+    return any(type(module).__name__.endswith(kinds) and getattr(module, "p", None) != 0 for module in net.modules())
