@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("custom_guide", "densities.png", ["optimum", "PVI", "SummedGradients"]),
         ("over_the_air", "noise.png", ["Dirichlet 0.3", "D-Turbo-VBI", "FedRLR", "0 dB", "channel uses", "mean power"]),
         ("sparse_factors", "factors.png", ["low rank, sparse", "numbers left", "MB in all"]),
+        ("mini_bayesfed", "posterior.npz", ["accuracy", "bits a number up", "2410", "hidden units"]),
     ],
 )
 def test_an_example_runs_and_writes(name, written, words, tmp_path):

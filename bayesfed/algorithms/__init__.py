@@ -20,6 +20,8 @@ from bayesfed.algorithms.baselines.split_mix import split_mix
 from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
 from bayesfed.algorithms.batch_statistics import batch_statistics
+from bayesfed.algorithms.bayesian_lora import bayesian_lora
+from bayesfed.algorithms.citing import citation
 from bayesfed.algorithms.conjugate import conjugate
 from bayesfed.algorithms.d_turbo_vbi import d_turbo_vbi
 from bayesfed.algorithms.fed_hm import fed_hm
@@ -30,6 +32,8 @@ from bayesfed.algorithms.fs_lora import fs_lora
 __all__ = [
     "anycost_fl",
     "batch_statistics",
+    "bayesian_lora",
+    "citation",
     "conjugate",
     "d_turbo_vbi",
     "dssm",

@@ -78,8 +78,8 @@ def batch_statistics(net: nn.Module, parameters: Mapping[str, Tensor], sample: T
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
             return Assignment(view, float(profile.samples), down, Cast(64))
 
-        # Squares of what a layer puts out: no limit of a model's would fit.
-        link = Digital(max_norm=math.inf)
+        # Squares of what a layer puts out: a limit for models would not fit.
+        link = Digital(max_norm=1e20)
         return Phase(norm or "norm", assign, BatchMoments(twin, norm, norms[norm], batch_size), PooledStatistics(norm), link)
 
     order = _order(twin, initial, sorted(norms), sample)

@@ -16,14 +16,20 @@ from bayesfed.trees import is_finite
 class Dataset:
     """Hold inputs ``(N, ...)`` and targets ``(N,)`` or ``(N, ...)``; N = 0 is legal (a client without data).
 
+    Parameters
+    ----------
+    classes
+        Names of the classes in the order of their numbers, for reports; empty if they have none.
+
     Raises
     ------
     DataError
-        If the lengths differ, a value is NaN or infinite, or a class label is negative.
+        If the lengths differ, a value is NaN or infinite, a class label is negative, or there are names and one has none.
     """
 
     inputs: Tensor
     targets: Tensor
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
@@ -48,6 +54,10 @@ class Dataset:
                 )
         if not self.targets.is_floating_point() and self.targets.numel() and int(self.targets.min()) < 0:
             raise DataError(complain("Dataset targets", expected="class labels from 0", actual=int(self.targets.min()), hint="relabelling"))
+        if self.classes and (self.targets.is_floating_point() or (len(self) and int(self.targets.max()) >= len(self.classes))):
+            actual = "numbers with fractions" if self.targets.is_floating_point() else int(self.targets.max())
+            expected = f"labels from 0 to {len(self.classes) - 1}, as there are names"
+            raise DataError(complain("Dataset targets", expected=expected, actual=actual, hint="a name for every class"))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -57,11 +67,12 @@ class Dataset:
         part = object.__new__(Dataset)
         object.__setattr__(part, "inputs", self.inputs[rows])
         object.__setattr__(part, "targets", self.targets[rows])
+        object.__setattr__(part, "classes", self.classes)
         return part
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the data set with its tensors on `device`."""
-        return Dataset(self.inputs.to(device), self.targets.to(device))
+        return Dataset(self.inputs.to(device), self.targets.to(device), self.classes)
 
 
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
@@ -70,9 +81,12 @@ def concatenated(parts: Sequence[Dataset]) -> Dataset:
     Raises
     ------
     DataError
-        If there is no set, or their rows are of different shapes.
+        If there is no set, or their rows are of different shapes or their classes of different names.
     """
     shapes = {(tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:])) for part in parts}
     if len(shapes) != 1:
         raise DataError(complain("concatenated", expected="sets with rows of one shape", actual=sorted(shapes, key=str), hint="the same features"))
-    return Dataset(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))
+    named = sorted({part.classes for part in parts})
+    if len(named) != 1:
+        raise DataError(complain("concatenated", expected="sets with the same classes", actual=named[:2], hint="classes=train.classes when reading"))
+    return Dataset(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), named[0])

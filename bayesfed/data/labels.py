@@ -1,0 +1,112 @@
+"""Labels of a user's data as class numbers: any values become 0, 1, ... in a stated order, and their names are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.errors import DataError, complain
+
+
+def class_numbers(labels: Sequence[object], classes: Sequence[str] | None, at: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels ``(N,)`` as numbers from 0 and the names of the classes.
+
+    Parameters
+    ----------
+    labels
+        N values, texts or integers.
+    classes
+        The names in the order of their numbers. None: all that occur, integers by size and texts by alphabet.
+    at
+        Where a row is, for messages.
+
+    Raises
+    ------
+    DataError
+        If a label is missing, is a number with a fraction, or is none of `classes`; the message names the row.
+    """
+    texts = [_text(label, at(row)) for row, label in enumerate(labels)]
+    names = tuple(_ordered(set(texts))) if classes is None else tuple(classes)
+    numbers = {name: number for number, name in enumerate(names)}
+    if strange := [row for row, text in enumerate(texts) if text not in numbers]:
+        found = texts[strange[0]]
+        expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+        raise DataError(complain(at(strange[0]), expected=expected, actual=repr(found), hint=nearest(found, names)))
+    return torch.tensor([numbers[text] for text in texts]), names
+
+
+def named_numbers(
+    labels: Sequence[object], names: Sequence[str], classes: Sequence[str] | None, at: Callable[[int], str]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels that are places in `names` as places in `classes`, if those are given, and the names in force.
+
+    Raises
+    ------
+    DataError
+        If a label is no place in `names`, or its name is none of `classes`.
+    """
+    for row, label in enumerate(labels):
+        if not isinstance(label, int) or not 0 <= label < len(names):
+            expected = f"a label from 0 to {len(names) - 1}, as there are names"
+            raise DataError(complain(at(row), expected=expected, actual=repr(label), hint="a part of the data that has labels"))
+    if classes is None or tuple(classes) == tuple(names):
+        return torch.tensor(labels), tuple(names)
+    return class_numbers([names[label] for label in labels if isinstance(label, int)], classes, at)
+
+
+def regression_targets(values: Sequence[object], at: Callable[[int], str]) -> Tensor:
+    """Return targets ``(N,)`` as float32.
+
+    Raises
+    ------
+    DataError
+        If one is no finite number; the message names the row.
+    """
+    return torch.tensor([_number(value, at(row)) for row, value in enumerate(values)], dtype=torch.float32)
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return the one of `names` that is spelt most like `name`, quoted, or all of them where none is."""
+    found = get_close_matches(name, names, n=1, cutoff=0.5)
+    return repr(found[0]) if found else f"one of {', '.join(map(repr, list(names)[:20]))}"
+
+
+def _text(label: object, where: str) -> str:
+    """Return a label's name; numbers without a fraction are integers, however they are written."""
+    text = str(label).strip() if isinstance(label, str | int | float | np.generic) else ""
+    if not text:
+        actual = "none" if label is None or isinstance(label, str) else repr(label)
+        raise DataError(complain(where, expected="a label, an integer or a text", actual=actual, hint="leaving out rows without"))
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not number.is_integer():
+        raise DataError(complain(where, expected="a label, an integer or a text", actual=repr(label), hint="regression=True for numbers"))
+    return text if _is_integer(text) else str(int(number))
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _ordered(names: set[str]) -> list[str]:
+    return sorted(names, key=int) if all(map(_is_integer, names)) else sorted(names)
+
+
+def _number(value: object, where: str) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not np.isfinite(number):
+        raise DataError(complain(where, expected="a finite number", actual=repr(value), hint="leaving out rows without"))
+    return number

@@ -1,0 +1,81 @@
+"""Rows of a user's data as one tensor: arrays, lists, tensors or pictures, all of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.errors import DataError, complain
+
+# Of Pillow's modes, those whose colours are bytes; 16-bit and floating-point pictures would be cut to bytes, not scaled.
+_GREY, _COLOUR = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+
+
+def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], str]) -> Tensor:
+    """Return rows as inputs ``(N, ...)``, float32.
+
+    Parameters
+    ----------
+    rows
+        Arrays, lists, tensors or Pillow's pictures, which become ``(rows, columns)`` if grey and ``(3, rows, columns)`` else.
+    scale
+        Factor. None: 1 / 255 for bytes (uint8), as those of pictures are, and 1 for everything else.
+    at
+        Where a row is, for messages.
+
+    Raises
+    ------
+    DataError
+        If there are no rows, a row holds anything but finite numbers, or rows are of unlike shapes; the message names the row.
+    """
+    arrays: list[np.ndarray[Any, Any]] = []
+    for number, row in enumerate(rows):
+        array = numbers_of(row, at(number))
+        if arrays and array.shape != arrays[0].shape:
+            expected = f"the shape of {at(0)}, {arrays[0].shape}"
+            raise DataError(complain(at(number), expected=expected, actual=array.shape, hint="resizing, cutting or padding to one shape"))
+        factor = (1 / 255 if array.dtype == np.uint8 else 1.0) if scale is None else scale
+        arrays.append(array.astype(np.float32) * np.float32(factor))
+    if not arrays:
+        raise DataError(complain("rows", expected="at least one", actual="none", hint="another source"))
+    return torch.from_numpy(np.stack(arrays))
+
+
+def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:
+    """Return one row as an array.
+
+    Raises
+    ------
+    DataError
+        If it is text, missing, ragged, not finite, or a picture of more than bytes a colour.
+    """
+    if hasattr(row, "getbands") and hasattr(row, "convert"):  # Pillow's, which need not be imported for that
+        return _pixels(row, where)
+    try:
+        array = np.asarray(row)
+    except ValueError as problem:
+        raise DataError(complain(where, expected="numbers in one shape", actual=problem, hint="cutting or padding rows")) from problem
+    if array.dtype.kind not in "biuf":
+        shown = f"{row!r:.40}"
+        raise DataError(complain(where, expected="numbers", actual=shown, hint="leaving it out; for texts, bf.tokenised(Texts(...), ...)"))
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError(complain(where, expected="finite numbers", actual="NaN or Inf", hint="dropping or imputing such rows"))
+    return array
+
+
+def check_mode(picture: Any, where: str) -> None:
+    """Raise `DataError` for one of Pillow's pictures with more than a byte a colour."""
+    if picture.mode not in (*_GREY, *_COLOUR):
+        actual = f"Pillow's mode {picture.mode}"
+        raise DataError(complain(where, expected="a picture with a byte a colour", actual=actual, hint="converting it to 8 bits"))
+
+
+def _pixels(picture: Any, where: str) -> np.ndarray[Any, Any]:
+    check_mode(picture, where)
+    if picture.mode in _GREY:
+        return np.asarray(picture.convert("L"))
+    return np.moveaxis(np.asarray(picture.convert("RGB")), -1, 0)
