@@ -24,11 +24,24 @@ class PriorError(BayesfedError, ValueError):
     """A prior declaration that does not fit the network it is applied to."""
 
 
-class WireError(BayesfedError, ValueError):
+class RefusedError(BayesfedError, ValueError):
+    """Something received that is not taken in; `field` is the word for what is wrong with it (`bayesfed.federated.ledger.Row`)."""
+
+    field = "payload"
+
+    def __init__(self, text: str = "", *, field: str = "") -> None:
+        super().__init__(text)
+        if field:
+            self.field = field
+
+
+class WireError(RefusedError):
     """A message that is damaged, oversized or not ours."""
 
+    field = "message"
 
-class UpdateError(BayesfedError, ValueError):
+
+class UpdateError(RefusedError):
     """Updates that may not be added, or that the server does not take."""
 
 
@@ -37,18 +50,22 @@ class PosteriorError(BayesfedError, ValueError):
 
 
 class ClientError(BayesfedError, RuntimeError):
-    """A client that failed; carries its name, the round and the stage."""
+    """A client that failed; carries its name, the round and the stage, and the field of a message that was refused."""
 
-    def __init__(self, client: str, round: int, stage: str, reason: str) -> None:
-        super().__init__(client, round, stage, reason)
-        self.client, self.round, self.stage, self.reason = client, round, stage, reason
+    def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
+        super().__init__(client, round, stage, reason, field)
+        self.client, self.round, self.stage, self.reason, self.field = client, round, stage, reason, field
 
     def __str__(self) -> str:
         return f"client {self.client!r}, round {self.round}, stage {self.stage!r}: {self.reason}"
 
 
+class TooFewClientsError(ClientError):
+    """A round with too few clients in its sum: it is not made, and the last snapshot or checkpoint is the run's."""
+
+
 class CheckpointError(BayesfedError, ValueError):
-    """A checkpoint that is damaged or belongs to another run."""
+    """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another run."""
 
 
 class MissingExtraError(BayesfedError, ImportError):
@@ -72,6 +89,14 @@ class MultistableWarning(UserWarning):
 
 class ConvergenceWarning(UserWarning):
     """Message passing stopped before its messages settled."""
+
+
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint is damaged or unfinished, and an older one is used."""
+
+
+class CacheWarning(UserWarning):
+    """A file that was kept to save work is damaged, and is made again."""
 
 
 def complain(where: str, *, expected: object, actual: object, hint: str) -> str:

@@ -111,11 +111,12 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     check_shapes(tree, expected, where=where)
     for name, leaf in tree.items():
         if leaf.is_complex():
-            raise UpdateError(complain(f"{where}, leaf {name!r}", expected="real numbers", actual=leaf.dtype, hint="its real part"))
+            raise UpdateError(complain(f"{where}, leaf {name!r}", expected="real numbers", actual=leaf.dtype, hint="its real part"), field="dtype")
         if not is_finite(leaf):
             count = int((~torch.isfinite(leaf)).sum())
             raise UpdateError(
-                complain(f"{where}, leaf {name!r}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate")
+                complain(f"{where}, leaf {name!r}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate"),
+                field="values",
             )
 
 
@@ -129,12 +130,14 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
                 expected=f"leaves {sorted(expected)}",
                 actual=state,
                 hint="the names published",
-            )
+            ),
+            field="leaves",
         )
     for name, shape in expected.items():
         if tuple(tree[name].shape) != tuple(shape):
             actual = tuple(tree[name].shape)
-            raise UpdateError(complain(f"{where}, leaf {name!r}", expected=f"shape {tuple(shape)}", actual=actual, hint="the shapes published"))
+            text = complain(f"{where}, leaf {name!r}", expected=f"shape {tuple(shape)}", actual=actual, hint="the shapes published")
+            raise UpdateError(text, field="shape")
 
 
 def is_finite(leaf: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Changed messages and bombs, the fast part; `benchmarks/mutate.py` runs a hundred thousand."""
+"""Changed messages and bombs, the fast part; `benchmarks/hostile.py` runs a hundred thousand."""
 
 import json
 import struct
@@ -50,7 +50,7 @@ def test_sections_that_promise_much_are_refused():
 
 
 def refused(what, codec, message):
-    # How fast is for `benchmarks/mutate.py` to say.
+    # How fast is for `benchmarks/hostile.py` to say.
     tracemalloc.start()
     refuses(partial(codec.decode, message, KEY), WireError, what)
     most = tracemalloc.get_traced_memory()[1]

@@ -30,7 +30,9 @@ class Writer:
     def f32(self, value: float) -> None:
         """Append a finite number as float32."""
         if not math.isfinite(value) or abs(value) > 3.4028234e38:
-            raise WireError(complain("float32", expected="a finite number within its range", actual=value, hint="values of ordinary size"))
+            raise WireError(
+                complain("float32", expected="a finite number within its range", actual=value, hint="values of ordinary size"), field="values"
+            )
         self._parts.append(struct.pack("<f", value))
 
     def raw(self, part: bytes) -> None:

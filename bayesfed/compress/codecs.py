@@ -88,5 +88,5 @@ def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
     wide = leaf.to(dtype)
     if not is_finite(wide):
         kind = str(dtype).removeprefix("torch.")
-        raise WireError(complain(f"leaf {name!r}", expected=f"finite {kind} values", actual="NaN or Inf", hint="sending it again"))
+        raise WireError(complain(f"leaf {name!r}", expected=f"finite {kind} values", actual="NaN or Inf", hint="sending it again"), field="values")
     return wide

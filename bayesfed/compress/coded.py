@@ -91,7 +91,7 @@ class Coded:
         elif dtype is torch.bool:
             result = torch.from_numpy(self.masks.read(source, _matrix(leaf.shape))).reshape(leaf.shape)
         elif dtype.is_floating_point:
-            raise WireError(complain(f"leaf {leaf.name!r}", expected="float32", actual=dtype, hint="a message of this codec"))
+            raise WireError(complain(f"leaf {leaf.name!r}", expected="float32", actual=dtype, hint="a message of this codec"), field="dtype")
         else:
             values, most = self.integers.read(source, int(np.prod(leaf.shape, dtype=np.int64))), torch.iinfo(dtype)
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):

@@ -84,7 +84,7 @@ class PosteriorGrid:
                     mean[part] = values * _of(steps, part)
             result[name] = torch.from_numpy(mean).reshape(tree[name].shape)
             if not is_finite(result[name]):
-                raise WireError(complain(f"leaf {name!r}", expected="finite values", actual="others", hint="sending it again"))
+                raise WireError(complain(f"leaf {name!r}", expected="finite values", actual="others", hint="sending it again"), field="values")
         return result, meta
 
     @property
@@ -107,7 +107,9 @@ class PosteriorGrid:
                     for part, values in _values(leaf, key.child("dither", name), name):
                         flat[part] = np.exp(values * self._log_step)
             if not _positive(sd):
-                raise WireError(complain(f"leaf {name!r}", expected="finite values above 0", actual="others", hint="sending it again"))
+                raise WireError(
+                    complain(f"leaf {name!r}", expected="finite values above 0", actual="others", hint="sending it again"), field="values"
+                )
             seen[name] = sd
         return seen
 

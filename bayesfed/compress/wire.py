@@ -15,6 +15,7 @@ bytes that are really there and what it would take in memory with a limit.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import math
 import struct
@@ -107,27 +108,39 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         For anything but an undamaged message of ours within the limit.
     """
     if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
-        raise WireError(complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"))
+        raise WireError(
+            complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"), field="size"
+        )
     body, digest = memoryview(message)[:-DIGEST], message[-DIGEST:]
     if bytes(body[:4]) != MAGIC:
         raise WireError(complain("message", expected=f"magic {MAGIC!r}", actual=bytes(body[:4]), hint="a message from seal"))
-    if hashlib.blake2b(body, digest_size=DIGEST).digest() != digest:
-        raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"))
+    if not hmac.compare_digest(digest_of(body), digest):
+        raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"), field="digest")
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
         raise WireError(
-            complain("message header", expected=f"a {HEADER_SHARE}nd of {limit} bytes", actual=length, hint="a higher limit if it is honest")
+            complain("message header", expected=f"a {HEADER_SHARE}nd of {limit} bytes", actual=length, hint="a higher limit if it is honest"),
+            field="size",
         )
     entries, meta = _header(bytes(body[8 : 8 + length]), length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
-        raise WireError(complain("message", expected="the sections its header promises", actual=f"{len(body)} bytes", hint="sending it again"))
+        raise WireError(
+            complain("message", expected="the sections its header promises", actual=f"{len(body)} bytes", hint="sending it again"), field="header"
+        )
     leaves, start = [], 8 + length
     for name, dtype, shape, size in entries:
         leaves.append(Leaf(name, dtype, shape, body[start : start + size]))
         start += size
     if (decoded := sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)) > limit:
-        raise WireError(complain("message", expected=f"leaves of at most {limit} bytes", actual=decoded, hint="a higher limit if it is honest"))
+        raise WireError(
+            complain("message", expected=f"leaves of at most {limit} bytes", actual=decoded, hint="a higher limit if it is honest"), field="size"
+        )
     return leaves, meta
+
+
+def digest_of(body: bytes | memoryview) -> bytes:
+    """Return the digest that ends a message."""
+    return hashlib.blake2b(body, digest_size=DIGEST).digest()
 
 
 def pack(tree: Mapping[str, Tensor], meta: Meta) -> bytes:
@@ -161,7 +174,7 @@ def opened(leaf: Leaf) -> Tensor:
     """Return the tensor of a leaf whose section is its values as they are."""
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
-        raise WireError(complain(f"leaf {leaf.name!r}", expected=f"{size} bytes", actual=len(leaf.section), hint="sending it again"))
+        raise WireError(complain(f"leaf {leaf.name!r}", expected=f"{size} bytes", actual=len(leaf.section), hint="sending it again"), field="shape")
     dtype = DTYPES[leaf.dtype]
     if not leaf.size:
         return torch.empty(leaf.shape, dtype=dtype)
@@ -190,7 +203,9 @@ def _header(raw: bytes, length: int) -> tuple[list[tuple[str, str, tuple[int, ..
         if not isinstance(meta, dict) or not all(map(_is_scalar, meta.values())):
             raise ValueError("meta holds something that is not a scalar")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise WireError(complain("message header", expected="meta and leaves as JSON", actual=problem, hint="a message from seal")) from problem
+        raise WireError(
+            complain("message header", expected="meta and leaves as JSON", actual=problem, hint="a message from seal"), field="header"
+        ) from problem
     return entries, meta
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, BayesfedError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.channels import Gain, Reals, Received, Spent, channel_uses, fading, pack, transmit
 from bayesfed.federated.links import opened
 from bayesfed.federated.power import Gbma, Plan, PowerControl, common_amplitude, error_variance, transmit_power_w
@@ -112,8 +112,9 @@ class OverTheAir:
         for arrival in waiting:
             try:
                 signal.check(arrival)
-            except BayesfedError as problem:
-                arrival.refusal = str(problem)
+            except Exception as problem:
+                # As in `Digital`.
+                arrival.refuse(problem)
         sound = [arrival for arrival in waiting if not arrival.refusal]
         if sound and signal.amplitudes:
             self._send(sound, signal, reducer, key)
@@ -167,7 +168,9 @@ class _Signal:
             raise UpdateError(complain("OverTheAir", expected="payloads of equal shapes", actual="a weight for each entry", hint="Digital()"))
         found, expected = ({name: tuple(leaf.shape) for name, leaf in sorted(tree.items())} for tree in (update.total, self.nothing))
         if expected and found != expected:
-            raise UpdateError(complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=found, hint="Digital()"))
+            raise UpdateError(
+                complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=found, hint="Digital()"), field="shape"
+            )
         sent = self._sent(update.total)
         self.weights[arrival.client] = update.weight
         self._energies[arrival.client] = {name: float(leaf.double().square().sum()) for name, leaf in sent.items()}

@@ -15,15 +15,16 @@ import torch
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import BayesfedError, ClientError
-from bayesfed.federated.protocols import Info, Link, Local
+from bayesfed.errors import BayesfedError, ClientError, RefusedError
+from bayesfed.federated.envelopes import Envelope, masked
+from bayesfed.federated.protocols import Direction, Info, Link, Local
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one client is asked: the message and how to read and answer it."""
+    """What one client is asked: the message and how to read and answer it; `run` and the fields before the message make the envelope."""
 
     client: str
     round: int
@@ -33,6 +34,11 @@ class Task:
     down: Codec
     up: Codec
     link: Link
+    run: str = ""
+
+    def envelope(self, direction: Direction) -> Envelope:
+        """Return what the message to this client, or its answer, is bound to."""
+        return Envelope(self.run, self.seed, direction, self.client, self.round, self.phase)
 
     @property
     def key(self) -> Key:
@@ -53,11 +59,17 @@ class Reply:
 Outcome = Reply | ClientError
 
 
-def answer(task: Task, local: Local, data: Dataset, memories: Tree) -> Outcome:
-    """Run one client; a failure comes back as a `ClientError` that names the stage, never as a raise."""
+def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: bytes | None = None) -> Outcome:
+    """Run one client; a failure comes back as a `ClientError` that names the stage, never as a raise.
+
+    Parameters
+    ----------
+    secret
+        The client's own, in keyed mode: a message that was not sealed with it is not trained on.
+    """
     start, stage = time.perf_counter(), "decode"
     try:
-        message, meta = task.down.decode(task.message, task.key.child("down"))
+        message, meta = task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
         stage = "fit"
         with one_thread():
             fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), meta)
@@ -69,10 +81,13 @@ def answer(task: Task, local: Local, data: Dataset, memories: Tree) -> Outcome:
         packed = task.link.pack(payload, task.up, meta, key)
         if isinstance(task.up, ErrorFeedback):
             memory = memory | task.up.residual(payload, packed, key)
+        packed = masked(packed, task.envelope("up"), secret)
     except BayesfedError as problem:
-        return ClientError(task.client, task.round, stage, str(problem))
-    except Exception as problem:
-        # Whatever a user's network, likelihood or local step raises belongs to this client alone.
+        return ClientError(
+            task.client, task.round, stage, str(problem), problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
+        )
+    except (Exception, SystemExit) as problem:
+        # Whatever a user's network, likelihood or local step raises belongs to this client alone, leaving among it.
         return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
 

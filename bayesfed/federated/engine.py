@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bayesfed.errors import ArgumentError, ClientError, complain
-from bayesfed.federated.client import Reply, Task
+from bayesfed.errors import ArgumentError, ClientError, RefusedError, TooFewClientsError, complain
+from bayesfed.federated.client import Outcome, Reply, Task
+from bayesfed.federated.envelopes import check_secrets, masked
+from bayesfed.federated.gate import Gate, length
 from bayesfed.federated.ledger import Row
 from bayesfed.federated.pools import ClientPool
-from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Cost, Info, Local, Phase, Predictor, Profile, Skip
+from bayesfed.federated.protocols import Algorithm, Arrival, Assignment, Cost, Info, Local, Phase, Predictor, Profile, Skip, shortened
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -26,7 +28,14 @@ OnClientError = Literal["raise", "drop"]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the next round depends on: hand it back to continue, bit for bit."""
+    """Everything the next round depends on: hand it back to continue, bit for bit; `run` is what its messages are bound to.
+
+    Parameters
+    ----------
+    history
+        Records to put in front of those of a run that goes on from here: those made before this one was resumed, and in ``Result.snapshot``
+        and `load`, all.
+    """
 
     algorithm: str
     seed: int
@@ -34,6 +43,8 @@ class Snapshot:
     state: Tree
     versions: Mapping[str, int] = field(default_factory=dict)
     memories: Mapping[str, Tree] = field(default_factory=dict)
+    run: str = ""
+    history: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +72,14 @@ class Record:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Clients left out of this round, with the reason."""
-        return {row.client: row.reason for row in self.rows if not row.accepted}
+        """Clients left out of this round, or of a phase of it, with the reason."""
+        heard = {(row.client, row.phase) for row in self.rows if row.accepted and row.direction == "up"}
+        return {row.client: row.reason for row in self.rows if not row.accepted and (row.client, row.phase) not in heard}
+
+    @property
+    def refusals(self) -> tuple[Row, ...]:
+        """Every message that was refused, with its client, field and reason: also those of clients whose other answer counts."""
+        return tuple(row for row in self.rows if row.field)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +114,9 @@ def rounds(
     sampler: Sampler = everyone,
     on_client_error: OnClientError = "raise",
     resume: Snapshot | None = None,
+    least: int = 1,
+    secrets: Mapping[str, bytes] | None = None,
+    run_id: str | None = None,
 ) -> Iterator[RoundReport]:
     """Run an algorithm over a pool, yielding a report after every round.
 
@@ -107,13 +127,25 @@ def rounds(
     on_client_error
         "raise" stops at the first client that fails or is refused, naming it with round and stage;
         "drop" goes on without it and the report says why, also through a round in which nobody was heard in time or could take part.
+        Strays (second and stale answers, those of strangers) are refused under both, and the run goes on.
+    least
+        How many clients must be in the sum of every phase. Above 1 it also ends a round in which they were silent or could not take part.
+    secrets
+        Of every client of the pool, 16 to 64 bytes: messages of both directions are sealed with them, and those that are not are refused.
+        The clients have their own from elsewhere (``InProcess(..., secrets=...)``); none travels.
+    run_id
+        What messages are bound to; default: a name of algorithm and seed, so that a run made again sends the same bytes. In keyed mode
+        take a fresh one (``secrets.token_hex(8)``), or messages of an earlier run of that name and seed may be replayed in this one.
+        A resumed run keeps its own.
 
     Raises
     ------
     ArgumentError
-        For no rounds, an unknown policy, a sampler that names strangers, or a snapshot of another run.
+        For no rounds, an unknown policy, a sampler that names strangers, a snapshot of another run, or secrets that are none.
     ClientError
-        Under "raise"; under "drop" only when no client is left.
+        Under "raise".
+    TooFewClientsError
+        If fewer than `least` clients are left in a phase. The round is not made: the snapshot of the last report is that of the run.
     """
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
@@ -129,6 +161,10 @@ def rounds(
                 hint="the run's own arguments",
             )
         )
+    if least < 1:
+        raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
+    run_id = _run_id(algorithm, seed, resume, run_id)
+    keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     pool.restore(resume.memories)
     locals, profiles = {phase.name: phase.local for phase in algorithm.phases}, {p.name: p for p in pool.profiles}
@@ -140,15 +176,16 @@ def rounds(
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in algorithm.phases:
-            exchange = _Exchange(phase, state, number, seed, on_client_error)
+            exchange = _Exchange(phase, state, number, seed, on_client_error, least, run_id, Gate(keyed))
             asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
             state, info = exchange.run(pool, locals, asked)
             # A client that failed may not hold this version; counting it as older is always safe.
             versions |= dict.fromkeys(exchange.infos, number)
             server |= info
             clients.update(exchange.infos)
-            rows += exchange.rows
-        snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories())
+            # A pool may ask ahead; the report does not show how far.
+            rows += sorted(exchange.rows, key=lambda row: row.client)
+        snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories(), run_id, resume.history)
         yield RoundReport(
             round=number,
             rows=tuple(rows),
@@ -160,11 +197,19 @@ def rounds(
         )
 
 
+def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
+    if given is not None and (not given or (resume and resume.run and resume.run != given)):
+        expected = repr(resume.run) if resume and resume.run else "a name"
+        raise ArgumentError(complain("run_id", expected=expected, actual=repr(given), hint="None"))
+    return given or (resume.run if resume else "") or f"{Key(seed, 'run', algorithm.name).integer():016x}"
+
+
 class _Exchange:
     """One phase of one round: ask, answer, collect, step."""
 
-    def __init__(self, phase: Phase, state: Tree, round: int, seed: int, policy: OnClientError) -> None:
+    def __init__(self, phase: Phase, state: Tree, round: int, seed: int, policy: OnClientError, least: int, run: str, gate: Gate) -> None:
         self.phase, self.state, self.round, self.seed, self.policy = phase, state, round, seed, policy
+        self.least, self.run_id, self.gate = least, run, gate
         self.rows: list[Row] = []
         self.infos: dict[str, Info] = {}
         self._silent = False
@@ -187,7 +232,10 @@ class _Exchange:
         meta = {**assignment.options, "client": profile.name, "round": self.round, "phase": self.phase.name}
         message = assignment.down.encode(tree, meta, key.child("down"))
         self.rows.append(Row(profile.name, self.round, self.phase.name, "down", Cost(8 * len(message))))
-        return Task(profile.name, self.round, self.phase.name, self.seed, message, assignment.down, assignment.up, self.phase.link)
+        task = Task(profile.name, self.round, self.phase.name, self.seed, message, assignment.down, assignment.up, self.phase.link, self.run_id)
+        task = replace(task, message=masked(message, task.envelope("down"), self.gate.secrets.get(profile.name)))
+        self.gate.ask(task, tree)
+        return task
 
     def run(self, pool: ClientPool, locals: Mapping[str, Local], asked: Iterable[tuple[Profile, int | None]]) -> tuple[Tree, Info]:
         """Have the pool answer, add what is sound, and take the server step."""
@@ -195,32 +243,60 @@ class _Exchange:
         tasks = (task for profile, version in asked if (task := self.ask(profile, version)))
         for arrival in self.phase.link.collect(self._arrivals(pool, locals, tasks), reducer, Key(self.seed, self.phase.name, self.round, "link")):
             task, reply = self._replies.pop(arrival.client)
-            error = ClientError(task.client, self.round, "collect", arrival.refusal) if arrival.refusal else None
+            error = ClientError(task.client, self.round, "collect", arrival.refusal, arrival.field) if arrival.refusal else None
             heard = not error and not arrival.silence
             self._enter(task, arrival.cost, reply.seconds, error, arrival.silence)
             self._silent |= bool(arrival.silence)
             if heard:
                 self.infos[task.client] = reply.info
             pool.settle(task.client, heard)
-        if not self.infos:
-            if self.policy == "drop" and self._silent:
-                return self.state, {}
+        if not self.infos and self.policy == "drop" and self._silent and self.least == 1:
+            return self.state, {}
+        if len(self.infos) < self.least:
             reasons = "; ".join(f"{row.client}: {row.reason}" for row in self.rows if not row.accepted)
-            raise ClientError("all", self.round, self.phase.name, f"no client is left ({reasons})")
+            left = f"{len(self.infos)} of at least {self.least} clients are left" if self.infos else "no client is left"
+            raise TooFewClientsError("all", self.round, self.phase.name, f"{left} ({reasons})")
         return self.phase.server.step(self.state, reducer, self.round)
 
     def _arrivals(self, pool: ClientPool, locals: Mapping[str, Local], tasks: Iterable[Task]) -> Iterator[Arrival]:
+        # A client that was refused at the gate may still answer: whoever made that message up has not used up its turn.
+        refused = dict[str, ClientError]()
         for task, outcome in pool.map(locals, tasks):
+            try:
+                packed = self._admitted(task, outcome)
+            except RefusedError as problem:
+                error = ClientError(task.client, self.round, "gate", shortened(str(problem)), problem.field)
+                self._note(task, Cost(8 * length(outcome)), 0.0, error)
+                refused[task.client] = error
+                continue
             if isinstance(outcome, Reply):
                 self._replies[task.client] = (task, outcome)
                 assignment = self._assignments[task.client]
-                yield Arrival(task.client, self.round, outcome.packed, assignment, self.phase.local.kind, task.key.child("up"))
+                key = task.key.child("up")
+                yield Arrival(task.client, self.round, packed, assignment, self.phase.local.kind, key, phase=self.phase.name)
             else:
-                self._enter(task, Cost(), 0.0, outcome)
                 pool.settle(task.client, False)
+                self._enter(task, Cost(), 0.0, outcome)
+        for task in self.gate.missing():
+            pool.settle(task.client, False)
+            if task.client not in refused:
+                refused[task.client] = ClientError(task.client, self.round, "gate", "no answer")
+                self._note(task, Cost(), 0.0, refused[task.client])
+            if self.policy == "raise":
+                raise refused[task.client]
+
+    def _admitted(self, task: Task, outcome: Outcome) -> bytes:
+        if isinstance(outcome, Reply):
+            return self.gate.admit(task, outcome)
+        self.gate.turn(task)
+        self.gate.close(task)
+        return b""
 
     def _enter(self, task: Task, cost: Cost, seconds: float, error: ClientError | None, silence: str = "") -> None:
-        reason = f"{error.stage}: {error.reason}" if error else silence
-        self.rows.append(Row(task.client, self.round, task.phase, "up", cost, seconds, not reason, reason))
+        self._note(task, cost, seconds, error, silence)
         if error and self.policy == "raise":
             raise error
+
+    def _note(self, task: Task, cost: Cost, seconds: float, error: ClientError | None, silence: str = "") -> None:
+        reason, field = (f"{error.stage}: {error.reason}", error.field) if error else (silence, "")
+        self.rows.append(Row(task.client, self.round, self.phase.name, "up", cost, seconds, not reason, reason, field))

@@ -8,16 +8,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-from bayesfed.federated.protocols import Cost
-
-Direction = Literal["down", "up"]
+from bayesfed.federated.protocols import Cost, Direction
 
 
 @dataclass(frozen=True)
 class Row:
-    """One payload: `seconds` is the client's own time (up rows), `reason` says why it is not in the sum."""
+    """One message: `seconds` is the client's own time (up rows), `reason` says why it is not in the sum, and `field` the same for programs.
+
+    =====================================  ===========================================================================
+    field                                  what is wrong
+    =====================================  ===========================================================================
+    ``size``                               the message, or what it promises to become
+    ``digest``                             damaged, forged, or of another exchange that cannot be told
+    ``message``, ``header``, ``meta``      not ours, cannot be read, or says more than client, round and phase (a weight, say)
+    ``run``, ``client``, ``round``,        another exchange's: a stale or replayed message, or somebody else's
+    ``phase``, ``nonce``
+    ``duplicate``                          the client has answered; the first answer counts
+    ``leaves``, ``shape``, ``dtype``,      a leaf that is missing or not asked for, or not as the server's view expects it; NaN or infinity;
+    ``values``, ``norm``                   too large
+    ``weight``, ``info``                   the weight that the server gave it, or the client's own figures
+    ``payload``                            anything else that cannot be added
+    ``""``                                 no message was refused: the client failed, was silent, or was left out
+    =====================================  ===========================================================================
+    """
 
     client: str
     round: int
@@ -27,6 +41,7 @@ class Row:
     seconds: float = 0.0
     accepted: bool = True
     reason: str = ""
+    field: str = ""
 
     @property
     def bits(self) -> int:

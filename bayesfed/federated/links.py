@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, BayesfedError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.protocols import Arrival, Cost, Scalar
 from bayesfed.federated.update import Reducer, Update
 from bayesfed.keys import Key
@@ -40,29 +40,41 @@ class Digital:
             arrival.cost = Cost(8 * len(arrival.packed))
             try:
                 reducer.add(arrival.client, opened(arrival, self.max_norm))
-            except BayesfedError as problem:
-                arrival.refusal = str(problem)
+            except Exception as problem:
+                # Whatever a hostile payload makes a view or a codec raise, it is this client's refusal and no more.
+                arrival.refuse(problem)
             yield arrival
 
 
 def opened(arrival: Arrival, max_norm: float) -> Update:
     """Decode a payload, check it and lift it to full shape.
 
+    Integers and booleans are refused: every method adds real numbers. Floats of other widths are cast by the codec, or refused by it.
+
     Raises
     ------
     UpdateError, WireError
-        If weight, header, names, shapes, values or norms are not what they should be.
+        If weight, header, names, shapes, dtypes, values or norms are not what they should be.
     """
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
-        raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"))
+        raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"), field="weight")
     payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
-    for field, expected in (("client", arrival.client), ("round", arrival.round)):
-        if (found := meta.get(field)) != expected:
-            said = f"one of {field} {expected!r}"
-            raise UpdateError(complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this round's message"))
+    expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
+    for field, value in expected.items():
+        if (found := meta.get(field)) != value:
+            said = f"one of {field} {value!r}"
+            text = complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this exchange's own message")
+            raise UpdateError(text, field=field)
+    if more := {name: value for name, value in meta.items() if name not in expected}:
+        # A weight, say: it is the server's to give.
+        raise UpdateError(complain("message meta", expected=sorted(expected), actual=f"also {more}", hint="what a link packs"), field="meta")
+    for name, leaf in payload.items():
+        if not (leaf.is_floating_point() or leaf.is_complex()):
+            raise UpdateError(complain(f"leaf {name!r}", expected="floating-point numbers", actual=leaf.dtype, hint="a cast first"), field="dtype")
     update = arrival.assignment.view.lift(payload, weight, arrival.kind)
     for name, leaf in payload.items():
-        if leaf.is_floating_point() and (norm := float(leaf.norm())) > max_norm:
-            raise UpdateError(complain(f"leaf {name!r}", expected=f"norm <= {max_norm:g}", actual=f"{norm:g}", hint="a smaller step"))
+        if not (norm := float(leaf.norm())) <= max_norm:
+            text = complain(f"leaf {name!r}", expected=f"norm <= {max_norm:g}", actual=f"{norm:g}", hint="a smaller step")
+            raise UpdateError(text, field="norm")
     return update

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError, BayesfedError, RefusedError, complain
 from bayesfed.federated.costs import Load
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.keys import Key
@@ -28,6 +28,8 @@ from bayesfed.trees import Tree, to
 
 Scalar = str | int | float | bool
 Info = dict[str, float]
+Direction = Literal["down", "up"]
+LONGEST_REASON = 500
 # Ends the name of a leaf that says what changed since the client last heard.
 CHANGE = ".change"
 
@@ -231,6 +233,8 @@ class Arrival:
         Why the payload was not fit to be added: an error of the client's, which leaves it out of the round.
     silence
         Why the payload was never heard, through no fault of the client's.
+    field
+        Of the refusal, as in `Row`.
     """
 
     client: str
@@ -242,6 +246,19 @@ class Arrival:
     cost: Cost = Cost()
     refusal: str = ""
     silence: str = ""
+    phase: str = ""
+    field: str = ""
+
+    def refuse(self, problem: Exception) -> None:
+        """Leave this client's payload out of the sum for what went wrong with it; only an error of ours knows the field."""
+        text = str(problem) if isinstance(problem, BayesfedError) else f"{type(problem).__name__}: {problem}"
+        self.refusal = shortened(text)
+        self.field = problem.field if isinstance(problem, RefusedError) else RefusedError.field
+
+
+def shortened(text: str) -> str:
+    """Return a reason that may quote a client, cut to what a report can hold."""
+    return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + " ..."
 
 
 class Assign(Protocol):

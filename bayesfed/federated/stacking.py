@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.protocols import Info
-from bayesfed.federated.sketch import cut_slices
+from bayesfed.federated.slicing import cut_slices
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.federated.views import number_of
 from bayesfed.geometry.thin import product_svd

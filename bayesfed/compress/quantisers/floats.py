@@ -92,7 +92,9 @@ class Float:
             words = turned >> 1 | turned << (8 * size - 1)
         wide = torch.from_numpy(words.view(f"i{size}")).view(dtype).float()
         if not torch.isfinite(wide).all():
-            raise WireError(complain(f"Float({self.kind!r})", expected="finite numbers", actual="NaN or Inf", hint="sending it again"))
+            raise WireError(
+                complain(f"Float({self.kind!r})", expected="finite numbers", actual="NaN or Inf", hint="sending it again"), field="values"
+            )
         return wide.reshape(shape)
 
     def bound(self, leaf: Tensor) -> float:
