@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated import callbacks as watch
 from bayesfed.federated import engine
+from bayesfed.federated.checkpoint import Checkpoints
 from bayesfed.federated.engine import OnClientError, Record, Snapshot
-from bayesfed.federated.ledger import Direction, Row, bits
+from bayesfed.federated.ledger import Row, bits
 from bayesfed.federated.pools import ClientPool, InProcess
-from bayesfed.federated.protocols import Algorithm, Posterior, Predictor, Weighing
+from bayesfed.federated.protocols import Algorithm, Direction, Posterior, Predictor, Weighing
 from bayesfed.federated.samplers import Sampler, everyone
 from bayesfed.inference.posterior import DeclaredPosterior
 from bayesfed.inference.predictive import Predictive
@@ -36,7 +37,7 @@ class Result:
     Parameters
     ----------
     history
-        One `Record` a round.
+        One `Record` a round, those made before it was resumed among them.
     snapshot
         Hand it to `run` as `resume` to go on.
     """
@@ -200,6 +201,9 @@ def run(
     callbacks: Sequence[watch.Callback] = (),
     progress: bool = True,
     resume: Snapshot | None = None,
+    least: int = 1,
+    secrets: Mapping[str, bytes] | None = None,
+    run_id: str | None = None,
 ) -> Result:
     """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
 
@@ -209,14 +213,23 @@ def run(
         A data set for each client by name, or a pool.
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
+    callbacks
+        Called after every round in their order, `checkpoint` last, so that what the others entered is saved.
     progress
         Draw a progress bar on standard error.
+    resume
+        A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
+        the result is what it says, and nothing runs.
+    on_client_error, least, secrets, run_id
+        Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
 
     Raises
     ------
     ArgumentError, DataError, ClientError
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
     """
+    if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
+        return Result(algorithm, resume.history, resume)
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
@@ -224,11 +237,24 @@ def run(
     watchers += callbacks
     if progress:
         watchers.append(watch.progress(rounds, label=algorithm.name))
-    history: list[Record] = []
-    for report in engine.rounds(algorithm, pool, rounds=rounds, seed=seed, sampler=sampler, on_client_error=on_client_error, resume=resume):
+    watchers.sort(key=lambda watcher: isinstance(watcher, Checkpoints))
+    history = list(resume.history) if resume else []
+    made = engine.rounds(
+        algorithm,
+        pool,
+        rounds=rounds,
+        seed=seed,
+        sampler=sampler,
+        on_client_error=on_client_error,
+        resume=resume,
+        least=least,
+        secrets=secrets,
+        run_id=run_id,
+    )
+    for report in made:
         history.append(report.record)
         snapshot = report.snapshot
         verdicts = [watcher(report) for watcher in watchers]
         if any(verdicts):
             break
-    return Result(algorithm, tuple(history), snapshot)
+    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))

@@ -9,7 +9,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, CheckpointError, UpdateError
+from bayesfed.errors import UpdateError
 from bayesfed.federated import (
     Active,
     Algorithm,
@@ -32,7 +32,7 @@ from bayesfed.federated import (
     load,
     ramp,
     rounds,
-    save,
+    untimed,
 )
 from bayesfed.federated.locals import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
@@ -151,7 +151,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(declared, clients, tmp_path,
     resumed = bf.run(algorithm, clients, rounds=4, sampler=sampler, progress=False, resume=snapshot)
     assert tree_equal(resumed.snapshot.state, whole.snapshot.state)
     assert resumed.snapshot.versions == whole.snapshot.versions
-    assert [record.rows[0].bits for record in resumed.history] == [record.rows[0].bits for record in whole.history[2:]]
+    assert list(map(untimed, resumed.history)) == list(map(untimed, whole.history))
 
 
 # Degenerate settings
@@ -299,27 +299,7 @@ def test_updates_guard_their_sum():
         replace(one, weight=0.0).mean()
 
 
-# Checkpoints and callbacks
-
-
-def test_a_damaged_checkpoint_is_refused(net, clients, tmp_path):
-    path = tmp_path / "run.bfd"
-    snapshot = final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).snapshot
-    memories = {"client-000": {"a/b": torch.ones(2)}}
-    save(path, replace(snapshot, memories=memories))
-    again = load(path)
-    assert tree_equal(again.state, snapshot.state)
-    assert tree_equal(again.memories["client-000"], memories["client-000"])
-    assert [file.name for file in tmp_path.iterdir()] == ["run.bfd"]
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    path.write_bytes(raw)
-    with pytest.raises(CheckpointError, match=r"run.bfd: expected a checkpoint"):
-        load(path)
-    with pytest.raises(CheckpointError, match="No such file"):
-        load(tmp_path / "none")
-    with pytest.raises(ArgumentError, match="a snapshot of 'fed_avg', seed 1"):
-        final(bf.fed_avg(net, **WORK), bf.InProcess(clients), seed=1, rounds=9, resume=snapshot)
+# Callbacks
 
 
 def test_early_stopping_and_keeping(net, clients, digits):

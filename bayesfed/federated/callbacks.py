@@ -50,7 +50,7 @@ def elbo(report: RoundReport) -> None:
 
     An estimate: each client's likelihood term is its mean over the round's batches. At temperature 1.
     """
-    if "kl" in report.server:
+    if "kl" in report.server and all({"nll", "samples"} <= info.keys() for info in report.clients.values()):
         data = sum(info["nll"] * info["samples"] for info in report.clients.values())
         report.metrics["elbo"] = -(data + report.server["kl"])
 
@@ -82,16 +82,22 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
 
 
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
-    """Stop when a metric has not improved for `patience` scored rounds; put the callback that enters it before this one."""
+    """Stop when a metric has not improved for `patience` scored rounds; put the callback that enters it before this one.
+
+    A resumed run counts on from the rounds in its snapshot's history.
+    """
     if patience < 1:
         raise ArgumentError(complain("early_stop", expected="patience >= 1", actual=patience, hint="5"))
-    best, since = -math.inf, 0
+    best, since, seen = -math.inf, 0, False
 
     def callback(report: RoundReport) -> bool:
-        nonlocal best, since
-        if name in report.metrics:
-            value = report.metrics[name] if larger_is_better else -report.metrics[name]
-            best, since = (value, 0) if value > best else (best, since + 1)
+        nonlocal best, since, seen
+        earlier = () if seen else report.snapshot.history
+        for metrics in [*(record.metrics for record in earlier), report.metrics]:
+            if name in metrics:
+                value = metrics[name] if larger_is_better else -metrics[name]
+                best, since = (value, 0) if value > best else (best, since + 1)
+        seen = True
         return since >= patience
 
     return callback

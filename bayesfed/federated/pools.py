@@ -6,20 +6,23 @@ The pool owns the data sets and what each client remembers; the engine sees neit
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Literal, Protocol, Self
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal, Protocol, Self
 
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, ClientError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.federated.client import Outcome, Reply, Task, answer
+from bayesfed.federated.envelopes import check_secrets
+from bayesfed.federated.memories import ClientMemory, Slot
 from bayesfed.federated.protocols import Local, Profile
+from bayesfed.federated.workers import Site, Workers
 from bayesfed.trees import Tree
 
 Locals = Mapping[str, Local]
@@ -64,13 +67,25 @@ class InProcess:
         "thread" (locals that draw only from their own key).
     devices
         Device figures by client name, for planners.
+    deadline_s
+        Seconds a client may take, counted from when a worker process starts on it. One that takes longer is killed with its worker, and its
+        failure is a `ClientError`: seconds of the clock are not reproducible, so set it far above what an honest client takes.
+    secrets
+        The clients' own, by name, for a run in keyed mode.
+
+    Notes
+    -----
+    What a client does to the pool: if it raises, all kinds name it in a `ClientError`. If it takes its process down (``os._exit``, out of
+    memory, a signal), a process worker is replaced, and the client is named if it does so twice; with threads, or ``workers=0``, its process
+    is this one. If it hangs, a process worker with a deadline is killed and replaced; a thread cannot be stopped from outside, which is why
+    deadlines are refused there. Processes are gone after `close`, and end by themselves if this one is killed.
 
     Raises
     ------
     DataError
         If there is no client, or no client has data.
     ArgumentError
-        If the workers cannot be had.
+        If the workers cannot be had, or secrets are none.
     """
 
     def __init__(
@@ -80,6 +95,8 @@ class InProcess:
         workers: int = 0,
         kind: Literal["process", "thread"] = "process",
         devices: Mapping[str, Mapping[str, float]] | None = None,
+        deadline_s: float | None = None,
+        secrets: Mapping[str, bytes] | None = None,
     ) -> None:
         if not data or not any(len(part) for part in data.values()):
             raise DataError(
@@ -98,40 +115,53 @@ class InProcess:
                 raise ArgumentError(
                     complain("InProcess", expected="data on the CPU for process workers", actual="data on an accelerator", hint="workers=0")
                 )
+        if deadline_s is not None and not (workers and kind == "process"):
+            found = f"kind={kind!r}, workers={workers}"
+            raise ArgumentError(
+                complain("InProcess.deadline_s", expected="process workers, which can be stopped", actual=found, hint="workers=1, kind='process'")
+            )
+        if deadline_s is not None and not 0 < deadline_s < math.inf:
+            raise ArgumentError(complain("InProcess.deadline_s", expected="seconds above 0", actual=deadline_s, hint="600.0"))
         self._data = {name: data[name] for name in sorted(data)}
+        self._secrets = check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
         devices = devices or {}
         self.profiles = tuple(Profile(name, len(part), dict(devices.get(name, {}))) for name, part in self._data.items())
         self._workers, self._kind = workers, kind
-        self._memory: dict[str, Tree] = {}
-        self._pending: dict[str, Tree] = {}
-        self._executor: tuple[Executor, Locals] | None = None
+        self._memories = {name: ClientMemory() for name in self._data}
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None
 
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
-        for task, outcome in self._parallel(locals, tasks) if self._workers else self._serial(locals, tasks):
+        ways = {"process": self._processes, "thread": self._threads}
+        for task, outcome in (ways[self._kind] if self._workers else self._serial)(locals, tasks):
             if isinstance(outcome, Reply):
-                self._pending[task.client] = outcome.memory
+                self._memories[task.client].pend(Slot(task.round, task.phase), outcome.memory)
             yield task, outcome
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
-        pending = self._pending.pop(client, None)
-        if accepted and pending is not None:
-            self._memory[client] = pending
+        memory = self._memories[client]
+        if slot := memory.pending:
+            memory.promote(slot) if accepted else memory.drop(slot)
 
     def memories(self) -> dict[str, Tree]:
         """Return a copy of what each client remembers; clients that remember nothing are left out."""
-        return {client: dict(memory) for client, memory in self._memory.items() if memory}
+        return {client: tree for client, memory in self._memories.items() if (tree := memory.read())}
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Replace all memories."""
-        self._memory, self._pending = {client: dict(memory) for client, memory in memories.items()}, {}
+        self._memories = {client: ClientMemory() for client in [*self._data, *memories]}
+        for client, tree in memories.items():
+            self._memories[client].replace(dict(tree))
 
     def close(self) -> None:
-        """Stop the workers."""
-        if self._executor:
-            self._executor[0].shutdown(cancel_futures=True)
-            self._executor = None
+        """Stop the workers, and wait until they are gone."""
+        if isinstance(self._crew, Workers):
+            self._crew.close()
+        elif self._crew:
+            self._crew[0].shutdown(cancel_futures=True)
+        self._crew = None
 
     def __enter__(self) -> Self:
         return self
@@ -139,66 +169,45 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _recall(self, client: str) -> Tree:
+        return self._memories[client].read()
+
     def _serial(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield task, answer(task, locals[task.phase], self._data[task.client], self._memory.get(task.client, {}))
+            yield task, answer(task, locals[task.phase], self._data[task.client], self._recall(task.client), self._secrets.get(task.client))
 
-    def _parallel(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        waiting = deque[tuple[Task, Future[Outcome]]]()
+    def _processes(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        if not isinstance(self._crew, Workers) or self._crew.site.locals is not locals:
+            self.close()
+            self._crew = Workers(self._workers, Site(locals, self._data, self._secrets), self._deadline_s)
+        return self._crew.map(tasks, self._recall)
+
+    def _threads(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        if not isinstance(self._crew, tuple) or self._crew[1] is not locals:
+            self.close()
+            self._crew = (_executor(self._workers, locals, self._data), locals)
+        executor, waiting = self._crew[0], deque[tuple[Task, Future[Outcome]]]()
         for task in tasks:
-            waiting.append((task, self._submit(locals, task)))
+            waiting.append((task, executor.submit(_work, task, self._recall(task.client), self._secrets.get(task.client))))
             if len(waiting) > 2 * self._workers:
-                yield self._finished(locals, *waiting.popleft())
+                yield _finished(*waiting.popleft())
         while waiting:
-            yield self._finished(locals, *waiting.popleft())
-
-    def _submit(self, locals: Locals, task: Task) -> Future[Outcome]:
-        memory = self._memory.get(task.client, {})
-        try:
-            return self._start(locals).submit(_work, task, memory)
-        except BrokenProcessPool:
-            self.close()
-            return self._start(locals).submit(_work, task, memory)
-
-    def _finished(self, locals: Locals, task: Task, future: Future[Outcome]) -> tuple[Task, Outcome]:
-        try:
-            return task, future.result()
-        except BrokenProcessPool:
-            # One worker's death takes the whole executor along; alone, it is this client's or it was another's.
-            return task, self._alone(locals, task)
-
-    def _alone(self, locals: Locals, task: Task) -> Outcome:
-        with self._executor_for(locals, workers=1) as executor:
-            try:
-                future: Future[Outcome] = executor.submit(_work, task, self._memory.get(task.client, {}))
-                return future.result()
-            except BrokenProcessPool:
-                return ClientError(task.client, task.round, "worker", "its worker process died (out of memory?); try workers=0 to see why")
-
-    def _start(self, locals: Locals) -> Executor:
-        if self._executor is None or self._executor[1] is not locals:
-            self.close()
-            self._executor = (self._executor_for(locals, self._workers), locals)
-        return self._executor[0]
-
-    def _executor_for(self, locals: Locals, workers: int) -> Executor:
-        if self._kind == "process":
-            # Forked, not spawned: networks, priors and data sets reach the workers without pickling.
-            return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _enter, (locals, self._data))
-        shared = [phase for phase, local in locals.items() if local.uses_global_randomness]
-        if shared:
-            raise ArgumentError(
-                complain(
-                    "InProcess",
-                    expected="locals with random streams of their own for threads",
-                    actual=f"phases {shared}",
-                    hint="kind='process'",
-                )
-            )
-        return ThreadPoolExecutor(workers, initializer=_enter, initargs=(locals, self._data))
+            yield _finished(*waiting.popleft())
 
 
-# What a worker thread or process holds: filled once when it starts.
+def _executor(workers: int, locals: Locals, data: Mapping[str, Dataset]) -> ThreadPoolExecutor:
+    shared = [phase for phase, local in locals.items() if local.uses_global_randomness]
+    if shared:
+        expected = "locals with random streams of their own for threads"
+        raise ArgumentError(complain("InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"))
+    return ThreadPoolExecutor(workers, initializer=_enter, initargs=(locals, data))
+
+
+def _finished(task: Task, future: Future[Outcome]) -> tuple[Task, Outcome]:
+    return task, future.result()
+
+
+# What a worker thread holds: filled once when it starts.
 _worker = threading.local()
 
 
@@ -208,5 +217,5 @@ def _enter(locals: Locals, data: Mapping[str, Dataset]) -> None:
     _worker.locals, _worker.data = copy.deepcopy(dict(locals)), data
 
 
-def _work(task: Task, memory: Tree) -> Any:
-    return answer(task, _worker.locals[task.phase], _worker.data[task.client], memory)
+def _work(task: Task, memory: Tree, secret: bytes | None) -> Outcome:
+    return answer(task, _worker.locals[task.phase], _worker.data[task.client], memory, secret)

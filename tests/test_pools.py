@@ -1,0 +1,330 @@
+"""Pools and memories: clients that raise, hang or die cost themselves alone; what was not accepted is not remembered."""
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import bayesfed as bf
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, CheckpointError, ClientError
+from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
+from tests.conftest import tree_equal
+
+WORK = {"steps": 1, "batch_size": 8}
+BAD = "b"
+
+
+@pytest.fixture(scope="module")
+def clients(digits):
+    return {name: digits[0][slice(20 * index, 20 * index + 8)] for index, name in enumerate("abcde")}
+
+
+@pytest.fixture
+def net():
+    return bf.mlp([64, 10], bf.Key(0, "net"))
+
+
+class Failing:
+    """A local that does something at one client in the second round."""
+
+    kind = "value"
+    uses_global_randomness = False
+
+    def __init__(self, honest, act):
+        self.honest, self.act = honest, act
+
+    def fit(self, message, memory, data, key, options):
+        # The path of a key is purpose, round, client and so on.
+        if key.path[1:3] == (1, BAD):
+            self.act()
+        fit = self.honest.fit(message, memory, data, key, options)
+        return fit._replace(memory={"fits": memory.get("fits", torch.zeros(())) + 1})
+
+
+def failing(net, act):
+    algorithm = bf.fed_avg(net, **WORK)
+    return replace(algorithm, phases=(replace(algorithm.phases[0], local=Failing(algorithm.phases[0].local, act)),))
+
+
+def raises():
+    raise ValueError("told to fail")
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+def hangs():
+    while True:
+        time.sleep(60.0)
+
+
+def is_deaf():
+    """Hang where an interrupt and a request to end are of no use."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hangs()
+
+
+def dies():
+    os._exit(7)
+
+
+def is_killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children():
+    """Return the processes of ours that still are, zombies among them."""
+    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    return [number for number in found if _parent(number) == os.getpid()]
+
+
+def _parent(number):
+    try:
+        return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def run(algorithm, pool, **changes):
+    return list(rounds(algorithm, pool, **{"rounds": 3, "on_client_error": "drop", **changes}))
+
+
+def check_second_round(reports, words):
+    assert [sorted(report.refused) for report in reports] == [[], [BAD], []]
+    assert words in reports[1].refused[BAD]
+    counts = {name: float(memory["fits"]) for name, memory in reports[-1].snapshot.memories.items()}
+    assert counts == {"a": 3, BAD: 2, "c": 3, "d": 3, "e": 3}
+
+
+@pytest.mark.parametrize("pool", [{}, {"workers": 2, "kind": "thread"}, {"workers": 2}, {"workers": 1, "deadline_s": 600.0}])
+@pytest.mark.parametrize(("act", "words"), [(raises, "fit: ValueError: told to fail"), (leaves, "fit: SystemExit: 3")])
+def test_a_client_that_raises_is_named_in_every_pool(net, clients, pool, act, words):
+    with bf.InProcess(clients, **pool) as crew:
+        check_second_round(run(failing(net, act), crew), words)
+
+
+@pytest.mark.parametrize(
+    ("act", "deadline_s", "words"),
+    [
+        (dies, None, "worker: its worker process died, and so did a fresh one (exit code 7)"),
+        (is_killed, None, "a fresh one (signal 9; out of memory?)"),
+        (hangs, 2.0, "deadline: no answer within 2 s; its worker process was stopped"),
+        (is_deaf, 2.0, "deadline: no answer within 2 s"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, words, workers):
+    before, handles = children(), len(os.listdir("/proc/self/fd"))
+    with bf.InProcess(clients, workers=workers, deadline_s=deadline_s) as pool:
+        reports = run(failing(net, act), pool)
+        assert len(children()) <= len(before) + workers
+    check_second_round(reports, words)
+    assert children() == before
+    assert len(os.listdir("/proc/self/fd")) == handles
+    honest = run(failing(net, lambda: None), bf.InProcess(clients), sampler=lambda number, names, key: [n for n in names if (number, n) != (1, BAD)])
+    assert tree_equal(reports[-1].state, honest[-1].state)
+
+
+@pytest.mark.parametrize("act", [dies, hangs])
+def test_under_raise_the_error_is_the_clients(net, clients, act):
+    before = children()
+    with bf.InProcess(clients, workers=2, deadline_s=2.0) as pool:
+        with pytest.raises(ClientError, match="client 'b', round 1, stage"):
+            run(failing(net, act), pool, on_client_error="raise")
+        # The pool is as good as new for another run.
+        assert not run(failing(net, lambda: None), pool)[-1].refused
+    assert children() == before
+
+
+def test_a_worker_that_dies_idle_costs_nobody(net, clients):
+    def killing(number, names, key):
+        for child in multiprocessing.active_children() if number else []:
+            child.kill()
+        return names
+
+    with bf.InProcess(clients, workers=2) as pool:
+        reports = run(failing(net, lambda: None), pool, sampler=killing)
+    assert not any(report.refused for report in reports)
+    assert tree_equal(reports[-1].state, run(failing(net, lambda: None), bf.InProcess(clients))[-1].state)
+
+
+def test_a_forgotten_pool_takes_its_workers_along(net, clients):
+    before = children()
+    pool = bf.InProcess(clients, workers=2)
+    run(failing(net, lambda: None), pool)
+    assert len(children()) == len(before) + 2
+    del pool
+    assert children() == before
+
+
+def test_workers_end_with_their_server(net, clients):
+    """The server is killed while a client hangs: no process of its own stays behind."""
+    ours, theirs = multiprocessing.Pipe()
+    server = os.fork()
+    if not server:
+
+        def say():
+            theirs.send(os.getpid())
+            hangs()
+
+        run(failing(net, say), bf.InProcess(clients, workers=2))
+        os._exit(0)
+    worker = ours.recv()
+    os.kill(server, signal.SIGKILL)
+    os.waitpid(server, 0)
+    for _ in range(3000):
+        try:
+            state = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            # Ended, and left to whoever reaps orphans on this machine.
+            return
+        time.sleep(0.01)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker outlived its server")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers_gives_the_same_history(net, clients, workers):
+    algorithm = bf.stc(net, share=0.1, **WORK)
+    whole = run(algorithm, bf.InProcess(clients))
+    with bf.InProcess(dict(reversed(clients.items())), workers=workers) as pool:
+        found = run(algorithm, pool)
+    assert [untimed(report.record) for report in found] == [untimed(report.record) for report in whole]
+    assert all(tree_equal(found[-1].snapshot.memories[name], memory) for name, memory in whole[-1].snapshot.memories.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"deadline_s": 1.0}, r"process workers, which can be stopped, found kind='process', workers=0"),
+        ({"deadline_s": 1.0, "workers": 2, "kind": "thread"}, "kind='thread', workers=2"),
+        ({"deadline_s": 0.0, "workers": 2}, "seconds above 0"),
+        ({"deadline_s": float("nan"), "workers": 2}, "seconds above 0"),
+    ],
+)
+def test_a_deadline_that_cannot_be_kept_is_refused(clients, options, words):
+    with pytest.raises(ArgumentError, match=words):
+        bf.InProcess(clients, **options)
+
+
+def test_a_message_that_reaches_no_process_is_said(net, clients):
+    algorithm = bf.fed_avg(net, codec=Unsendable(), **WORK)
+    with bf.InProcess(clients, workers=1) as pool, pytest.raises(ArgumentError, match="codecs and links that reach a process"):
+        run(algorithm, pool)
+
+
+class Unsendable(bf.Cast):
+    """A codec that cannot be pickled."""
+
+    def __init__(self):
+        super().__init__(32)
+
+    def __reduce__(self):
+        raise TypeError("not this one")
+
+
+# Memories
+
+
+@pytest.fixture(params=["ram", "folder"])
+def make(request, tmp_path):
+    """Make a memory; that in a folder is opened anew for every call, as another process would."""
+
+    class Reopened:
+        def __init__(self, keep):
+            self.keep = keep
+
+        def __getattr__(self, name):
+            return getattr(ClientMemory(InFolder(tmp_path), keep=self.keep), name)
+
+    return (lambda keep=1: ClientMemory(keep=keep)) if request.param == "ram" else (lambda keep=1: Reopened(keep))
+
+
+def slot(round, phase="train"):
+    return Slot(round, phase)
+
+
+def value(number):
+    return {"x": torch.tensor(float(number))}
+
+
+def test_a_memory_counts_when_it_is_promoted(make):
+    memory = make()
+    assert (memory.read(), memory.accepted, memory.pending) == ({}, None, None)
+    memory.pend(slot(0), value(0))
+    assert (memory.read(), memory.accepted, memory.pending) == ({}, None, slot(0))
+    for _ in range(2):
+        memory.promote(slot(0))
+        assert (memory.read(), memory.accepted, memory.pending) == (value(0), slot(0), None)
+    memory.pend(slot(1), value(1))
+    memory.pend(slot(1), value(1.5))
+    for _ in range(2):
+        memory.drop(slot(1))
+        assert (memory.read(), memory.accepted, memory.pending) == (value(0), slot(0), None)
+    memory.pend(slot(2, "a b/.é"), {})
+    memory.drop(slot(1))
+    memory.promote(slot(2, "a b/.é"))
+    assert (memory.read(), memory.accepted) == ({}, slot(2, "a b/.é"))
+    with pytest.raises(CheckpointError, match="memory: expected one of"):
+        memory.promote(slot(1))
+    memory.replace(value(7))
+    assert (memory.read(), memory.accepted, memory.pending) == (value(7), None, None)
+
+
+def test_a_client_agrees_with_what_the_server_says(make):
+    """A straggler is where it was, and a server that went back takes its clients along."""
+    memory = make(keep=3)
+    for number in range(4):
+        memory.pend(slot(number), value(number))
+        for _ in range(2):
+            memory.agree(slot(number))
+            assert (memory.read(), memory.accepted, memory.pending) == (value(number), slot(number), None)
+    memory.pend(slot(4), value(4))
+    for _ in range(2):
+        memory.agree(slot(3))
+        assert (memory.read(), memory.pending) == (value(3), None)
+    memory.pend(slot(4), value(4))
+    memory.agree(slot(2))
+    assert (memory.read(), memory.accepted, memory.pending) == (value(2), slot(2), None)
+    for gone in (0, 3, 4):
+        with pytest.raises(CheckpointError, match="which the server counts on"):
+            memory.agree(slot(gone))
+    memory.agree(slot(1))
+    memory.agree(None)
+    assert (memory.read(), memory.accepted) == ({}, None)
+
+
+def test_a_damaged_memory_is_refused(tmp_path):
+    memory = ClientMemory(InFolder(tmp_path / "new"))
+    memory.replace(value(1), slot(0))
+    (path,) = (tmp_path / "new").iterdir()
+    raw = path.read_bytes()
+    for damage in (raw[:-1], b"", raw.replace(b"train", b"trail"), bytes([raw[0] ^ 1]) + raw[1:]):
+        path.write_bytes(damage)
+        with pytest.raises(CheckpointError, match="expected undamaged files"):
+            memory.read()
+    path.write_bytes(raw)
+    path.rename(path.with_name(path.name.replace("00000001", "00000002")))
+    with pytest.raises(CheckpointError, match="expected undamaged files"):
+        memory.read()
+    (tmp_path / "new" / "other.memory").write_bytes(raw)
+    with pytest.raises(CheckpointError, match="files of ours"):
+        memory.read()
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(CheckpointError, match="expected undamaged files"):
+        InFolder(tmp_path / "file")
+
+
+def test_rows_of_none_are_a_client_too(net, clients):
+    """An empty client in worker processes: nothing to learn from, nothing to crash on."""
+    with bf.InProcess({**clients, "empty": Dataset(torch.empty(0, 8, 8), torch.empty(0).long())}, workers=2) as pool:
+        assert not run(bf.fed_avg(net, **WORK), pool)[-1].refused
