@@ -1,0 +1,101 @@
+"""The ClientApp: ``clientapp = "bayesfed.flower.client_app:app"``.
+
+Flower starts a process for every message. This one hands our bytes to a `Site`: one of its own, or, where the node has a ``socket``, the worker's,
+whose model and data stay in memory; then nothing heavy is imported here.
+
+====================  =====================================================================================
+of ``--node-config``
+====================  =====================================================================================
+client                this client's name; else ``client-000`` of ``partition-id=0``
+folder                where its memories are kept; ``~/.bayesfed/memory`` by default
+secret-file           its key, in keyed runs
+socket                of its worker (`bayesfed.flower.worker`), which has all of the above itself
+====================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.flower.messages import ACTION, content_of, record
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+__all__ = ["app", "client_app", "client_name", "respond"]  # noqa: F822 app is made at first use
+
+
+def client_app() -> ClientApp:
+    """Return a ClientApp that answers our messages.
+
+    Raises
+    ------
+    MissingExtraError
+        If Flower is not installed.
+    """
+    try:
+        from flwr.app import Message
+        from flwr.clientapp import ClientApp
+    except ImportError:
+        raise MissingExtraError("flwr", "flower") from None
+    made = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        answer = respond(content_of(message), context.node_config, context.run_config)
+        return Message(record(answer), reply_to=message)
+
+    made.query(ACTION)(handle)
+    return made
+
+
+def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> bytes:
+    """Answer a letter, here or by the worker.
+
+    Parameters
+    ----------
+    node, run
+        Flower's ``--node-config`` and ``--run-config``.
+
+    Raises
+    ------
+    ArgumentError
+        If the node has no name, the run no experiment, or nobody listens at the socket.
+    """
+    if "socket" in node:
+        from bayesfed.flower.sockets import forward
+
+        return forward(str(node["socket"]), letter)
+    if "experiment" not in run:
+        raise ArgumentError(complain("run-config", expected="experiment", actual=sorted(run), hint='experiment="experiment:experiment"'))
+    from bayesfed.flower.experiment import load
+    from bayesfed.flower.site import Site
+
+    secret = Path(str(node["secret-file"])).read_bytes() if "secret-file" in node else None
+    folder = Path(str(node.get("folder", "~/.bayesfed/memory"))).expanduser()
+    return Site(client_name(node), load(str(run["experiment"])), folder, secret=secret).handle(letter)
+
+
+def client_name(node: Mapping[str, Any]) -> str:
+    """Return the client's name of a node's configuration.
+
+    Raises
+    ------
+    ArgumentError
+        If it has neither a name nor a number.
+    """
+    if "client" in node:
+        return str(node["client"])
+    if "partition-id" in node:
+        return f"client-{int(node['partition-id']):03d}"
+    raise ArgumentError(complain("node-config", expected="client or partition-id", actual=sorted(node), hint="--node-config 'client=\"ward-a\"'"))
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(name)
+    globals()["app"] = made = client_app()
+    return made

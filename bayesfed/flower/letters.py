@@ -1,0 +1,230 @@
+"""What server and clients write to each other: sealed messages of the wire format around the package's own messages.
+
+========  ===========================  ==========================================================================
+letter    from, to                     says
+========  ===========================  ==========================================================================
+Hello     server, node                 who are you?
+Name      client, server               its name, rows and device figures, and which experiment it has loaded
+Question  server, client               a task, its codecs described, and the slot of the memory that counts
+Answer    client, server               the packed payload, figures, seconds; or the stage and reason of a failure
+========  ===========================  ==========================================================================
+
+Reading believes nothing: a letter that is damaged, of another kind or with a field missing raises `WireError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bayesfed.compress.described import describe, described
+from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, opened, plain, seal, unseal
+from bayesfed.errors import WireError, complain
+from bayesfed.federated.client import Reply, Task
+from bayesfed.federated.memories import Slot
+from bayesfed.federated.protocols import Info, Link, Profile
+
+VERSION = 1
+Fields = Mapping[str, str | int | float | bool]
+# What a letter takes beside the message in it.
+ROOM = 1 << 26
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Ask a node for its name."""
+
+    def write(self) -> bytes:
+        """Return the letter."""
+        return _sealed("hello", {})
+
+
+@dataclass(frozen=True)
+class Name:
+    """Who a client is, and the fingerprint of the experiment that it has."""
+
+    profile: Profile
+    experiment: str
+
+    def write(self) -> bytes:
+        """Return the letter."""
+        profile = self.profile
+        fields: Fields = {
+            "client": profile.name,
+            "samples": profile.samples,
+            "experiment": self.experiment,
+            "figures": json.dumps(list(profile.device)),
+        }
+        return _sealed("name", fields, {"device": _numbers("device", profile.device)})
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task without its link, which the client has of its own experiment, and what the client should remember: None is nothing."""
+
+    task: Task
+    slot: Slot | None
+    also: Iterable[type] = ()
+
+    def write(self) -> bytes:
+        """Return the letter.
+
+        Raises
+        ------
+        ArgumentError
+            If a codec cannot be described.
+        """
+        task, slot = self.task, self.slot
+        fields: Fields = {"client": task.client, "round": task.round, "phase": task.phase, "seed": str(task.seed), "run": task.run}
+        memory: Fields = {"slot_round": slot.round if slot else -1, "slot_phase": slot.phase if slot else ""}
+        return _sealed(
+            "question",
+            {**fields, **memory},
+            {"message": task.message, "down": describe(task.down, self.also), "up": describe(task.up, self.also)},
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply, without the memory, which stays with the client; or why there is none.
+
+    Parameters
+    ----------
+    remembers
+        Whether the client has something to remember of this exchange.
+    stage, reason, field
+        Of a failure.
+    """
+
+    client: str
+    round: int
+    phase: str
+    packed: bytes = b""
+    info: Info = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+    remembers: bool = False
+    stage: str = ""
+    reason: str = ""
+    field: str = ""
+
+    @property
+    def reply(self) -> Reply:
+        """As the engine takes it."""
+        return Reply(self.packed, {}, self.info, self.seconds)
+
+    def write(self) -> bytes:
+        """Return the letter."""
+        fields: Fields = {
+            "client": self.client,
+            "round": self.round,
+            "phase": self.phase,
+            "stage": self.stage,
+            "reason": self.reason,
+            "field": self.field,
+        }
+        more: Fields = {"field": self.field, "seconds": self.seconds, "remembers": self.remembers, "figures": json.dumps(list(self.info))}
+        return _sealed("answer", {**fields, **more}, {"packed": self.packed, "info": _numbers("info", self.info)})
+
+
+def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES) -> Hello | Question:
+    """Read what a server wrote.
+
+    Parameters
+    ----------
+    links
+        By phase, the client's own.
+
+    Raises
+    ------
+    WireError
+        If it is not a sound request, or of a phase that the client's experiment does not have.
+    """
+    kind, meta, sections = _opened(letter, limit)
+    if kind == "hello":
+        return Hello()
+    with _fields(kind, "question"):
+        phase, slot = meta["phase"], Slot(int(meta["slot_round"]), str(meta["slot_phase"]))
+        if phase not in links:
+            raise WireError(complain("question", expected=f"a phase among {sorted(links)}", actual=repr(phase), hint="one experiment on both sides"))
+        down, up = (described(bytes(sections[name].section), also) for name in ("down", "up"))
+        message = bytes(sections["message"].section)
+        task = Task(str(meta["client"]), int(meta["round"]), phase, int(meta["seed"]), message, down, up, links[phase], run=str(meta["run"]))
+    return Question(task, slot if slot.round >= 0 else None)
+
+
+def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
+    """Read what a client wrote.
+
+    Raises
+    ------
+    WireError
+        If it is not a sound reply.
+    """
+    kind, meta, sections = _opened(letter, limit)
+    if kind == "name":
+        with _fields(kind, "name"):
+            device = _figures(meta["figures"], sections["device"])
+            if type(meta["samples"]) is not int or meta["samples"] < 0:
+                raise ValueError(f"{meta['samples']!r} rows")
+            return Name(Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"]))
+    with _fields(kind, "answer"):
+        info, seconds = _figures(meta["figures"], sections["info"]), float(meta["seconds"])
+        if type(meta["round"]) is not int or not seconds >= 0:
+            raise ValueError("a round or seconds that are none")
+        return Answer(
+            client=str(meta["client"]),
+            round=meta["round"],
+            phase=str(meta["phase"]),
+            packed=bytes(sections["packed"].section),
+            info=info,
+            seconds=seconds,
+            remembers=meta["remembers"] is True,
+            stage=str(meta["stage"]),
+            reason=str(meta["reason"]),
+            field=str(meta["field"]),
+        )
+
+
+@contextmanager
+def _fields(kind: str, expected: str) -> Iterator[None]:
+    """Say what a letter lacks in the one way."""
+    if kind != expected:
+        raise WireError(complain("letter", expected=f"kind {expected!r}", actual=repr(kind), hint="one version of bayesfed on both sides"))
+    try:
+        yield
+    except WireError:
+        raise
+    except (KeyError, ValueError, TypeError) as problem:
+        raise WireError(complain("letter", expected=f"the fields of {kind!r}", actual=problem, hint="sending it again")) from problem
+
+
+def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes | Leaf] | None = None) -> bytes:
+    leaves = (part if isinstance(part, Leaf) else Leaf(name, "u1", (len(part),), part) for name, part in (sections or {}).items())
+    return seal(leaves, {"kind": kind, "version": VERSION, **fields})
+
+
+def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, Leaf]]:
+    leaves, meta = unseal(letter, limit=limit + ROOM)
+    if meta.get("version") != VERSION:
+        hint = "one version of bayesfed on both sides"
+        raise WireError(complain("letter", expected=f"version {VERSION}", actual=repr(meta.get("version")), hint=hint))
+    return str(meta.get("kind")), meta, {leaf.name: leaf for leaf in leaves}
+
+
+def _numbers(name: str, figures: Mapping[str, float]) -> Leaf:
+    # As float64, so that NaN, of a client without rows say, arrives as what it was.
+    return plain(name, torch.tensor([float(value) for value in figures.values()], dtype=torch.float64))
+
+
+def _figures(names: str, leaf: Leaf) -> dict[str, float]:
+    found = json.loads(names)
+    values = opened(leaf)
+    if DTYPES[leaf.dtype] is not torch.float64 or not isinstance(found, list) or tuple(values.shape) != (len(found),):
+        raise ValueError("figures without names")
+    return {str(name): float(value) for name, value in zip(found, values.tolist(), strict=True)}

@@ -1,0 +1,112 @@
+"""Our bytes in Flower's messages: the only place that knows how one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bayesfed.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+
+# One type of message: what it is about is in the bytes.
+ACTION = "bayesfed"
+TYPE = f"query.{ACTION}"
+RECORD, ARRAY, STYPE = "letter", "bytes", "bayesfed.letter"
+
+
+class Grid(Protocol):
+    """What is used of Flower's grid."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are online."""
+        ...
+
+    def push_messages(self, messages: Any) -> Iterable[str | None]:
+        """Send messages; return an id for each, None for one that could not be sent."""
+        ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
+        """Return the replies that are there."""
+        ...
+
+
+@dataclass(frozen=True)
+class Received:
+    """A reply: the id of the message it answers, and its bytes, or what went wrong and whether the node is gone."""
+
+    id: str
+    content: bytes = b""
+    error: str = ""
+    gone: bool = False
+
+
+class Mail(Protocol):
+    """How bytes become messages and back."""
+
+    def outgoing(self, content: bytes, node: int, ttl_s: float) -> Any:
+        """Return a message to a node that may take `ttl_s` seconds, its answer included."""
+        ...
+
+    def incoming(self, message: Any) -> Received:
+        """Return what a reply says; never raises."""
+        ...
+
+
+class FlowerMail:
+    """Flower's own messages. An array's bytes travel in pieces of 5 MB, as they are.
+
+    Raises
+    ------
+    MissingExtraError
+        If Flower is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import flwr.app  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("flwr", "flower") from None
+
+    def outgoing(self, content: bytes, node: int, ttl_s: float) -> Message:
+        """Return a message to a node."""
+        from flwr.app import Message
+
+        return Message(record(content), node, TYPE, ttl=ttl_s)
+
+    def incoming(self, message: Message) -> Received:
+        """Return what a reply says."""
+        from flwr.common.constant import ErrorCode
+
+        id = str(message.metadata.reply_to_message_id)
+        if message.has_error():
+            error = message.error
+            gone = error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+            return Received(id, error=f"Flower's error {error.code}, {error.reason}", gone=gone)
+        try:
+            return Received(id, content_of(message))
+        except (KeyError, TypeError, AttributeError) as problem:
+            return Received(id, error=f"a reply without our bytes: {type(problem).__name__} {problem}")
+
+
+def record(content: bytes) -> RecordDict:
+    """Return the record that carries these bytes."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    return RecordDict({RECORD: ArrayRecord({ARRAY: Array("uint8", (len(content),), STYPE, content)})})
+
+
+def content_of(message: Message) -> bytes:
+    """Return the bytes that a message carries.
+
+    Raises
+    ------
+    KeyError
+        If it carries none of ours.
+    """
+    array = message.content.array_records[RECORD][ARRAY]
+    if array.stype != STYPE:
+        raise KeyError(array.stype)
+    return bytes(array.data)

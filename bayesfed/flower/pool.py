@@ -1,0 +1,291 @@
+"""`Flower`: a pool whose clients are SuperNodes of a Flower federation.
+
+Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. The engine does not see the difference: the same messages, the
+same order of sums, the same streams, so a run over nodes equals the one in process bit for bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, WireError, complain
+from bayesfed.federated.client import Outcome, Reply, Task
+from bayesfed.federated.memories import Slot
+from bayesfed.federated.pools import Locals
+from bayesfed.federated.protocols import Profile
+from bayesfed.flower.letters import Answer, Question, read_reply
+from bayesfed.flower.messages import FlowerMail, Grid, Mail, Received
+from bayesfed.flower.roster import Roster
+from bayesfed.trees import Tree
+
+log = logging.getLogger("bayesfed.flower")
+# Clocks of two machines differ, and Flower compares them.
+GRACE_S = 60.0
+LOOK_S = 1.0
+ROUND, PHASE = "slot.round", "slot.phase"
+
+
+@dataclass
+class _Turn:
+    """One client's turn: what was asked, where, how often, and what came of it."""
+
+    task: Task
+    sent_at: float
+    node: int | None = None
+    attempts: int = 0
+    trouble: str = ""
+    outcome: Outcome | None = None
+
+
+class Flower:
+    """Ask clients over a Flower grid.
+
+    All tasks of a phase are sent before the first answer is waited for. A client whose SuperNode comes back under another number while its turn lasts
+    is asked again, and its figures say how many ``attempts`` it took. One that does not answer in time, fails, or has no node is left out, with the
+    reason in the report; an answer that comes later is handed in as what it is, and refused. Memories stay with the clients: the pool knows which
+    one of each counts and says so with every question.
+
+    Parameters
+    ----------
+    grid
+        Flower's, as a ServerApp gets it.
+    clients
+        How many clients there are, or their names; the handshake waits for them.
+    deadline_s
+        Of a phase, from its first message; None waits as long as a node is online.
+    hello_s
+        For the handshake.
+    poll_s
+        Between two looks for answers.
+    experiment
+        `Experiment.fingerprint`, which clients must share; "" takes any.
+    codecs
+        Dataclasses of your own among the codecs.
+    mail, clock, wait
+        For tests: how bytes become messages, and time.
+
+    Raises
+    ------
+    ClientError
+        If not all clients are there in time, two nodes say one name, or there are more than were to come.
+    DataError
+        If no client has rows.
+    ArgumentError
+        If a time is not positive, or no client is wanted.
+    MissingExtraError
+        If Flower is not installed.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        clients: int | Collection[str],
+        *,
+        deadline_s: float | None = 600.0,
+        hello_s: float = 300.0,
+        poll_s: float = 0.2,
+        experiment: str = "",
+        codecs: Iterable[type] = (),
+        mail: Mail | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
+        if any(value is not None and not value > 0 for value in times.values()):
+            raise ArgumentError(complain("Flower", expected="times above 0", actual=times, hint="deadline_s=600.0"))
+        wanted = clients if isinstance(clients, int) else frozenset(clients)
+        if not wanted or (isinstance(wanted, int) and wanted < 0):
+            raise ArgumentError(complain("Flower", expected="one client or more", actual=clients, hint="clients=3"))
+        self._grid, self._mail = grid, mail or FlowerMail()
+        self._deadline_s, self._poll_s, self._codecs = deadline_s, poll_s, tuple(codecs)
+        self._clock, self._wait, self._looked_at = clock, wait, float("-inf")
+        self._roster = Roster(experiment, lambda content, node: self._push(content, node, hello_s + GRACE_S))
+        self._open: dict[str, _Turn] = {}
+        self._closed: dict[str, Task] = {}
+        self._late: list[tuple[Task, Outcome]] = []
+        self._slots: dict[str, Slot] = {}
+        self._fresh: dict[str, Slot | None] = {}
+        self.bytes_sent, self.bytes_received = 0, 0
+        self.profiles: tuple[Profile, ...] = self._greeted(wanted, hello_s)
+
+    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Answer tasks in their order; answers to earlier ones, and second answers, come in between, each with its own task.
+
+        `locals` are not used: clients have those of their own experiment.
+        """
+        self._look(force=True)
+        self._closed = {}
+        turns: list[_Turn] = []
+        for task in tasks:
+            turns.append(_Turn(task, self._clock()))
+            self._send(turns[-1])
+        start = self._clock()
+        for turn in turns:
+            while turn.outcome is None:
+                self._step(turns, start)
+                if turn.outcome is None:
+                    self._wait(self._poll_s)
+            yield from self._taken()
+            yield turn.task, turn.outcome
+        yield from self._taken()
+
+    def settle(self, client: str, accepted: bool) -> None:
+        """Note which memory of the client counts: that of the answer just taken, or the one before."""
+        if client in self._fresh:
+            slot = self._fresh.pop(client)
+            if accepted and slot is not None:
+                self._slots[client] = slot
+            elif accepted:
+                self._slots.pop(client, None)
+
+    def memories(self) -> dict[str, Tree]:
+        """Return the round and the phase of each client's memory, as two leaves: the memory itself is on the client's disk."""
+        return {
+            client: {ROUND: torch.tensor(slot.round), PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8)}
+            for client, slot in sorted(self._slots.items())
+        }
+
+    def restore(self, memories: Mapping[str, Tree]) -> None:
+        """Go back to these; clients do so with their next message.
+
+        Raises
+        ------
+        CheckpointError
+            If they are memories themselves, of a run in process.
+        """
+        found = {}
+        for client, tree in memories.items():
+            if tree.keys() != {ROUND, PHASE}:
+                hint = "a checkpoint of a run over Flower"
+                raise CheckpointError(complain(f"memory of {client!r}", expected=f"leaves {ROUND}, {PHASE}", actual=sorted(tree), hint=hint))
+            found[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
+        self._slots, self._fresh = found, {}
+
+    def _greeted(self, wanted: int | frozenset[str], hello_s: float) -> tuple[Profile, ...]:
+        end, roster = self._clock() + hello_s, self._roster
+        while True:
+            self._look()
+            self._pull()
+            if roster.twice:
+                raise roster.refusal(f"two nodes say {sorted(roster.twice)}")
+            if not (missing := roster.missing(wanted)):
+                break
+            if self._clock() >= end:
+                raise roster.refusal(f"{', '.join(missing)} to come after {hello_s:g} s")
+            self._wait(self._poll_s)
+        if isinstance(wanted, int) and len(roster.nodes) > wanted:
+            raise roster.refusal(f"more than {wanted} clients; name those that are meant")
+        names = sorted(roster.nodes if isinstance(wanted, int) else wanted)
+        profiles = tuple(roster.profiles[name] for name in names)
+        if not any(profile.samples for profile in profiles):
+            raise DataError(complain("Flower", expected="a client with data", actual=f"{len(profiles)} clients, all empty", hint="the data function"))
+        return profiles
+
+    def _step(self, turns: list[_Turn], start: float) -> None:
+        """Take what has come, ask those that came back, give up on those that are gone or late."""
+        self._pull()
+        self._look()
+        late = self._deadline_s is not None and self._clock() - start >= self._deadline_s
+        for turn in turns:
+            if turn.outcome is not None:
+                continue
+            task, node = turn.task, self._roster.nodes.get(turn.task.client)
+            if late:
+                where = f" by node {turn.node}" if turn.node is not None else ""
+                turn.outcome = ClientError(task.client, task.round, "deadline", f"not answered{where} within {self._deadline_s:g} s")
+            elif node is not None and node != turn.node:
+                self._send(turn)
+            elif node is None and not self._roster.greeted:
+                turn.outcome = ClientError(task.client, task.round, "node", turn.trouble or "its node is offline")
+
+    def _look(self, *, force: bool = False) -> None:
+        if force or self._clock() - self._looked_at >= LOOK_S:
+            self._looked_at = self._clock()
+            self._roster.look({int(node) for node in self._grid.get_node_ids()})
+
+    def _push(self, content: bytes, node: int, ttl_s: float) -> str | None:
+        ids = list(self._grid.push_messages([self._mail.outgoing(content, node, ttl_s)]))
+        if not ids or ids[0] is None:
+            return None
+        self.bytes_sent += len(content)
+        return str(ids[0])
+
+    @property
+    def _ttl_s(self) -> float:
+        # A node that is busy is not handed what nobody waits for any more.
+        return self._deadline_s + GRACE_S if self._deadline_s is not None else 7 * 86400.0
+
+    def _send(self, turn: _Turn) -> None:
+        node = self._roster.nodes.get(turn.task.client)
+        if node is None:
+            return
+        question = Question(turn.task, self._slots.get(turn.task.client), self._codecs)
+        turn.node, turn.attempts, turn.sent_at = node, turn.attempts + 1, self._clock()
+        if (id := self._push(question.write(), node, self._ttl_s)) is None:
+            turn.outcome = ClientError(turn.task.client, turn.task.round, "node", f"Flower did not take the message to node {node}")
+        else:
+            self._open[id] = turn
+
+    def _pull(self) -> None:
+        self._open = {id: turn for id, turn in self._open.items() if self._clock() - turn.sent_at < self._ttl_s}
+        ids = [*self._roster.greeted, *self._open]
+        for message in self._grid.pull_messages(ids) if ids else ():
+            received = self._mail.incoming(message)
+            self.bytes_received += len(received.content)
+            if received.id in self._roster.greeted:
+                self._roster.hear(received)
+            elif received.id in self._open:
+                self._hear(self._open.pop(received.id), received)
+            elif received.id in self._closed:
+                self._extra(self._closed[received.id], _outcome(self._closed[received.id], received)[0])
+
+    def _hear(self, turn: _Turn, received: Received) -> None:
+        client = turn.task.client
+        self._closed[received.id] = turn.task
+        if received.gone:
+            turn.trouble = received.error
+            if self._roster.nodes.get(client) == turn.node and turn.outcome is None:
+                self._roster.leave(client, received.error)
+            return
+        outcome, slot = _outcome(turn.task, received)
+        if turn.outcome is not None:
+            self._extra(turn.task, outcome)
+            return
+        if isinstance(outcome, Reply):
+            self._fresh[client] = slot
+            if turn.attempts > 1:
+                outcome.info["attempts"] = float(turn.attempts)
+        turn.outcome = outcome
+
+    def _extra(self, task: Task, outcome: Outcome) -> None:
+        log.warning("another or a late answer of client %r to round %s", task.client, task.round)
+        if isinstance(outcome, Reply):
+            self._late.append((task, outcome))
+
+    def _taken(self) -> Iterator[tuple[Task, Outcome]]:
+        while self._late:
+            yield self._late.pop(0)
+
+
+def _outcome(task: Task, received: Received) -> tuple[Outcome, Slot | None]:
+    """Return what an answer comes to, and the slot of the memory that was made with it."""
+    where = (task.client, task.round)
+    if received.error:
+        return ClientError(*where, "app", received.error), None
+    try:
+        answer = read_reply(received.content)
+    except WireError as problem:
+        return ClientError(*where, "reply", str(problem)), None
+    asked = (task.client, task.round, task.phase)
+    if not isinstance(answer, Answer):
+        return ClientError(*where, "reply", "a name, not an answer"), None
+    if answer.stage:
+        return ClientError(*where, answer.stage, answer.reason, answer.field), None
+    if (said := (answer.client, answer.round, answer.phase)) != asked:
+        return ClientError(*where, "reply", f"an answer to {said}, not to {asked}"), None
+    return answer.reply, Slot(task.round, task.phase) if answer.remembers else None

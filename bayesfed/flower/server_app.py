@@ -1,0 +1,133 @@
+"""The ServerApp: ``serverapp = "bayesfed.flower.server_app:app"``.
+
+Flower brings no results back, so that they are written on the machine of the SuperLink.
+
+===============  ==============================================================================================
+of run-config
+===============  ==============================================================================================
+experiment       ``"module:function"``, the function returns an `Experiment`
+clients          how many, or their names with commas between
+out              folder of ``checkpoints``, ``rounds.jsonl`` (a report a line) and ``rounds.txt`` (a table)
+deadline-s       of a phase; 0 waits as long as a node is online; 600 by default
+hello-s          for all clients to come; 300 by default
+resume           true: go on from the checkpoints in ``out``, if there are any
+===============  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+    from bayesfed.federated.engine import RoundReport
+    from bayesfed.running import Result
+
+__all__ = ["app", "serve", "server_app"]  # noqa: F822 app is made at first use
+
+
+def server_app() -> ServerApp:
+    """Return a ServerApp that runs the experiment of its run-config.
+
+    Raises
+    ------
+    MissingExtraError
+        If Flower is not installed.
+    """
+    try:
+        from flwr.serverapp import ServerApp
+    except ImportError:
+        raise MissingExtraError("flwr", "flower") from None
+    made = ServerApp()
+
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, context.run_config)
+
+    made.main()(main)
+    return made
+
+
+def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
+    """Run an experiment over a grid and write what comes of it.
+
+    Parameters
+    ----------
+    run
+        Flower's run-config.
+    options
+        Of `Flower`, for tests.
+
+    Raises
+    ------
+    ArgumentError
+        If a key of the configuration is missing or wrong, or there are checkpoints that are not to be resumed from.
+    """
+    from bayesfed.federated.checkpoint import checkpoint, newest
+    from bayesfed.flower.experiment import load as experiment_of
+    from bayesfed.flower.pool import Flower
+    from bayesfed.running import run as run_of
+
+    if missing := {"experiment", "clients", "out"} - run.keys():
+        raise ArgumentError(complain("run-config", expected=f"{sorted(missing)} too", actual=sorted(run), hint="the template's pyproject.toml"))
+    experiment, out, wanted = experiment_of(str(run["experiment"])), Path(str(run["out"])), run["clients"]
+    out.mkdir(parents=True, exist_ok=True)
+    saved, log = out / "checkpoints", out / "rounds.jsonl"
+    resume = newest(saved)
+    if resume is not None and not run.get("resume"):
+        raise ArgumentError(complain("out", expected="a folder without checkpoints", actual=f"{out}, round {resume.round}", hint="resume=true"))
+    pool = Flower(
+        grid,
+        wanted if isinstance(wanted, int) else [name.strip() for name in str(wanted).split(",")],
+        deadline_s=float(run.get("deadline-s", 600)) or None,
+        hello_s=float(run.get("hello-s", 300)),
+        experiment=experiment.fingerprint,
+        codecs=experiment.codecs,
+        **options,
+    )
+    result = run_of(
+        experiment.algorithm,
+        pool,
+        rounds=experiment.rounds,
+        seed=experiment.seed,
+        sampler=experiment.sampler,
+        on_client_error=experiment.on_client_error,
+        test=experiment.test() if experiment.test else None,
+        callbacks=[*experiment.callbacks(), checkpoint(saved, every=experiment.save_every), lambda report: _note(log, pool, report)],
+        progress=False,
+        resume=resume,
+    )
+    (out / "rounds.txt").write_text(result.table() + "\n")
+    print(result.table())  # noqa: T201 Flower brings this back: `flwr log`
+    return result
+
+
+def _note(log: Path, pool: Any, report: RoundReport) -> None:
+    """Write a round as a line of JSON."""
+    line = {
+        "round": report.round,
+        "seconds": report.seconds,
+        "refused": report.refused,
+        "clients": report.clients,
+        "server": report.server,
+        "metrics": report.metrics,
+        "bits_down": sum(row.cost.bits for row in report.rows if row.direction == "down"),
+        "bits_up": sum(row.cost.bits for row in report.rows if row.direction == "up"),
+        "bytes_sent": pool.bytes_sent,
+        "bytes_received": pool.bytes_received,
+    }
+    with open(log, "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(name)
+    globals()["app"] = made = server_app()
+    return made

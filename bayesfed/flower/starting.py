@@ -1,0 +1,42 @@
+"""A new app: the template's two files, to be changed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from bayesfed.errors import ArgumentError, complain
+
+NAMES = ("pyproject.toml", "experiment.py")
+
+
+def new_app(folder: str | Path) -> Path:
+    """Write a bare app into a folder, made if need be: its configuration, and an experiment to be changed.
+
+    Raises
+    ------
+    ArgumentError
+        If one of the files is there already.
+    """
+    folder = Path(folder)
+    if there := [name for name in NAMES if (folder / name).exists()]:
+        raise ArgumentError(complain("new_app", expected="a folder without these files", actual=there, hint="another folder"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        (folder / name).write_text(files("bayesfed.flower").joinpath("app", name).read_text())
+    return folder
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and write the app."""
+    parser = argparse.ArgumentParser(prog="bayesfed new", description="Write a bare Flower app: pyproject.toml and experiment.py.")
+    parser.add_argument("folder", type=Path)
+    print(f"an app in {new_app(parser.parse_args(arguments).folder)}/")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
