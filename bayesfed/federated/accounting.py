@@ -1,0 +1,61 @@
+"""What privacy a run has spent: epsilon of Gaussian noise over rounds, by Rényi accounting (Mironov, 2017) in dp-accounting (extra ``dp``).
+
+Two statements, of different neighbours; neither is computed for the other:
+
+- every round, any sampler: a client's updates are all replaced by zeros. A round's sum then moves by at most ``clip``.
+- `participants` of `population` clients, drawn anew each round uniformly without replacement (`fraction`) and not told to whom epsilon is promised:
+  one client is replaced by another. A sum moves by at most ``2 clip``, and sampling helps (Wang, Balle and Kasiviswanathan, 2019).
+
+Poisson sampling is not offered: a round has at least one client.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+
+
+@lru_cache(maxsize=4096)
+def epsilon(noise: float, rounds: int, delta: float, *, participants: int | None = None, population: int | None = None) -> float:
+    """Return epsilon at `delta` after rounds of Gaussian noise.
+
+    Parameters
+    ----------
+    noise
+        z, the noise's standard deviation over `clip`.
+    rounds
+        Whose noisy sums are seen, all of them.
+    delta
+        Below 1; much less than one over the number of clients.
+    participants, population
+        Both, for rounds of a uniform sample; default: no help from sampling.
+
+    Raises
+    ------
+    ArgumentError
+        If noise is not positive and finite, there are no rounds, delta is not in (0, 1), or participants are not 1 to population.
+    MissingExtraError
+        If dp-accounting is not installed.
+    """
+    if not (0 < noise < math.inf and rounds >= 1 and 0 < delta < 1):
+        expected = "noise > 0, rounds >= 1, delta in (0, 1)"
+        raise ArgumentError(complain("epsilon", expected=expected, actual=(noise, rounds, delta), hint="epsilon(1.0, 100, 1e-5)"))
+    if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (population or 1):
+        expected = "both participants and population, 1 <= participants <= population"
+        raise ArgumentError(complain("epsilon", expected=expected, actual=(participants, population), hint="participants=20, population=1000"))
+    try:
+        import dp_accounting
+        from dp_accounting.rdp import RdpAccountant
+    except ImportError as problem:
+        raise MissingExtraError("dp-accounting", "dp") from problem
+    if participants is None or population is None:
+        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+        accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
+    else:
+        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+        # Its noise multiplier is over the sensitivity: one client goes and another comes.
+        event = dp_accounting.GaussianDpEvent(noise / 2)
+        accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(population, participants, event), rounds)
+    return float(accountant.get_epsilon(delta))
