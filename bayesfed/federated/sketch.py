@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.protocols import Fit, Local, Scalar
+from bayesfed.federated.slicing import Sliced, cut_slices, put_slices, sliced
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.federated.views import Whole
 from bayesfed.keys import Key
@@ -22,16 +23,6 @@ from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
 # Ends the names of leaves of the down-link: multipliers by slice, and indices for clients that are sent whole adapters.
 SCALE, SKETCH = "scale", "lora_sketch"
-
-
-def cut_slices(tree: Tree, indices: Mapping[str, Tensor]) -> Tree:
-    """Return a tree with the chosen columns of B and rows of A, by layer; other leaves as they are."""
-    found = dict(tree)
-    for name, chosen in indices.items():
-        for leaf, axis in (("lora_b", 1), ("lora_a", 0)):
-            if (full := leaf_of(name, leaf)) in tree:
-                found[full] = tree[full].index_select(axis, chosen.to(tree[full].device))
-    return found
 
 
 @dataclass(frozen=True)
@@ -50,6 +41,11 @@ class Slices:
         Whether multipliers travel down, a number a slice; False where all are alike and the client's network has them.
     broadcast
         Send adapters whole, with the indices to be used: the paper's down-link, in which every client hears the same.
+    named
+        Send the indices with the slices, for clients that keep or believe something of every slice.
+    rest
+        What a client answers of slices that it did not get: nothing, so zeros, as changes want; or values of the server's, which stay where averages
+        of values are taken.
 
     Raises
     ------
@@ -61,11 +57,13 @@ class Slices:
     full: Shapes
     multiplied: bool = False
     broadcast: bool = False
+    named: bool = False
+    rest: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
+        ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
         for name, draw in self.drawn.items():
-            rank = next((self.full[full][axis] for leaf, axis in (("lora_b", 1), ("lora_a", 0)) if (full := leaf_of(name, leaf)) in self.full), 0)
-            indices = draw.indices
+            indices, rank = draw.indices, ranks.get(name, 0)
             if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= rank or len(indices.unique()) != len(indices):
                 actual = indices.tolist()
                 raise ArgumentError(complain(f"Slices, layer {name!r}", expected=f"distinct slices of {rank}", actual=actual, hint="random_sketch"))
@@ -76,21 +74,22 @@ class Slices:
         return {name: draw.indices for name, draw in self.drawn.items()}
 
     @property
+    def _sliced(self) -> dict[str, Sliced]:
+        return sliced(self.full, self.drawn)
+
+    @property
     def expected(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what a client sends back."""
         shapes = {name: tuple(shape) for name, shape in self.full.items()}
-        for name, draw in self.drawn.items():
-            for leaf, axis in (("lora_b", 1), ("lora_a", 0)):
-                if (full := leaf_of(name, leaf)) in shapes:
-                    shape = shapes[full]
-                    shapes[full] = (*shape[:axis], len(draw.indices), *shape[axis + 1 :])
+        for name, (layer, axis) in self._sliced.items():
+            shapes[name] = (*shapes[name][:axis], len(self.drawn[layer].indices), *shapes[name][axis + 1 :])
         return shapes
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut slices, or name them; and add the multipliers."""
         found = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
         for name, draw in self.drawn.items():
-            if self.broadcast:
+            if self.broadcast or self.named:
                 found[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
             if self.multiplied:
                 found[leaf_of(name, SCALE)] = draw.multipliers.float()
@@ -99,13 +98,8 @@ class Slices:
     def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
         """Put slices back where they belong, then weigh."""
         check(payload, self.expected, where="payload")
-        whole = dict(payload)
-        for name, draw in self.drawn.items():
-            for leaf, axis in (("lora_b", 1), ("lora_a", 0)):
-                if (full := leaf_of(name, leaf)) in payload:
-                    sent = payload[full]
-                    whole[full] = sent.new_zeros(tuple(self.full[full])).index_copy(axis, draw.indices.to(sent.device), sent)
-        return Whole(self.full).lift(whole, weight, kind)
+        whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}
+        return Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
 
 
 @dataclass(frozen=True)
@@ -137,10 +131,15 @@ class Sketched:
         """Fit the slices."""
         buffers = dict(self.net.named_buffers())
         multipliers = {name: leaf * buffers[name].to(leaf) for name, leaf in message.items() if name in buffers and _is(name, SCALE)}
-        indices = {name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)}
-        model = {name: leaf for name, leaf in message.items() if name not in multipliers and not _is(name, SKETCH)}
+        model, indices = read_sketch({name: leaf for name, leaf in message.items() if name not in multipliers})
         with placed_buffers(self.net, buffers | multipliers):
             return self.local.fit(cut_slices(model, indices), memory, data, key, options)
+
+
+def read_sketch(message: Tree) -> tuple[Tree, dict[str, Tensor]]:
+    """Return a message without its indices, and these by layer; none where all of a message is meant."""
+    indices = {name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)}
+    return {name: leaf for name, leaf in message.items() if not _is(name, SKETCH)}, indices
 
 
 def _is(name: str, leaf: str) -> bool:

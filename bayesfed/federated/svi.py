@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -67,6 +67,8 @@ class SviLocal:
         The share of the steps, the last ones, whose parameters are averaged.
     antithetic
         Whether every second step mirrors the Gaussian draws of the one before.
+    sites
+        Factors on the prior and the entropy of some sites (`Tilt.sites`).
     """
 
     program: Program
@@ -79,6 +81,7 @@ class SviLocal:
     averaging: float
     antithetic: bool
     uses_global_randomness: bool = True
+    sites: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kind(self) -> Kind:
@@ -100,7 +103,7 @@ class SviLocal:
         held = layout.shared if adding else ()
         steps = Steps(pair, layout, leaves, held, self.optimiser, float(options.get("learning_rate", 1.0)), self.steps, self.averaging)
         scale, losses = float(options.get("scale", 1.0)), list[float]()
-        tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0)
+        tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0, self.sites)
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):
             wrap = mirrored(data.inputs.device, self.antithetic)
@@ -139,7 +142,7 @@ def _for(tilt: Tilt, elbo: Elbo) -> tuple[Elbo, bool]:
 
 
 def _heavier(tilt: Tilt, weight: float) -> Tilt:
-    return tilt if weight == 1 else Tilt(tilt.share, tilt.cavity, tilt.rows * weight, tilt.local, tilt.shared)
+    return tilt if weight == 1 else replace(tilt, rows=tilt.rows * weight)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What is believed: supports, precisions, priors, likelihoods, the declared Pyro model and its guide."""
 
+from bayesfed.models.adapter_prior import adapter_prior
 from bayesfed.models.bayesian import BayesianNet, bayesian
 from bayesfed.models.belief import Belief, SiteBelief, guide
 from bayesfed.models.clustered import ClusteredSupport
@@ -33,12 +34,16 @@ from bayesfed.models.lora import adapters, linear_weights, lora, lora_rank, merg
 from bayesfed.models.lora_layers import LoraLinear, lora_scale
 from bayesfed.models.nets import alexnet, cnn, mlp, mobilenet
 from bayesfed.models.norms import untracked, with_statistics
+from bayesfed.models.peft_loading import load_peft
+from bayesfed.models.peft_saving import save_peft
 from bayesfed.models.precisions import BernoulliGamma, Gammas
 from bayesfed.models.prior import GaussianWeight, Prior
 from bayesfed.models.residual import resnet18, resnet34
 from bayesfed.models.sketch import Drawn, importance_sketch, random_sketch, slice_norms
+from bayesfed.models.slice_normal import SliceNormal
 from bayesfed.models.stacked import femnist_cnn, vgg9
 from bayesfed.models.supports import Independent, MarkovGrid, Neighbourhood, Support, Transition
+from bayesfed.models.text import TextClassifier, query_value, text_classifier
 from bayesfed.models.weights import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, WeightPrior
 
 __all__ = [
@@ -78,12 +83,15 @@ __all__ = [
     "Share",
     "Site",
     "SiteBelief",
+    "SliceNormal",
     "Spectrum",
     "SpikeAndSlab",
     "Support",
+    "TextClassifier",
     "Transition",
     "Unrolling",
     "WeightPrior",
+    "adapter_prior",
     "adapters",
     "alexnet",
     "align",
@@ -109,6 +117,7 @@ __all__ = [
     "importance_sketch",
     "layer_matrices",
     "linear_weights",
+    "load_peft",
     "lora",
     "lora_rank",
     "lora_scale",
@@ -118,10 +127,12 @@ __all__ = [
     "permute_channels",
     "points",
     "probes",
+    "query_value",
     "random_sketch",
     "resized",
     "resnet18",
     "resnet34",
+    "save_peft",
     "shrunk",
     "shrunk_shapes",
     "shrunk_shares",
@@ -131,6 +142,7 @@ __all__ = [
     "spectra",
     "spectrum",
     "tangents",
+    "text_classifier",
     "total_cost",
     "unrollings",
     "untracked",

@@ -20,7 +20,7 @@ from bayesfed.errors import PriorError, complain
 from bayesfed.models.declared import Predicate
 from bayesfed.models.likelihoods import Categorical, Likelihood
 from bayesfed.models.weights import WeightPrior
-from bayesfed.trees import Tree, parameters, running_statistics
+from bayesfed.trees import Tree, running_statistics, trainable
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class BayesianNet:
     priors
         The chosen parameters' priors by name, in the network's order.
     values
-        Every parameter as it was when declared, copied: what those without a prior are.
+        Every parameter as it was when declared: what those without a prior are. Copied; frozen ones are the network's own tensors.
     """
 
     net: nn.Module
@@ -80,8 +80,8 @@ def bayesian(
     likelihood
         Default `Categorical()` at temperature 1.
     where
-        ``(parameter name, owning module) -> bool``. Default: every parameter. One that several layers share is asked for once, under
-        its first name.
+        ``(parameter name, owning module) -> bool``. Default: every parameter that requires a gradient, so not the base under adapters.
+        One that several layers share is asked for once, under its first name.
 
     Raises
     ------
@@ -89,7 +89,8 @@ def bayesian(
         If `where` chooses nothing; if a prior is not a `WeightPrior` but a `Prior`, say, or a Pyro distribution; or if the network
         keeps running statistics (batch norm), which a draw would change.
     """
-    names = [name for name, _ in net.named_parameters()]
+    named = dict(net.named_parameters())
+    names = [name for name, value in named.items() if where or value.requires_grad]
     chosen = [name for name in names if where is None or where(name, net.get_submodule(name.rpartition(".")[0]))]
     if not chosen:
         raise PriorError(
@@ -105,4 +106,5 @@ def bayesian(
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
             found, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
             raise PriorError(complain(f"bayesian, parameter {name!r}", expected="a WeightPrior", actual=found, hint=hint))
-    return BayesianNet(net, priors, parameters(net), likelihood or Categorical())
+    values = {name: value.detach() for name, value in named.items()} | trainable(net)
+    return BayesianNet(net, priors, values, likelihood or Categorical())

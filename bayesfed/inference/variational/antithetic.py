@@ -15,6 +15,8 @@ from pyro.poutine.messenger import Messenger
 
 from bayesfed.inference.variational.layout import base_of
 
+GAUSSIANS = dist.Normal | dist.MultivariateNormal | dist.LowRankMultivariateNormal
+
 
 class Mirror(Messenger):
     """Run a guide; `step(number)` makes odd numbers mirror the draws of the number before."""
@@ -38,9 +40,10 @@ class Mirror(Messenger):
         others = (torch.cuda.get_rng_state(self.device),) if self.device.type == "cuda" else ()
         return (torch.get_rng_state(), *others)
 
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if self.mirrored and not msg["is_observed"] and isinstance(base := base_of(msg["fn"]), dist.Normal | dist.MultivariateNormal):
-            msg["value"] = 2 * base.loc - msg["value"]
+    def _pyro_sample(self, msg: Any) -> None:
+        # Before it is recorded: afterwards an outer trace would hold the draw itself, and the model see that.
+        if self.mirrored and msg["value"] is None and isinstance(base := base_of(msg["fn"]), GAUSSIANS):
+            msg["value"] = 2 * base.loc - msg["fn"](*msg["args"], **msg["kwargs"])
 
 
 def mirrored(device: torch.device, wanted: bool) -> Callable[[int, Callable[..., Any]], Callable[..., Any]]:

@@ -39,6 +39,8 @@ class Tilt:
         Copies each local latent stands for: the likelihood scale.
     shared
         Copies each shared latent stands for, in the prior and in the guide: the share, where clients add up one ELBO.
+    sites
+        Further factors by shared site, on its prior, its cavity and the guide's entropy: one over the chance that a client is asked about it.
     """
 
     share: float = 1.0
@@ -46,6 +48,7 @@ class Tilt:
     rows: float = 1.0
     local: float = 1.0
     shared: float = 1.0
+    sites: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
@@ -77,10 +80,10 @@ def tilted(
         for block in layout.blocks if analytic or tilt.cavity else ():
             fn, value = drawn.values[block.node]
             cavity = block.own(tilt.cavity) if tilt.cavity else None
-            if analytic:
-                terms.append(block.family.bound(base_of(fn), cavity))
-            elif cavity is not None:
-                terms.append(block.family.log_factor(cavity, value))
+            if not analytic and cavity is None:
+                continue
+            term = block.family.bound(base_of(fn), cavity) if analytic else block.family.log_factor(cavity or {}, value)
+            terms.append(term if block.name not in tilt.sites else tilt.sites[block.name] * term)
         if terms:
             pyro.factor(TILT, terms[0] if len(terms) == 1 else torch.stack(terms).sum())
         return result
@@ -106,6 +109,7 @@ class _Guide(Messenger):
         else:
             # A transformed site holds the prior's Jacobian.
             weight = self.tilt.shared * (self.tilt.share if name in self.sites and isinstance(msg["fn"], dist.Delta) else 1.0)
+        weight *= self.tilt.sites.get(name.removesuffix("_unconstrained"), 1.0)
         msg["scale"] = msg["scale"] * weight
 
     def _pyro_post_sample(self, msg: Any) -> None:
@@ -122,7 +126,7 @@ class _Model(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["name"] in self.sites or is_factor(msg["fn"]):
-            weight = self.tilt.shared * self.tilt.share
+            weight = self.tilt.shared * self.tilt.share * self.tilt.sites.get(msg["name"], 1.0)
         elif msg["name"] in self.local:
             weight = self.tilt.local
         else:

