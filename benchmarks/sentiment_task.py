@@ -1,0 +1,127 @@
+"""The texts and the pretrained network of `fslora.py`: four domains' sentiment, MiniLM, and its lower layers' states computed once.
+
+Where only the last layers are adapted, what lies below never changes: a row is then its states before the first adapted layer, ``(L, 385)``, the
+mask in the last column, and the network is the layers from there on. Logits are those of the whole network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import bayesfed as bf
+from bayesfed.data import by_domain
+from bayesfed.models.text import TextClassifier
+
+_CHUNK = 64
+
+
+class Tail(nn.Module):
+    """The last layers of a BERT, the mean over tokens and the classifier.
+
+    Parameters
+    ----------
+    whole
+        A `text_classifier`, whose layers and classifier are shared.
+    layers
+        How many.
+    """
+
+    def __init__(self, whole: TextClassifier, layers: int) -> None:
+        super().__init__()
+        self.layers: Any = nn.ModuleList(list(_layers(whole))[-layers:])
+        self.classifier = whole.classifier
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map states with their masks, ``(B, L, width + 1)``, to logits."""
+        mask = rows[..., -1]
+        used = int(mask.any(0).nonzero().max()) + 1
+        states, mask = rows[:, :used, :-1], mask[:, :used]
+        hidden = ((1 - mask) * torch.finfo(rows.dtype).min)[:, None, None, :]
+        for layer in self.layers:
+            out = layer(states, hidden)
+            states = out[0] if isinstance(out, tuple) else out
+        logits: Tensor = self.classifier((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+        return logits
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows, and the domain of each."""
+
+    data: bf.Dataset
+    domains: Sequence[str]
+
+    def parts(self) -> dict[str, bf.Dataset]:
+        """Return the rows of each domain."""
+        return {name: self.data[rows] for name, rows in by_domain(self.domains).items()}
+
+
+@dataclass(frozen=True)
+class Task:
+    """The network that is adapted, without adapters, and its rows."""
+
+    net: nn.Module
+    train: Rows
+    test: Rows
+
+
+def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool = False) -> Task:
+    """Return a scale's network and rows, the same for every seed; with `held_out` the rows that are scored are taken from the training rows."""
+    model = bf.minilm_folder()
+    whole = bf.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
+    train, test = bf.sentiment(folder, threshold=settings["threshold"]).split(settings["tested"], bf.Key(0, "test"))
+    if held_out:
+        train, test = train.split(settings["tested"], bf.Key(0, "held out"))
+    layers, length = settings["layers"], settings["length"]
+    rows = []
+    for name, texts, count in (("train", train, settings["rows"]), ("test", test, settings["scored"])):
+        chosen = texts[torch.cat([_some(part, count, bf.Key(0, name, domain)) for domain, part in by_domain(texts.domains).items()])]
+        tokens = bf.tokenised(chosen, model, length=length, cache=cache)
+        data = tokens if not layers else bf.Dataset(_states(whole, tokens.inputs, layers, cache, name), tokens.targets)
+        rows.append(Rows(data, chosen.domains))
+    return Task(Tail(whole, layers) if layers else whole, rows[0], rows[1])
+
+
+def _some(rows: Tensor, count: int, key: bf.Key) -> Tensor:
+    """Return at most so many rows, drawn; all of them for a count of 0."""
+    return rows[torch.randperm(len(rows), generator=key.generator())[: count or None]]
+
+
+def _layers(whole: TextClassifier) -> nn.ModuleList:
+    found = whole.encoder.get_submodule("encoder.layer")
+    if not isinstance(found, nn.ModuleList):
+        raise TypeError("a BERT has a list of layers")
+    return found
+
+
+def _states(whole: TextClassifier, tokens: Tensor, layers: int, cache: Path, name: str) -> Tensor:
+    """Return the states before the last layers, from the cache if they were computed before."""
+    digest = hashlib.blake2b(tokens.contiguous().numpy().data, digest_size=8, key=f"{layers}".encode()).hexdigest()
+    file = cache / f"states_{digest}.safetensors"
+    if file.exists():
+        return load_file(file)["states"]
+    ids, mask = tokens.unbind(1)
+    width = whole.classifier.in_features
+    states = torch.zeros(*ids.shape, width + 1)
+    states[..., -1] = mask.float()
+    with torch.no_grad():
+        for part in tqdm(mask.sum(1).argsort().split(_CHUNK), f"frozen layers, {name} rows", unit="batch"):
+            used = int(mask[part].sum(1).max())
+            found = whole.encoder(input_ids=ids[part, :used], attention_mask=mask[part, :used], output_hidden_states=True)
+            states[part, :used, :width] = found.hidden_states[-1 - layers]
+    largest = (Tail(whole, layers)(states[:_CHUNK]) - whole(tokens[:_CHUNK])).abs().max()
+    if not largest < 1e-4:
+        raise RuntimeError(f"logits of the last layers are off by {float(largest):.1e}: these layers are not a BERT's")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({"states": states}, file.with_suffix(".part"))
+    file.with_suffix(".part").replace(file)
+    return states
