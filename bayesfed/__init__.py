@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayesfed.algorithms import anycost_fl as anycost_fl
     from bayesfed.algorithms import batch_statistics as batch_statistics
+    from bayesfed.algorithms import bayesian_lora as bayesian_lora
+    from bayesfed.algorithms import citation as citation
     from bayesfed.algorithms import conjugate as conjugate
     from bayesfed.algorithms import d_turbo_vbi as d_turbo_vbi
     from bayesfed.algorithms import dssm as dssm
@@ -56,7 +58,17 @@ if TYPE_CHECKING:
     from bayesfed.data import dirichlet as dirichlet
     from bayesfed.data import fashion_mnist as fashion_mnist
     from bayesfed.data import federate as federate
+    from bayesfed.data import from_csv as from_csv
+    from bayesfed.data import from_hugging_face as from_hugging_face
+    from bayesfed.data import from_image_folder as from_image_folder
+    from bayesfed.data import from_npz as from_npz
+    from bayesfed.data import from_torch as from_torch
+    from bayesfed.data import held_out as held_out
     from bayesfed.data import iid as iid
+    from bayesfed.data import minilm_folder as minilm_folder
+    from bayesfed.data import sentiment as sentiment
+    from bayesfed.data import tokenised as tokenised
+    from bayesfed.data import within_domains as within_domains
     from bayesfed.federated import Adam as Adam
     from bayesfed.federated import ChannelInversion as ChannelInversion
     from bayesfed.federated import Compressed as Compressed
@@ -65,17 +77,23 @@ if TYPE_CHECKING:
     from bayesfed.federated import Gbma as Gbma
     from bayesfed.federated import Infeasible as Infeasible
     from bayesfed.federated import InProcess as InProcess
+    from bayesfed.federated import Krum as Krum
+    from bayesfed.federated import Median as Median
     from bayesfed.federated import NaturalGradient as NaturalGradient
+    from bayesfed.federated import NormGate as NormGate
     from bayesfed.federated import OverTheAir as OverTheAir
     from bayesfed.federated import Plan as Plan
     from bayesfed.federated import Planner as Planner
     from bayesfed.federated import Points as Points
     from bayesfed.federated import Sgd as Sgd
     from bayesfed.federated import Tangents as Tangents
+    from bayesfed.federated import TrimmedMean as TrimmedMean
     from bayesfed.federated import by_device as by_device
     from bayesfed.federated import cosine as cosine
     from bayesfed.federated import decaying as decaying
     from bayesfed.federated import dynamic as dynamic
+    from bayesfed.federated import epsilon as epsilon
+    from bayesfed.federated import equal_weights as equal_weights
     from bayesfed.federated import fixed as fixed
     from bayesfed.federated import fleet as fleet
     from bayesfed.federated import fraction as fraction
@@ -83,6 +101,8 @@ if TYPE_CHECKING:
     from bayesfed.federated import on_devices as on_devices
     from bayesfed.federated import plan as plan
     from bayesfed.federated import planned_size as planned_size
+    from bayesfed.federated import private as private
+    from bayesfed.federated import robust as robust
     from bayesfed.inference import Exchange as Exchange
     from bayesfed.inference import FactorGraph as FactorGraph
     from bayesfed.inference import calibrate as calibrate
@@ -93,6 +113,8 @@ if TYPE_CHECKING:
     from bayesfed.inference.variational.fusion import ReverseKL as ReverseKL
     from bayesfed.inference.variational.fusion import SummedGradients as SummedGradients
     from bayesfed.inference.variational.fusion import Wasserstein as Wasserstein
+    from bayesfed.inspect import partition_table as partition_table
+    from bayesfed.inspect import plot_partition as plot_partition
     from bayesfed.keys import Key as Key
     from bayesfed.models import BernoulliGamma as BernoulliGamma
     from bayesfed.models import Categorical as Categorical
@@ -106,7 +128,9 @@ if TYPE_CHECKING:
     from bayesfed.models import Normal as Normal
     from bayesfed.models import Prior as Prior
     from bayesfed.models import ProductGaussian as ProductGaussian
+    from bayesfed.models import SliceNormal as SliceNormal
     from bayesfed.models import SpikeAndSlab as SpikeAndSlab
+    from bayesfed.models import adapter_prior as adapter_prior
     from bayesfed.models import alexnet as alexnet
     from bayesfed.models import bayesian as bayesian
     from bayesfed.models import channel_graph as channel_graph
@@ -124,6 +148,10 @@ if TYPE_CHECKING:
     from bayesfed.models.fixed_rank import fixed_rank as fixed_rank
     from bayesfed.models.lora import lora as lora
     from bayesfed.models.lora import merged as merged
+    from bayesfed.models.peft_loading import load_peft as load_peft
+    from bayesfed.models.peft_saving import save_peft as save_peft
+    from bayesfed.models.text import query_value as query_value
+    from bayesfed.models.text import text_classifier as text_classifier
     from bayesfed.running import Result as Result
     from bayesfed.running import run as run
 
@@ -134,6 +162,8 @@ _HOME = {
     "bayesfed.algorithms": [
         "anycost_fl",
         "batch_statistics",
+        "bayesian_lora",
+        "citation",
         "conjugate",
         "d_turbo_vbi",
         "dssm",
@@ -161,8 +191,35 @@ _HOME = {
         "uveqfed",
     ],
     "bayesfed.compress": ["Budgeted", "Cast", "Coded", "ErrorFeedback", "Flexible", "FlexibleMap", "PosteriorGrid", "fit_flexible"],
-    "bayesfed.data": ["Dataset", "cifar10", "cifar100", "digits", "dirichlet", "fashion_mnist", "federate", "iid"],
+    "bayesfed.data": [
+        "Dataset",
+        "cifar10",
+        "cifar100",
+        "digits",
+        "dirichlet",
+        "fashion_mnist",
+        "federate",
+        "from_csv",
+        "from_hugging_face",
+        "from_image_folder",
+        "from_npz",
+        "from_torch",
+        "held_out",
+        "iid",
+        "minilm_folder",
+        "sentiment",
+        "tokenised",
+        "within_domains",
+    ],
     "bayesfed.federated": [
+        "Krum",
+        "Median",
+        "NormGate",
+        "TrimmedMean",
+        "epsilon",
+        "equal_weights",
+        "private",
+        "robust",
         "Device",
         "Infeasible",
         "Plan",
@@ -192,6 +249,7 @@ _HOME = {
     ],
     "bayesfed.inference": ["Exchange", "FactorGraph", "calibrate", "infer"],
     "bayesfed.inference.variational.fusion": ["MeanParameters", "PVI", "ProductOfExperts", "ReverseKL", "SummedGradients", "Wasserstein"],
+    "bayesfed.inspect": ["partition_table", "plot_partition"],
     "bayesfed.keys": ["Key"],
     "bayesfed.models": [
         "BernoulliGamma",
@@ -202,6 +260,8 @@ _HOME = {
         "Neighbourhood",
         "Normal",
         "Prior",
+        "SliceNormal",
+        "adapter_prior",
         "bayesian",
         "SpikeAndSlab",
         "ProductGaussian",
@@ -224,6 +284,9 @@ _HOME = {
     ],
     "bayesfed.models.fixed_rank": ["fixed_rank"],
     "bayesfed.models.lora": ["lora", "merged"],
+    "bayesfed.models.peft_loading": ["load_peft"],
+    "bayesfed.models.peft_saving": ["save_peft"],
+    "bayesfed.models.text": ["query_value", "text_classifier"],
     "bayesfed.running": ["Result", "run"],
 }
 _WHERE = {name: home for home, names in _HOME.items() for name in names}

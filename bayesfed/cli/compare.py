@@ -1,0 +1,107 @@
+"""Several experiments in one table and one picture, from their folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bayesfed.cli import experiment, plots
+from bayesfed.cli.results import Folder, run_file
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.files import write_whole
+from bayesfed.inspect.tables import table
+
+# Heading, key of metrics.json, what to multiply by, digits behind the point.
+COLUMNS = (
+    ("accuracy %", "accuracy", 100.0, 2),
+    ("RMSE", "rmse", 1.0, 4),
+    ("NLL", "nll", 1.0, 3),
+    ("ECE", "ece", 1.0, 3),
+    ("MB down", "bits_down", 1 / 8e6, 3),
+    ("MB up", "bits_up", 1 / 8e6, 3),
+    ("channel uses", "channel_uses", 1.0, 0),
+    ("joules", "energy_j", 1.0, 1),
+    ("device s", "latency_s", 1.0, 1),
+    ("clock s", "seconds", 1.0, 1),
+)
+LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; all at the last round"
+
+
+def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True) -> Path:
+    """Run what has not run, read all folders, print a table; return the new folder with table, curves and pictures.
+
+    Parameters
+    ----------
+    given
+        Experiment files, and folders of results.
+    out
+        Where results are.
+
+    Raises
+    ------
+    ArgumentError
+        If there is nothing to compare, or two have one name.
+    BayesfedError
+        As `run_file`.
+    """
+    paths = [Path(one) for one in given]
+    files = {path: experiment.read(path) for path in paths if not path.is_dir()}
+    folders = [run_file(files[path], out, say=say, progress=progress) if path in files else Folder(path) for path in paths]
+    named = {folder.path.name: folder for folder in folders}
+    if len(named) != len(folders) or not folders:
+        hint = "experiment files of different names"
+        raise ArgumentError(complain("compare", expected="experiments of different names", actual=[f.path.name for f in folders], hint=hint))
+    if missing := [name for name, folder in named.items() if not folder.finished]:
+        raise ArgumentError(complain("compare", expected="a finished seed of each", actual=f"none of {missing}", hint="bayesfed run FILE"))
+    text = comparison(named)
+    say(text)
+    into = _free(out / "compare")
+    into.mkdir(parents=True)
+    write_whole(into / "table.txt", (text + "\n").encode())
+    runs = {name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()}
+    write_whole(into / "curves.csv", curves(runs).encode())
+    plots.plot_curves(runs).savefig(into / "curves.png", dpi=110)
+    say(f"table, curves and picture: {into}")
+    return into
+
+
+def comparison(named: dict[str, Folder]) -> str:
+    """Return the aligned table: a line an experiment, mean and standard deviation over its seeds."""
+    figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
+    shown = [column for column in COLUMNS if any(found.get(column[1]) for several in figures.values() for found in several)]
+    rows = []
+    for name, several in figures.items():
+        cells = [_cell([found[key] * factor for found in several if key in found], digits) for _, key, factor, digits in shown]
+        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *cells])
+    return table(["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows) + f"\n{LEGEND}"
+
+
+def _cell(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):,.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
+
+
+def curves(runs: plots.Runs) -> str:
+    """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["experiment", "metric", "against", "x", "mean", "sd", "seeds"])
+    for name, histories in runs.items():
+        for metric in plots.LABELS:
+            for against in plots.AGAINST:
+                if found := plots.curve(histories, metric, against):
+                    for x, mean, sd in zip(found.x, found.mean, found.sd, strict=True):
+                        writer.writerow([name, metric, against, f"{x:.8g}", f"{mean:.8g}", f"{sd:.8g}", found.seeds])
+    return out.getvalue()
+
+
+def _free(path: Path) -> Path:
+    number = 1
+    while (found := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
+        number += 1
+    return found

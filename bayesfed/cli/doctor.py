@@ -1,0 +1,82 @@
+"""What is installed, what data are found, and the command that gets what is missing."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from bayesfed.cli import names
+from bayesfed.cli.experiment import Split
+from bayesfed.cli.hints import members, options, required
+from bayesfed.cli.results import versions
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import BayesfedError
+from bayesfed.inspect.tables import table
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+
+
+def report() -> str:
+    """Return versions, extras and data, each with what to do where something is missing."""
+    import torch
+
+    where = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device; clients run on the CPU"
+    parts = [
+        table(["package", "version"], [[name, found] for name, found in versions().items()]),
+        f"torch: {torch.get_num_threads()} threads, {where}",
+        table(["extra", "state", "command"], extras()),
+        table(["data", "state", "command or key"], data()),
+    ]
+    return "\n\n".join(parts)
+
+
+def extras() -> list[list[str]]:
+    """Return for every extra whether its packages are there, and the command that installs them."""
+    needed: dict[str, list[str]] = {}
+    for line in requires("bayesfed") or []:
+        package, extra = _NAME.match(line), _EXTRA.search(line)
+        if package and extra and package.group() != "bayesfed":
+            needed.setdefault(extra.group(1), []).append(package.group())
+    rows = []
+    for name, packages in sorted(needed.items()):
+        missing = [package for package in packages if not _installed(package)]
+        state = f"missing: {', '.join(missing)}" if missing else "installed"
+        rows.append([name, state, f"pip install 'bayesfed[{name}]'" if missing else ""])
+    return rows
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def data() -> list[list[str]]:
+    """Return for every data set whether its rows are there; of readers of files, what they need to be told."""
+    rows = []
+    for name, read in {**options(Split), **options(Dataset), "minilm_folder": names.public()["minilm_folder"]}.items():
+        needed = [key for key in required(read) if key != "key"]
+        if any(str not in members(names.hint_of(read, key)) for key in needed):
+            # Made of other data.
+            continue
+        if needed:
+            rows.append([name, "reads your files", ", ".join(f"{key} = ..." for key in needed)])
+        elif "key" in required(read):
+            rows.append([name, "drawn, always there", ""])
+        else:
+            rows.append([name, *_tried(read)])
+    return rows
+
+
+def _tried(read: object) -> list[str]:
+    try:
+        found = read()  # type: ignore[operator]
+    except BayesfedError as problem:
+        text, _, hint = str(problem).partition("; try ")
+        return [f"missing: {text}", hint]
+    except OSError as problem:
+        return [f"missing: {problem}", ""]
+    return [" + ".join(f"{len(part):,} rows" for part in found) if isinstance(found, tuple) else f"found: {found}", ""]

@@ -1,0 +1,47 @@
+"""The pictures of one folder of results, made from its figures; `bayesfed plot` makes them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bayesfed.cli import plots
+from bayesfed.cli.build import Built, build
+from bayesfed.cli.results import Folder
+from bayesfed.cli.scores import predictive
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.checkpoint import newest
+from bayesfed.inference.scoring import CalibrationBins, calibration_bins
+from bayesfed.inspect.partitions import plot_partition
+from bayesfed.inspect.pictures import save
+from bayesfed.inspect.reliability import plot_reliability
+
+
+def draw(folder: Folder) -> list[Path]:
+    """Draw curves over all finished seeds, and of classes the first seed's partition and calibration; return the files.
+
+    Raises
+    ------
+    ArgumentError
+        If no seed is finished.
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    if not (done := folder.finished):
+        raise ArgumentError(complain(str(folder.path), expected="a finished seed", actual="none", hint="bayesfed run, which goes on"))
+    into = folder.path / "pictures"
+    into.mkdir(exist_ok=True)
+    plots.plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(into / "curves.png", dpi=110)
+    built = build(folder.file, done[0])
+    if not built.test.targets.is_floating_point():
+        save(plot_partition(built.clients), into / "partition.png")
+        if bins := _bins(folder, built):
+            save(plot_reliability(bins), into / "reliability.png")
+    return sorted(into.glob("*.png"))
+
+
+def _bins(folder: Folder, built: Built) -> CalibrationBins | None:
+    snapshot = newest(folder.seed(built.seed) / "checkpoints")
+    if snapshot is None:
+        return None
+    found = predictive(built.algorithm, snapshot.state, built.test, built.likelihood, draws=built.draws, seed=built.seed)
+    return calibration_bins(found.probabilities.mean(0), built.test.targets) if found else None

@@ -1,0 +1,125 @@
+"""Pictures of results: curves with bands over seeds, calibration, and who held what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.federated.engine import Record
+from bayesfed.federated.ledger import bits, energy_j, latency_s
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LABELS = {"accuracy": "accuracy", "nll": "NLL, nats a row", "ece": "ECE", "rmse": "RMSE"}
+AGAINST = {"round": "round", "megabytes": "megabytes sent, down and up", "joules": "joules of all devices", "seconds": "seconds"}
+LOGARITHMIC = ("megabytes", "joules")
+
+Runs = Mapping[str, Sequence[Sequence[Record]]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One experiment's metric over what it cost so far: means over seeds, and their standard deviation ``(points,)``."""
+
+    x: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    sd: NDArray[np.float64]
+    seeds: int
+
+
+def spent(history: Sequence[Record], against: str) -> list[float]:
+    """Return what was spent after each round: rounds, megabytes, joules, or seconds (of devices where there are any, else of the clock)."""
+    if against == "round":
+        return [record.round + 1.0 for record in history]
+    if against == "megabytes":
+        return list(accumulate(bits(record.rows) / 8e6 for record in history))
+    if against == "joules":
+        return list(accumulate(energy_j(record.rows) for record in history))
+    on_devices = any(row.cost.latency_s for record in history for row in record.rows)
+    return list(accumulate(latency_s(record.rows) if on_devices else record.seconds for record in history))
+
+
+def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> Curve | None:
+    """Return the curve over the rounds that all seeds have; None where it was never measured or nothing was spent."""
+    length = min(map(len, histories), default=0)
+    chosen = [place for place in range(length) if all(metric in history[place].metrics for history in histories)]
+    if not chosen:
+        return None
+    y = np.array([[history[place].metrics[metric] for place in chosen] for history in histories])
+    x = np.array([[spent(history, against)[place] for place in chosen] for history in histories]).mean(0)
+    if not x.any():
+        return None
+    return Curve(x, y.mean(0), y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]), len(histories))
+
+
+def plot_curves(runs: Runs) -> Figure:
+    """Draw every metric against rounds, megabytes, joules and seconds, as far as there are any; one line an experiment.
+
+    Bands are one standard deviation over seeds to each side.
+
+    Raises
+    ------
+    ArgumentError
+        If nothing was measured.
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    measured = [name for name in LABELS if any(curve(histories, name, "round") for histories in runs.values())]
+    columns = [name for name in AGAINST if any(curve(histories, metric, name) for histories in runs.values() for metric in measured)]
+    if not measured:
+        hint = "a run of at least one round"
+        raise ArgumentError(complain("plot_curves", expected=f"one of {', '.join(LABELS)}", actual=f"none in {sorted(runs)}", hint=hint))
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "examples") from problem
+    figure = Figure(figsize=(1 + 3.8 * len(columns), 0.6 + 2.7 * len(measured)), layout="constrained")
+    grid = figure.subplots(len(measured), len(columns), squeeze=False, sharey="row")
+    for row, metric in enumerate(measured):
+        for column, against in enumerate(columns):
+            _draw(grid[row][column], runs, metric, against)
+            if column == 0:
+                grid[row][column].set_ylabel(LABELS[metric])
+            if row == len(measured) - 1:
+                grid[row][column].set_xlabel(AGAINST[against])
+    if len(runs) > 1:
+        handles, labels = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(runs), 6))
+    return figure
+
+
+def _draw(axes: Axes, runs: Runs, metric: str, against: str) -> None:
+    for number, (name, histories) in enumerate(runs.items()):
+        if (found := curve(histories, metric, against)) is None:
+            continue
+        colour = f"C{number}"
+        axes.plot(found.x, found.mean, color=colour, label=name, linewidth=1.5, marker="." if len(found.x) < 3 else None)
+        if found.seeds > 1:
+            axes.fill_between(found.x, found.mean - found.sd, found.mean + found.sd, color=colour, alpha=0.2, linewidth=0)
+    if against in LOGARITHMIC:
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+    if against == "round":
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    if metric == "nll" and _spread(axes) > 30:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.3)
+
+
+def _spread(axes: Axes) -> float:
+    """Return the largest over the smallest value drawn: how many times one diverged run is above the others."""
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()] or [np.zeros(0)])
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(values.max() / values.min()) if len(values) else 1.0

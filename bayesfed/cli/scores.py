@@ -1,0 +1,59 @@
+"""What a method predicts, scored after every round: of a posterior its predictive distribution, of a network what its likelihood makes of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.callbacks import Callback
+from bayesfed.federated.engine import RoundReport
+from bayesfed.federated.protocols import Algorithm, Predictor
+from bayesfed.inference.predictive import Predictive
+from bayesfed.keys import Key
+from bayesfed.models.likelihoods import Likelihood
+from bayesfed.trees import Tree
+
+KEPT = ("nll", "ece", "rmse")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A network without a posterior, as a posterior of one draw."""
+
+    model: Predictor
+    likelihood: Likelihood
+
+    def draw(self, key: Key) -> Tree:
+        """Return nothing."""
+        return {}
+
+    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
+        """Return the distribution of the targets, batch ``(B,)``."""
+        return self.likelihood.distribution(self.model(inputs))
+
+
+def predictive(algorithm: Algorithm, state: Tree, data: Dataset, likelihood: Likelihood, *, draws: int, seed: int) -> Predictive | None:
+    """Return what a method predicts for the rows of a set; None where its network gives numbers that are not finite."""
+    key = Key(seed, "scores")
+    if algorithm.posterior is not None:
+        return Predictive(algorithm.posterior(state), data.inputs, key, draws)
+    model = algorithm.predictor(state)
+    if not bool(torch.isfinite(model(data.inputs[:2000])).all()):
+        return None
+    return Predictive(Point(model, likelihood), data.inputs, key, 1)
+
+
+def scoring(data: Dataset, likelihood: Likelihood, *, draws: int, seed: int) -> Callback:
+    """Enter ``nll`` in nats a row, and ``ece`` of classes or ``rmse`` of numbers, in the report's metrics; NaN where a network has diverged."""
+
+    def callback(report: RoundReport) -> None:
+        found = predictive(report.algorithm, report.state, data, likelihood, draws=draws, seed=seed)
+        scores = found.scores(data.targets) if found else dict.fromkeys(("nll", "rmse" if data.targets.is_floating_point() else "ece"), math.nan)
+        report.metrics.update({name: scores[name] for name in KEPT if name in scores})
+
+    return callback

@@ -1,0 +1,224 @@
+"""The command line as it is used: run, interrupt and go on, compare, plot, list, doctor."""
+
+import csv
+import json
+
+import pytest
+
+import bayesfed as bf
+from bayesfed.cli import results
+from bayesfed.cli.main import main
+from bayesfed.federated.records import untimed
+
+TEXT = """\
+rounds = 3
+data = {{ kind = "digits", test = 1600 }}
+partition = {{ kind = "iid", clients = 3 }}
+net = {{ kind = "mlp", widths = [64, 6, 10] }}
+draws = 3
+seeds = {seeds}
+
+[recipe]
+kind = "{recipe}"
+steps = 2
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    def made(recipe="fed_avg", seeds="[0]", name=None, more=""):
+        path = tmp_path / f"{name or recipe}.toml"
+        path.write_text(TEXT.format(recipe=recipe, seeds=seeds) + more)
+        return str(path)
+
+    return made
+
+
+def command(*given):
+    return main([*map(str, given), "--quiet"])
+
+
+def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
+    out = tmp_path / "results"
+    assert command("run", make("d_turbo_vbi", "[0, 4]"), "--out", out) == 0
+    folder = out / "d_turbo_vbi"
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts}
+    each = {"rounds.jsonl", "ledger.csv", "metrics.json", "model.safetensors", "posterior.nc"}
+    pictures = {"pictures/curves.png", "pictures/partition.png", "pictures/reliability.png"}
+    whole = {"experiment.toml", "settings.json", "versions.json"}
+    assert found == whole | pictures | {f"seed-{seed}/{name}" for seed in (0, 4) for name in each}
+    history = results.Folder(folder).history(4)
+    assert [record.round for record in history] == [0, 1, 2]
+    assert all({"accuracy", "nll", "ece", "elbo"} <= set(record.metrics) for record in history)
+    metrics = json.loads((folder / "seed-4" / "metrics.json").read_text())
+    with (folder / "seed-4" / "ledger.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["bits"]) for row in rows) == metrics["bits_up"] + metrics["bits_down"]
+    assert json.loads((folder / "versions.json").read_text())[-1]["torch"]
+    printed = capsys.readouterr().out
+    assert "d_turbo_vbi" in printed
+    assert "±" in printed
+
+
+def test_what_is_finished_is_not_run_again_and_never_written_over(make, tmp_path, capsys):
+    out, path = tmp_path / "results", make()
+    assert command("run", path, "--out", out) == 0
+    before = {file: file.read_bytes() for file in (out / "fed_avg" / "seed-0").rglob("*") if file.is_file()}
+    assert command("run", path, "--out", out) == 0
+    assert "finished before" in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in before} == before
+    make(seeds="[1]")
+    assert command("run", path, "--out", out) == 0
+    assert {file: file.read_bytes() for file in before} == before
+    assert (out / "fed_avg-2" / "seed-1" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize("recipe", ["fed_avg", "d_turbo_vbi"])
+def test_an_interrupted_run_goes_on_to_the_same_numbers(make, tmp_path, monkeypatch, recipe, capsys):
+    path, whole, broken = make(recipe), tmp_path / "whole", tmp_path / "broken"
+    assert command("run", path, "--out", whole) == 0
+
+    def power_cut(*given, **named):
+        raise KeyboardInterrupt
+
+    scored = results.scoring
+
+    def once(*given, **named):
+        callback = scored(*given, **named)
+        return lambda report: power_cut() if report.round == 2 else callback(report)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "scoring", once)
+        assert command("run", path, "--out", broken) == 1
+    assert not (broken / recipe / "seed-0" / "metrics.json").exists()
+    assert command("run", path, "--out", broken) == 0
+    assert "going on after round 1" in capsys.readouterr().out
+    first, second = (results.Folder(out / recipe).history(0) for out in (whole, broken))
+    assert [untimed(record) for record in first] == [untimed(record) for record in second]
+    models = [(out / recipe / "seed-0" / "model.safetensors").read_bytes() for out in (whole, broken)]
+    assert models[0] == models[1]
+
+
+def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
+    out = tmp_path / "results"
+    assert command("run", make(), "--out", out) == 0
+    assert command("compare", out / "fed_avg", make("fed_paq", "[0, 1]"), "--out", out) == 0
+    printed = capsys.readouterr().out
+    table = (out / "compare" / "table.txt").read_text()
+    assert table.strip() in printed
+    heading, _, first, second, *_ = table.splitlines()
+    assert all(name in heading for name in ("accuracy %", "NLL", "ECE", "MB down", "MB up", "clock s"))
+    assert "joules" not in heading
+    assert first.split()[:3] == ["fed_avg", "1", "3"]
+    assert second.split()[:3] == ["fed_paq", "2", "3"]
+    with (out / "compare" / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["metric"] for row in rows} == {"accuracy", "nll", "ece"}
+    assert {row["against"] for row in rows} == {"round", "megabytes", "seconds"}
+    assert (out / "compare" / "curves.png").stat().st_size > 10_000
+    assert command("compare", out / "fed_avg", out / "fed_paq", "--out", out) == 0
+    assert (out / "compare-2" / "table.txt").read_text() == table
+
+
+def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
+    from bayesfed.cli.plots import curve
+
+    assert command("run", make(seeds="[0, 1, 2]"), "--out", tmp_path) == 0
+    histories = [results.Folder(tmp_path / "fed_avg").history(seed) for seed in (0, 1, 2)]
+    found = curve(histories, "accuracy", "megabytes")
+    last = [history[-1].metrics["accuracy"] for history in histories]
+    assert found.mean[-1] == pytest.approx(sum(last) / 3)
+    assert found.sd[-1] == pytest.approx((sum((one - sum(last) / 3) ** 2 for one in last) / 2) ** 0.5)
+    spent = [sum(row.bits for record in history for row in record.rows) / 8e6 for history in histories]
+    assert found.x[-1] == pytest.approx(sum(spent) / 3)
+    assert curve(histories, "accuracy", "joules") is None
+
+
+def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
+    more = 'kind = "on_devices"\nplanner = { sizes = [1.0], deadline_s = 100.0 }\nalgorithm = { kind = "fed_avg" }\n'
+    more += '[devices]\nkind = "fleet"\nenergy_j = [100, 200]\n'
+    path = make("x", name="placed")
+    text = (tmp_path / "placed.toml").read_text()
+    (tmp_path / "placed.toml").write_text(text.replace('kind = "x"\nsteps = 2\n', more))
+    assert command("run", path, "--out", tmp_path / "results") == 0
+    assert "joules" in capsys.readouterr().out
+    assert json.loads((tmp_path / "results/placed/seed-0/metrics.json").read_text())["latency_s"] > 0
+
+
+def test_numbers_from_a_table_are_scored_as_numbers(make, tmp_path, capsys):
+    rows = [[(7 * row + 3 * i) % 11 / 11 for i in range(4)] for row in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,y", *(",".join(map(str, [*row, sum(row)])) for row in rows)]))
+    text = 'rounds = 2\ndata = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }\npartition = { kind = "iid", clients = 3 }\n'
+    text += 'net = { kind = "mlp", widths = [4, 6, 1] }\nrecipe = { kind = "fed_avg", steps = 2, likelihood = "Normal" }\n'
+    (tmp_path / "numbers.toml").write_text(text)
+    assert command("run", tmp_path / "numbers.toml", "--out", tmp_path / "results") == 0
+    printed = capsys.readouterr().out
+    assert "RMSE" in printed
+    assert "accuracy %" not in printed
+
+
+def test_plot_draws_again(make, tmp_path, capsys):
+    assert command("run", make(), "--out", tmp_path) == 0
+    picture = tmp_path / "fed_avg" / "pictures" / "curves.png"
+    picture.unlink()
+    assert main(["plot", str(tmp_path / "fed_avg")]) == 0
+    assert str(picture) in capsys.readouterr().out
+    assert picture.is_file()
+
+
+def test_check_runs_nothing(make, tmp_path, capsys):
+    assert command("run", make(), "--check", "--out", tmp_path / "results") == 0
+    assert "fits together" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+
+
+def test_errors_are_one_line_and_status_2(make, tmp_path, capsys):
+    assert command("run", tmp_path / "no.toml") == 2
+    assert "expected an experiment file" in capsys.readouterr().err
+    assert command("run", make("fed_average"), "--out", tmp_path) == 2
+    assert 'try "fed_avg"' in capsys.readouterr().err
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "no experiment.toml in it" in capsys.readouterr().err
+    assert command("compare", make(), make(), "--out", tmp_path) == 2
+    assert "different names" in capsys.readouterr().err
+
+
+def test_commands_of_other_rooms_are_handed_what_follows(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "app")]) == 0
+    assert (tmp_path / "app" / "experiment.py").is_file()
+    with pytest.raises(SystemExit):
+        main(["worker", "--client", "ward-a"])
+    assert "bayesfed worker: error: the following arguments are required: --socket" in capsys.readouterr().err
+
+
+def test_list_has_a_line_for_everything(capsys):
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("fed_avg", "d_turbo_vbi", "digits", "dirichlet", "OverTheAir", "PosteriorGrid", "MarkovGrid", "Horseshoe", "Adam", "Krum"):
+        assert any(line.startswith(f"  {name} ") and len(line.split()) > 3 for line in printed.splitlines()), name
+    assert "conjugate needs prior, statistics" in [" ".join(line.split()) for line in printed.splitlines()]
+    assert main(["list", "fed_prox"]) == 0
+    printed = capsys.readouterr().out
+    assert bf.fed_prox.__doc__.splitlines()[0] in printed
+    assert ["strength", "required", "a", "number"] in [line.split() for line in printed.splitlines()]
+    assert main(["list", "experiment"]) == 0
+    assert main(["list", "fedprox"]) == 2
+    assert "try fed_prox" in capsys.readouterr().err
+
+
+def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
+    from bayesfed.cli import doctor
+    from bayesfed.errors import DataError
+
+    def nowhere():
+        raise DataError("fashion_mnist: expected four files, found none; try apt install dataset-fashion-mnist")
+
+    monkeypatch.setattr(doctor, "_installed", lambda package: package != "constriction")
+    monkeypatch.setattr(doctor, "options", lambda hint: {"fashion_mnist": nowhere, "digits": bf.digits, "from_csv": bf.data.from_csv})
+    assert main(["doctor"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "codes missing: constriction pip install 'bayesfed[codes]'" in lines
+    assert "fast installed" in lines
+    assert "digits 1,437 rows + 360 rows" in lines
+    assert "fashion_mnist missing: fashion_mnist: expected four files, found none apt install dataset-fashion-mnist" in lines
+    assert any(line.startswith("from_csv reads your files path = ..., label = ...") for line in lines)
