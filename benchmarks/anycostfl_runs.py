@@ -159,9 +159,12 @@ class Task:
         up = found.up.codec if isinstance(found.up, bf.ErrorFeedback) else found.up
         return bf.on_devices(algorithm, self.planner(self.size_of(up)))
 
-    def size_of(self, codec: Codec) -> tuple[float, float]:
-        """Return the beta to plan with for messages of a codec."""
-        beta = min(1.0, MARGIN * 8 * len(codec.encode(self.update(), {}, bf.Key(self.seed, "public"))) / (32 * self.whole.parameters))
+    def size_of(self, codec: Codec, net: torch.nn.Module | None = None) -> tuple[float, float]:
+        """Return the beta to plan with for messages of a codec, of the whole network or of one that is leading channels of it."""
+        shapes = {name: leaf.shape for name, leaf in parameters(net or self.net).items()}
+        update = {name: leaf[tuple(slice(0, length) for length in shapes[name])] for name, leaf in self.update().items()}
+        bits = 8 * len(codec.encode(update, {}, bf.Key(self.seed, "public")))
+        beta = min(1.0, MARGIN * bits / (32 * sum(shape.numel() for shape in shapes.values())))
         return beta, beta
 
     def algorithm(self) -> Algorithm:
@@ -220,7 +223,7 @@ class Task:
 
         base = bf.hetero_fl(nets, capacity, batch_size=settings["batch_size"], optimiser=self.optimiser, masked=False, up=up)
         # A planner of each width, for the clients that have it.
-        sized = [bf.on_devices(base, self.planner(self.size_of(up), (row,))) for row in rows]
+        sized = [bf.on_devices(base, self.planner(self.size_of(up, net), (row,))) for row, net in zip(rows, nets, strict=True)]
 
         def assign(state: Tree, round: int, profile: Profile, key: bf.Key) -> Any:
             return sized[able[profile.name]].phases[0].assign(state, round, profile, key)
