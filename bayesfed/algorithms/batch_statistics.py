@@ -13,7 +13,6 @@ What reaches a norm depends on the norms before it, so that each is queried with
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
