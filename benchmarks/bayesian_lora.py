@@ -71,7 +71,7 @@ def fitted(method: str, settings: Settings, net: nn.Module, clients: Mapping[str
             averaging=0.0,
             antithetic=False,
         )
-    return bf.run(algorithm, clients, rounds=settings["rounds"], seed=seed)
+    return bf.run(algorithm, clients, rounds=settings["rounds"], seed=seed, progress=False)
 
 
 def scored(method: str, settings: Settings, result: bf.Result, data: bf.Dataset) -> dict[str, float]:
