@@ -112,7 +112,9 @@ def _draw(axes: Axes, runs: Runs, metric: str, against: str) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
     if against == "round":
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if metric == "nll" and _spread(axes) > 30:
         axes.set_yscale("log")
     axes.grid(alpha=0.3)

@@ -31,6 +31,7 @@ from bayesfed.cli.scores import scoring
 from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.callbacks import Callback
 from bayesfed.federated.checkpoint import checkpoint, newest
+from bayesfed.federated.client import one_thread
 from bayesfed.federated.engine import Record, RoundReport
 from bayesfed.federated.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.records import from_line, to_line
@@ -121,11 +122,18 @@ def folder_of(file: ExperimentFile, out: Path) -> Folder:
 def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True) -> Folder:
     """Run all seeds of an experiment that have not run; go on with one that was interrupted.
 
+    On one intra-op thread, server steps included: what is reported does not hang on how many cores a machine has.
+
     Raises
     ------
     BayesfedError
         What `build` and `bayesfed.run` raise.
     """
+    with one_thread():
+        return _run_seeds(file, out, say, progress=progress)
+
+
+def _run_seeds(file: ExperimentFile, out: Path, say: Callable[[str], None], *, progress: bool) -> Folder:
     wanted = seeds(file)
     # What is wrong with a file is said before anything is written.
     first = build(file, wanted[0])
