@@ -101,12 +101,12 @@ class FakeGrid:
         return self.tamper(replies)
 
 
-def sites(algorithm, clients, folder, **options):
+def sites(algorithm, clients, folder, secrets=None, **options):
     """Return a node a client, numbered out of order; each letter meets a new `Site`, as it does in a new process."""
     experiment = Experiment(algorithm=algorithm, data=lambda name: clients[name], rounds=1, **options)
 
     def node(name):
-        return lambda letter: Site(name, experiment, folder).handle(letter)
+        return lambda letter: Site(name, experiment, folder, secret=(secrets or {}).get(name)).handle(letter)
 
     return {9000 - 7 * number: node(name) for number, name in enumerate(sorted(clients))}
 

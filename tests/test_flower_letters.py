@@ -13,7 +13,7 @@ import pytest
 
 import bayesfed as bf
 from bayesfed.compress.wire import Leaf, seal, unseal
-from bayesfed.errors import ArgumentError, MissingExtraError, WireError
+from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, WireError
 from bayesfed.federated import Digital, Profile, Task
 from bayesfed.federated.memories import Slot
 from bayesfed.flower.client_app import client_name, respond
@@ -189,6 +189,34 @@ def test_the_server_app_writes_what_came_of_it_and_goes_on(app, tmp_path):
     assert tree_equal(served(resume=True).snapshot.state, result.snapshot.state)
     with pytest.raises(ArgumentError, match=r"run-config: expected \['clients'\] too"):
         serve(None, {"experiment": "experiment:experiment", "out": "x"})
+
+
+def test_the_server_app_keys_its_messages(app, tmp_path):
+    from bayesfed.flower.server_app import serve
+
+    experiment = load("experiment:experiment")
+    clients = {client: experiment.data(client) for client in ("client-000", "client-001", "client-002")}
+    secrets = {client: client.encode() * 2 for client in clients}
+    (tmp_path / "keys").mkdir()
+    for client, secret in secrets.items():
+        (tmp_path / "keys" / client).write_bytes(secret)
+
+    def served(out, held, **changes):
+        grid = FakeGrid(sites(experiment.algorithm, clients, tmp_path / out / "memory", secrets=held))
+        run = {"experiment": "experiment:experiment", "clients": ",".join(clients), "out": str(tmp_path / out), "deadline-s": 60, **changes}
+        return serve(grid, run, mail=PlainMail(), clock=grid.clock, wait=grid.wait)
+
+    keyed, plain = served("keyed", secrets, secrets=str(tmp_path / "keys")), served("plain", None)
+    assert tree_equal(keyed.snapshot.state, plain.snapshot.state)
+    assert keyed.bits() == plain.bits()
+    assert keyed.snapshot.run != plain.snapshot.run
+    with pytest.raises(ClientError, match="no client is left .*digest"):
+        served("unlike", {client: b"another key of it" for client in clients}, secrets=str(tmp_path / "keys"))
+    (tmp_path / "keys" / "client-001").unlink()
+    with pytest.raises(ArgumentError, match=r"secrets: expected a secret for every client, found none for \['client-001'\]"):
+        served("missing", secrets, secrets=str(tmp_path / "keys"))
+    with pytest.raises(ArgumentError, match="secrets: expected a folder"):
+        served("nowhere", secrets, secrets=str(tmp_path / "no folder"))
 
 
 @pytest.mark.parametrize(

@@ -328,3 +328,23 @@ def test_rows_of_none_are_a_client_too(net, clients):
     """An empty client in worker processes: nothing to learn from, nothing to crash on."""
     with bf.InProcess({**clients, "empty": Dataset(torch.empty(0, 8, 8), torch.empty(0).long())}, workers=2) as pool:
         assert not run(bf.fed_avg(net, **WORK), pool)[-1].refused
+
+
+@pytest.mark.parametrize("name", ["fed_hm", "flex_lora", "fed_rlr"])
+def test_servers_give_the_same_bits_on_any_number_of_threads(name, digits):
+    """Products of matrices, which the servers of these take, differ in their last bits between thread counts."""
+    net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
+    parts = bf.federate(digits[0], bf.iid(len(digits[0]), 4, bf.Key(0, "parts")))
+    recipes = {
+        "fed_hm": lambda: bf.fed_hm(net, [1, 1 / 2], bf.fixed(sorted(parts), 2), whole=["5"], convention="matrix", steps=3),
+        "flex_lora": lambda: bf.flex_lora(bf.lora(net, 8, bf.Key(0, "lora")), [8, 4], bf.fixed(sorted(parts), 2), steps=3),
+        "fed_rlr": lambda: bf.fed_rlr(net, 8, steps=3),
+    }
+    before, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(bf.run(recipes[name](), parts, rounds=2, progress=False).snapshot.state)
+    finally:
+        torch.set_num_threads(before)
+    assert tree_equal(*found)

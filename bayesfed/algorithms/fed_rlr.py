@@ -28,6 +28,7 @@ from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.adaptation import Adapt
 from bayesfed.federated.air import OverTheAir
+from bayesfed.federated.client import one_thread
 from bayesfed.federated.links import Digital
 from bayesfed.federated.locals import Schedule, constant, draws_globally
 from bayesfed.federated.protocols import Algorithm, Assignment, Link, Model, Phase, Profile
@@ -103,7 +104,9 @@ def fed_rlr(
         _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net):
         raise ArgumentError(complain("fed_rlr", expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
-    thin = net if rank is None else fixed_rank(net, rank)
+    # The factors that a run begins with are the same on any number of cores.
+    with one_thread():
+        thin = net if rank is None else fixed_rank(net, rank)
     initial, codec, transmission = parameters(thin), codec or Cast(32), transmission or Tangents()
     if not points(initial):
         raise ArgumentError(complain("fed_rlr", expected="layers of fixed rank", actual="none", hint="a rank, or fixed_rank(net, rank)"))

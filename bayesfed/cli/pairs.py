@@ -57,7 +57,7 @@ SMALLEST: Mapping[str, Any] = {
     "strength": 0.1,
     "ratios": [1.0, 0.5],
     "ranks": [2, 1],
-    "rank": 2,
+    "rank": 1,
     "nets_of": [2, 1],
     "nets": [{"kind": "shrunk", "alpha": 1.0}, {"kind": "shrunk", "alpha": 0.25}],
     "capacity": "dynamic",

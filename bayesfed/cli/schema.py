@@ -135,7 +135,8 @@ class Reader:
         """
         self._check_keys([name for name in keys(made_by) if name not in left], table, path, made_by)
         found: dict[str, Any] = {}
-        for name, one in names.parameters(made_by).items():
+        # The likelihood first: what the run works out for other arguments may hang on it.
+        for name, one in sorted(names.parameters(made_by).items(), key=lambda pair: pair[0] != "likelihood"):
             if name in left:
                 continue
             hint, optional = names.hint_of(made_by, name), one.default is not inspect.Parameter.empty

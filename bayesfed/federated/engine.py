@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bayesfed.errors import ArgumentError, ClientError, RefusedError, TooFewClientsError, complain
-from bayesfed.federated.client import Outcome, Reply, Task
+from bayesfed.federated.client import Outcome, Reply, Task, one_thread
 from bayesfed.federated.envelopes import check_secrets, masked
 from bayesfed.federated.gate import Gate, length
 from bayesfed.federated.ledger import Row
@@ -178,7 +178,9 @@ def rounds(
         for phase in algorithm.phases:
             exchange = _Exchange(phase, state, number, seed, on_client_error, least, run_id, Gate(keyed))
             asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
-            state, info = exchange.run(pool, locals, asked)
+            # Planning, sums and the server's step too: products' last bits differ between thread counts.
+            with one_thread():
+                state, info = exchange.run(pool, locals, asked)
             # A client that failed may not hold this version; counting it as older is always safe.
             versions |= dict.fromkeys(exchange.infos, number)
             server |= info

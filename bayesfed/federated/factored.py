@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bayesfed.federated.client import one_thread
 from bayesfed.federated.protocols import Info
 from bayesfed.federated.servers import summed
 from bayesfed.federated.update import Kind, Reducer, Update, Weight
@@ -106,7 +107,8 @@ class Refactor:
 
     def start(self, whole: Tree) -> Tree:
         """Return the state before round 0, its triplets exact."""
-        return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
+        with one_thread():
+            return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the state; each client's view takes its part."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.client import one_thread
 from bayesfed.federated.protocols import Fit, Info, Local, Scalar
 from bayesfed.federated.stacking import stacked
 from bayesfed.federated.update import Kind, Reducer
@@ -37,13 +36,11 @@ def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
 def merge(net: nn.Module, deltas: Mapping[str, Tensor], tree: Mapping[str, Tensor]) -> Tree:
     """Return the deltas after the stacks in a tree were merged: ``delta + scale B A``."""
     merged = {name: leaf for name, leaf in deltas.items() if name.startswith(DELTA)}
-    # The server and every client add alike, to the last bit.
-    with one_thread():
-        for name, layer in adapters(net).items():
-            if f"{STACK}{name}/b" in tree:
-                b, a = tree[f"{STACK}{name}/b"], tree[f"{STACK}{name}/a"]
-                before, product = merged.get(DELTA + name), (b * layer.scale) @ a
-                merged[DELTA + name] = product if before is None else before + product
+    for name, layer in adapters(net).items():
+        if f"{STACK}{name}/b" in tree:
+            b, a = tree[f"{STACK}{name}/b"], tree[f"{STACK}{name}/a"]
+            before, product = merged.get(DELTA + name), (b * layer.scale) @ a
+            merged[DELTA + name] = product if before is None else before + product
     return merged
 
 

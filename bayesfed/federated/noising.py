@@ -12,7 +12,6 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.accounting import epsilon
 from bayesfed.federated.changes import shortened
-from bayesfed.federated.client import one_thread
 from bayesfed.federated.protocols import Fit, Info, Local, Scalar, Server, View
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.federated.views import number_of
@@ -124,8 +123,7 @@ class Noised:
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
             raise UpdateError(complain(f"private, round {round}", expected=f"at most {self.participants} clients", actual=came, hint=hint))
-        with one_thread():
-            summed = {name: self._noisy(name, leaf, state, self.participants - came, round) for name, leaf in total.total.items()}
+        summed = {name: self._noisy(name, leaf, state, self.participants - came, round) for name, leaf in total.total.items()}
         state, info = self.server.step(state, Sum(Update(summed, float(self.participants), total.kind)), round)
         return state, {**info, **(self.budget.after(round + 1) if self.budget else {})}
 

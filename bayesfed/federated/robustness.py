@@ -12,7 +12,6 @@ from typing import Protocol
 
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.changes import alike, check_digital, each_phase
-from bayesfed.federated.client import one_thread
 from bayesfed.federated.protocols import Algorithm, Info, Phase, Server
 from bayesfed.federated.update import Keep, Reducer, Sum, Update
 from bayesfed.trees import Tree
@@ -90,9 +89,7 @@ class Robust:
         if not counted:
             return self.server.step(state, Sum(added(ordered)), round)
         try:
-            # Norms and distances are sums over millions of entries, which differ in their last bits between numbers of threads.
-            with one_thread():
-                total, figures = self.rule(counted, state)
+            total, figures = self.rule(counted, state)
         except UpdateError as problem:
             raise UpdateError(f"round {round}: {problem}") from None
         state, info = self.server.step(state, Sum(total), round)

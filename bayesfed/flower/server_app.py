@@ -11,12 +11,14 @@ out              folder of ``checkpoints``, ``rounds.jsonl`` (a report a line) a
 deadline-s       of a phase; 0 waits as long as a node is online; 600 by default
 hello-s          for all clients to come; 300 by default
 resume           true: go on from the checkpoints in ``out``, if there are any
+secrets          a folder of keys, a file named after each client: a keyed run, under a run id that nobody has had
 ===============  ==============================================================================================
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +69,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
     Raises
     ------
     ArgumentError
-        If a key of the configuration is missing or wrong, or there are checkpoints that are not to be resumed from.
+        If a key of the configuration is missing or wrong, a client has no secret, or there are checkpoints that are not to be resumed from.
     """
     from bayesfed.federated.checkpoint import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
@@ -82,6 +84,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
     resume = newest(saved)
     if resume is not None and not run.get("resume"):
         raise ArgumentError(complain("out", expected="a folder without checkpoints", actual=f"{out}, round {resume.round}", hint="resume=true"))
+    keys = _keys(Path(str(run["secrets"]))) if "secrets" in run else None
     pool = Flower(
         grid,
         wanted if isinstance(wanted, int) else [name.strip() for name in str(wanted).split(",")],
@@ -102,10 +105,20 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         callbacks=[*experiment.callbacks(), checkpoint(saved, every=experiment.save_every), lambda report: _note(log, pool, report)],
         progress=False,
         resume=resume,
+        secrets=keys,
+        run_id=secrets.token_hex(8) if keys is not None and resume is None else None,
     )
     (out / "rounds.txt").write_text(result.table() + "\n")
     print(result.table())  # noqa: T201 Flower brings this back: `flwr log`
     return result
+
+
+def _keys(folder: Path) -> dict[str, bytes]:
+    """Read the clients' keys."""
+    try:
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    except OSError as problem:
+        raise ArgumentError(complain("secrets", expected="a folder with a file for every client", actual=problem, hint="its full path")) from problem
 
 
 def _note(log: Path, pool: Any, report: RoundReport) -> None:
