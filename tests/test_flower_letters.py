@@ -211,7 +211,7 @@ def test_the_server_app_keys_its_messages(app, tmp_path):
     assert keyed.bits() == plain.bits()
     assert keyed.snapshot.run != plain.snapshot.run
     with pytest.raises(ClientError, match="no client is left .*digest"):
-        served("unlike", {client: b"another key of it" for client in clients}, secrets=str(tmp_path / "keys"))
+        served("unlike", dict.fromkeys(clients, b"another key of it"), secrets=str(tmp_path / "keys"))
     (tmp_path / "keys" / "client-001").unlink()
     with pytest.raises(ArgumentError, match=r"secrets: expected a secret for every client, found none for \['client-001'\]"):
         served("missing", secrets, secrets=str(tmp_path / "keys"))
