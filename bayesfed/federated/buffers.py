@@ -20,8 +20,8 @@ from torch import nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.around import Around
 from bayesfed.federated.protocols import Fit, Local, Scalar
-from bayesfed.federated.update import Kind
 from bayesfed.keys import Key
 from bayesfed.models.norms import untracked
 from bayesfed.trees import Tree, placed_buffers, running_statistics, shapes, trainable
@@ -74,7 +74,7 @@ def predicting(net: nn.Module, buffers: Buffers) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Buffered:
+class Buffered(Around):
     """Let `local` train while the network holds copies of this client's statistics; its own are never touched.
 
     Parameters
@@ -88,19 +88,8 @@ class Buffered:
         with one of other widths, begins at the network's own.
     """
 
-    local: Local
     net: nn.Module
     travels: bool
-
-    @property
-    def kind(self) -> Kind:
-        """That of the local step."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of the local step."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Fit with the statistics in place."""

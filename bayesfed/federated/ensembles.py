@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.protocols import Fit, Local, Scalar
+from bayesfed.federated.around import Around
+from bayesfed.federated.protocols import Fit, Scalar
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.federated.views import Whole, number_of
 from bayesfed.keys import Key
@@ -64,20 +65,8 @@ class Nets:
 
 
 @dataclass(frozen=True)
-class EachNet:
+class EachNet(Around):
     """Train every network received by itself, on the same rows."""
-
-    local: Local
-
-    @property
-    def kind(self) -> Kind:
-        """That of each."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of each."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Fit one after the other; figures are means over networks."""

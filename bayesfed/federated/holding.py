@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.protocols import CHANGE, Fit, Local, Scalar
-from bayesfed.federated.update import Kind
+from bayesfed.federated.around import Around
+from bayesfed.federated.protocols import CHANGE, Fit, Scalar
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -19,7 +19,7 @@ HELD = "held/"
 
 
 @dataclass(frozen=True)
-class Holding:
+class Holding(Around):
     """Put what changed together with what is held, then let `local` work on the whole.
 
     A leaf ``NAME.change`` is added to the held NAME (masks: exclusive or). The server knows from the version which clients hold what; a
@@ -33,18 +33,7 @@ class Holding:
         Patterns of the leaves to keep.
     """
 
-    local: Local
     held: tuple[str, ...] = ("*",)
-
-    @property
-    def kind(self) -> Kind:
-        """That of the local step."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of the local step."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Complete the message and train.

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.protocols import Fit, Info, Local, Scalar
+from bayesfed.federated.around import Around
+from bayesfed.federated.protocols import Fit, Info, Scalar
 from bayesfed.federated.stacking import stacked
-from bayesfed.federated.update import Kind, Reducer
+from bayesfed.federated.update import Reducer
 from bayesfed.federated.views import number_of
 from bayesfed.keys import Key
 from bayesfed.models.lora import adapters
@@ -76,7 +77,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Merging:
+class Merging(Around):
     """Merge what the server stacked, then let `local` train new adapters over it. The delta is the client's memory.
 
     Parameters
@@ -87,18 +88,7 @@ class Merging:
         The very network that `local` trains; its frozen weights are never written to.
     """
 
-    local: Local
     net: nn.Module
-
-    @property
-    def kind(self) -> Kind:
-        """That of the local step."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of the local step."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Merge, begin anew and train."""

@@ -11,8 +11,9 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.accounting import epsilon
+from bayesfed.federated.around import Around
 from bayesfed.federated.changes import shortened
-from bayesfed.federated.protocols import Fit, Info, Local, Scalar, Server, View
+from bayesfed.federated.protocols import Fit, Info, Scalar, Server, View
 from bayesfed.federated.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.federated.views import number_of
 from bayesfed.keys import Key
@@ -68,21 +69,10 @@ class Clipped:
 
 
 @dataclass(frozen=True)
-class ClippedLocal:
+class ClippedLocal(Around):
     """Another local, whose payload is shortened before it is coded; values are measured from the message."""
 
-    local: Local
     clip: float
-
-    @property
-    def kind(self) -> Kind:
-        """That of the local step."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of the local step."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Fit, then shorten."""

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.protocols import Fit, Local, Scalar
+from bayesfed.federated.around import Around
+from bayesfed.federated.protocols import Fit, Scalar
 from bayesfed.federated.slicing import Sliced, cut_slices, put_slices, sliced
 from bayesfed.federated.update import Kind, Update, Weight
 from bayesfed.federated.views import Whole
@@ -103,7 +104,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Sketched:
+class Sketched(Around):
     """Let `local` train the slices of a message: cut from whole adapters where it has indices, with the multipliers where it has any.
 
     Parameters
@@ -114,18 +115,7 @@ class Sketched:
         The very network that `local` trains: adapters of k slices, their scale a buffer where multipliers come (`resized` by slice).
     """
 
-    local: Local
     net: nn.Module
-
-    @property
-    def kind(self) -> Kind:
-        """That of the local step."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of the local step."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Fit the slices."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.protocols import Algorithm, Fit, Local, Scalar
-from bayesfed.federated.update import Kind
+from bayesfed.federated.around import Around
+from bayesfed.federated.protocols import Algorithm, Fit, Scalar
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -24,22 +24,11 @@ def byzantine(algorithm: Algorithm, clients: Collection[str], factor: float) -> 
 
 
 @dataclass(frozen=True)
-class Byzantine:
+class Byzantine(Around):
     """Another local, of whose clients some send a multiple of what they found."""
 
-    local: Local
     clients: frozenset[str]
     factor: float
-
-    @property
-    def kind(self) -> Kind:
-        """That of the local step."""
-        return self.local.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """That of the local step."""
-        return self.local.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
         """Fit, then multiply; values are measured from the message."""
