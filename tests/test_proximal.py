@@ -12,6 +12,7 @@ from bayesfed.algorithms import fed_avg, fed_l1, fed_mid, fed_prune
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
 from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, rounds
+from bayesfed.federated.client import one_thread
 from bayesfed.federated.proximal import Penalised, ProximalAverage, ProximalDescent, penalise
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.proximal import LargestShare, SingularThreshold, SoftThreshold
@@ -319,7 +320,9 @@ def test_the_servers_rate_is_that_of_all_local_steps(net, three):
         with_server, without = (last(fed_mid(net, strength=0.02, average=average, **options), three, 1 + round).state for average in (True, False))
         if round == 0:
             operator, rate = SingularThreshold(0.02), 20 * 0.1
-            assert tree_equal(with_server, without | {name: operator(without[name], rate) for name in ("1.weight", "3.weight")})
+            with one_thread():  # the SVD's last bits depend on the number of threads
+                expected = without | {name: operator(without[name], rate) for name in ("1.weight", "3.weight")}
+            assert tree_equal(with_server, expected)
     (phase,) = fed_mid(net, **options).phases
     assert [phase.server.rate(round) for round in (0, 1)] == pytest.approx([2.0, 1.0])
 
