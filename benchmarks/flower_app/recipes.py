@@ -40,4 +40,4 @@ def d_turbo_vbi() -> Experiment:
 def fs_lora() -> Experiment:
     """Return sketched adapters of three sizes."""
     net = bf.lora(bf.mlp([64, 64, 10], bf.Key(0, "net")), 4, bf.Key(0, "lora"))
-    return of(bf.fs_lora(net, [4, 2, 1], bf.dynamic(3), steps=STEPS, batch_size=BATCH))
+    return of(bf.fs_lora(net, [4, 2, 1], bf.dynamic(3), steps=STEPS, batch_size=BATCH, optimiser=bf.Adam(0.01)))
