@@ -192,7 +192,7 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             "temperature": temperature,
             "by_rows": settings["by_rows"],
             "masked": settings["masked"],
-            "residual": settings["residual"],
+            "residual": round(settings["residual"] * settings["rounds"]),
         }
         return fed_hm(whole, ratios, dynamic(1) if alike else capacity(settings, left_out), **own, **common)
     if settings["recipe"] == "hetero_fl":

@@ -11,7 +11,7 @@ import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix import split_mix
 from bayesfed.algorithms.fed_hm import fed_hm
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import score
+from bayesfed.federated import rounds, score
 from bayesfed.federated.ensembles import Ensemble, Nets, joined, parted
 from bayesfed.federated.factored import Factored, Refactor, spectra_of, whole_of
 from bayesfed.federated.protocols import Profile
@@ -177,7 +177,19 @@ def test_what_a_rank_leaves_out_is_kept_or_lost():
         assert all(torch.allclose(change[name] - kept[name], plain[name] - dropped[name], atol=1e-5) for name in kept)
 
 
-@pytest.mark.parametrize("residual", ["dropped", "kept"])
+def test_a_residual_can_be_kept_for_a_time(clients):
+    def states(residual):
+        algorithm = fed_hm(small_net(), [1.0, 0.25], dynamic(2), residual=residual, whole=["5"], convention="matrix", steps=2)
+        return [report.state for report in rounds(algorithm, bf.InProcess(clients), rounds=3)]
+
+    dropped, kept, never, always, once = (states(residual) for residual in ("dropped", "kept", 0, 3, 1))
+    assert all(tree_equal(left, right) for left, right in zip(dropped + kept, never + always, strict=True))
+    assert tree_equal(once[0], kept[0])
+    assert not tree_equal(once[1], kept[1])
+    assert not tree_equal(once[1], dropped[1])
+
+
+@pytest.mark.parametrize("residual", ["dropped", "kept", 4])
 def test_sizes_learn_either_way(digits, clients, residual):
     _, test = digits
     work = {"whole": ["5"], "convention": "matrix", "steps": 20, "optimiser": bf.Sgd(0.1, 0.9)}
@@ -211,7 +223,9 @@ def test_bad_input_is_refused_in_words(clients):
     for settings, words in [
         ({"decay": -1.0}, "decay >= 0"),
         ({"temperature": 0.0}, "temperature > 0"),
-        ({"residual": "lost"}, "'dropped' or 'kept'"),
+        ({"residual": "lost"}, "'dropped', 'kept' or a number"),
+        ({"residual": -1}, "a number of rounds >= 0"),
+        ({"residual": True}, "a number of rounds >= 0"),
         ({"whole": ["nowhere"]}, "nowhere"),
         ({"whole": lambda name, module: False}, "keeps a layer"),
     ]:

@@ -58,7 +58,7 @@ def fed_hm(
     temperature: float = math.inf,
     by_rows: bool = False,
     masked: bool = False,
-    residual: Literal["dropped", "kept"] = "dropped",
+    residual: Literal["dropped", "kept"] | int = "dropped",
     warm: bool = True,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -88,7 +88,9 @@ def fed_hm(
         Leave out of the loss the classes a client has no rows of, as the paper does for all methods; targets must be classes.
     residual
         What becomes of the part of a layer that a client's rank leaves out: "dropped", as published, shrinks it every round by the share of
-        factored clients, so that all sizes end up with one model of low rank; "kept" adds their changes to the whole.
+        factored clients, so that all sizes end up with one model of low rank; "kept" adds their changes to the whole, which serves the whole best
+        and the smallest sizes worst where clients are unlike. A number keeps it for so many rounds and then drops it: kept until the rate first
+        falls, all sizes end up alike and near the best of both (`benchmarks/fedhm.toml` has figures).
     warm
         Factorise by subspace iteration from last round's vectors; False: by an exact SVD a layer and round.
     buffers
@@ -102,8 +104,10 @@ def fed_hm(
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
         raise ArgumentError(complain("fed_hm, ratios", expected="falling shares of the rank", actual=list(ratios), hint="[1, 1 / 2, 1 / 4, 1 / 8]"))
-    if residual not in ("dropped", "kept"):
-        raise ArgumentError(complain("fed_hm, residual", expected="'dropped' or 'kept'", actual=repr(residual), hint="'kept'"))
+    if isinstance(residual, bool) or not (residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)):
+        expected = "'dropped', 'kept' or a number of rounds >= 0"
+        raise ArgumentError(complain("fed_hm, residual", expected=expected, actual=repr(residual), hint="'kept'"))
+    kept = {"dropped": 0, "kept": math.inf}.get(str(residual), residual)
     if not (decay >= 0 and temperature > 0):
         raise ArgumentError(complain("fed_hm", expected="decay >= 0 and temperature > 0", actual=(decay, temperature), hint="1e-4, math.inf"))
     initial = travelling(net, buffers, where="fed_hm")
@@ -117,7 +121,7 @@ def fed_hm(
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         size = capacity(profile, round, key)
         weight = math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
-        view = replace(views[size], base=state) if residual == "kept" else views[size]
+        view = replace(views[size], base=state) if round < kept else views[size]
         return Assignment(view, weight, codec, codec, {"learning_rate": schedule(round), "size": size})
 
     def local(made: nn.Module) -> Local:
