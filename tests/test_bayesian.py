@@ -251,3 +251,16 @@ def test_what_cannot_be_declared_is_refused(call, words):
 def test_a_net_takes_one_set_of_weights_at_a_time(images):
     with forked(Key(0, "parallel")), pytest.raises(RuntimeError, match="invalid for input of size"):
         Predictive(bayesian(small(), Gaussian(1.0)), num_samples=3, parallel=True)(images[0])
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_every_prior_trains_and_predicts(name, images):
+    """Weights that a prior computes from others are recorded as observations by Pyro, and are none."""
+    inputs, targets = images
+    data = bf.Dataset(inputs, targets)
+    model = bayesian(small(), PRIORS[name])
+    algorithm = bf.federated_svi(model, AutoNormal, fusion=bf.SummedGradients(0.03), scale="local", observations=6, example=data, steps=2)
+    result = bf.run(algorithm, {"a": data[:3], "b": data[3:]}, rounds=1, progress=False)
+    scores = result.scores(data)["all"]
+    assert 0 <= scores["accuracy"] <= 1
+    assert math.isfinite(scores["nll"])

@@ -183,7 +183,8 @@ def is_factor(fn: Any) -> bool:
 
 def _samples(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, node in trace.nodes.items():
-        if node["type"] == "sample" and type(node["fn"]).__name__ != "_Subsample":
+        # `pyro.deterministic` is recorded as an observation, which it is not.
+        if node["type"] == "sample" and type(node["fn"]).__name__ != "_Subsample" and not node["infer"].get("_deterministic"):
             yield name, node
 
 
