@@ -5,10 +5,11 @@
     python benchmarks/anycostfl.py --search
 
 Scales: "check" (12 devices, 6,000 images, a CNN of 13,242 parameters, 24 rounds), "small" (20 devices, 10,000 images, the same CNN, 40 rounds) and
-"paper" (60 devices, the CNN of 1,663,370, 400 rounds; hours a run). Sweeps are of the first seed, all else of all seeds. Devices are those of `bf.fleet`, as much slower as work and updates are smaller, so that budgets bite as they do in the
-paper: 5 s a round for all, 1.5 to 4.5 J for methods that know budgets. Methods that do not (all but AnycostFL; HeteroFL sets widths once) spend
-what the deadline makes them: they compute as slowly as it allows. Seconds and joules are those of the bytes really sent, and of training, three
-forwards a step. A client that is late or cannot take part is "out".
+"paper" (60 devices, the CNN of 1,663,370, 400 rounds; hours a run). Sweeps are of the first seed, all else of all seeds. Devices are those of
+`bf.fleet`, as much slower as work and updates are smaller, so that budgets bite as they do in the paper: 5 s a round for all, 1.5 to 4.5 J for
+methods that know budgets. Methods that do not (all but AnycostFL; HeteroFL sets widths once) spend what the deadline makes them: they compute as
+slowly as it allows. Seconds and joules are those of the bytes really sent, and of training, three forwards a step. A client that is late or cannot
+take part is "out".
 
 The goal is FedAvg's last accuracy, uncompressed and without devices, less one point. A method that has not come to it after the scale's
 rounds goes on for `patience` times as many; best accuracies are those of the scale's rounds. HeteroFL has AnycostFL's widths: the paper's own
