@@ -9,6 +9,7 @@ import bayesfed as bf
 from bayesfed import algorithms
 from bayesfed.algorithms.citing import _KEYS, _RULES, _entries
 from bayesfed.errors import ArgumentError
+from bayesfed.models.elastic.shares import Share
 
 RECIPES = [name for name in algorithms.__all__ if inspect.signature(getattr(algorithms, name)).return_annotation == "Algorithm"]
 ENTRY = re.compile(r"@(?P<kind>article|inproceedings|misc|book)\{(?P<key>[a-z]+\d{4}[a-z]+),\n(?P<fields>(?:  \w+ +=.*\n)+)\}")
@@ -59,8 +60,33 @@ def test_an_algorithm_is_cited_by_its_name_and_its_rule(net, digits):
     assert bf.citation(fitted) == bf.citation("federated_svi") + "\n\n" + bf.citation("PVI")
 
 
+def test_what_is_put_around_a_method_is_cited_after_it(net, digits):
+    plain = bf.fed_avg(net)
+
+    def both(*names):
+        return "\n\n".join(bf.citation(name) for name in names)
+
+    assert bf.citation(bf.robust(plain, bf.Median())) == both("fed_avg", "Median")
+    assert bf.citation(bf.robust(plain, bf.Krum(1))) == both("fed_avg", "Krum")
+    assert bf.citation(bf.robust(plain, bf.NormGate())) == bf.citation(bf.equal_weights(plain)) == both("fed_avg")
+    noisy = bf.private(plain, clip=1.0, noise=1.0, participants=3, key=bf.Key(0, "noise"))
+    assert bf.citation(noisy) == both("fed_avg", "private")
+    assert "Differentially Private" in bf.citation(noisy)
+    assert bf.citation(bf.robust(noisy, bf.TrimmedMean(0.2))) == both("fed_avg", "private", "TrimmedMean")
+    assert bf.citation("robust") == both("Median", "Krum")
+    assert bf.citation(bf.fed_avg(net, link=bf.OverTheAir(bf.Gbma(), snr_db=10.0))) == both("fed_avg", "Gbma")
+    assert bf.citation(bf.fed_rlr(net, 2, link=bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=10.0))) == both("fed_rlr", "ChannelInversion")
+    planner = bf.Planner((Share(1.0, 1e3, 10, 1.0, 1.0),), deadline_s=1.0)
+    assert bf.citation(bf.on_devices(bf.fed_paq(net), planner)) == both("fed_paq", "on_devices")
+    from pyro.infer.autoguide import AutoNormal
+
+    model, rows = bf.bayesian(net, bf.Gaussian(0.5)), digits[0]
+    fitted = bf.federated_svi(model, AutoNormal, fusion=bf.MeanParameters(), scale="local", observations=len(rows), example=rows[:2])
+    assert bf.citation(bf.robust(fitted, bf.Median())) == both("federated_svi", "Median")
+
+
 def test_strange_names_are_refused_with_the_nearest():
-    with pytest.raises(ArgumentError, match="citation: expected a recipe or a rule of fusion, found 'fed_average'; try 'fed_"):
+    with pytest.raises(ArgumentError, match="citation: expected a recipe or a rule, found 'fed_average'; try 'fed_"):
         bf.citation("fed_average")
     with pytest.raises(ArgumentError, match="'anycost_fl'.*'PVI'"):
         bf.citation("zzz")

@@ -40,7 +40,7 @@ AIR = '\n[link]\nkind = "OverTheAir"\nsnr_db = 20\n'
 WRONG = {
     "a key that is nearly right": ("steps = 2", "step = 2", "line 16, recipe.step: expected a key of fed_avg", "try `steps`"),
     "a number in quotes": ("steps = 2", 'steps = "2"', 'line 16, recipe.steps: expected a whole number, found "2" (text)', "try 2, without quotes"),
-    "half a step": ("steps = 2", "steps = 2.5", "line 16, recipe.steps: expected a whole number, found 2.5", "try 10"),
+    "half a step": ("steps = 2", "steps = 2.5", "line 16, recipe.steps: expected a whole number, found 2.5", "try 2"),
     "true for a number": ("rounds = 2", "rounds = true", "line 1, rounds: expected a whole number, found true", "try 10"),
     "a key of the top that is nearly right": ("rounds = 2", "round = 2", "line 1, round: expected a key", "try `rounds`"),
     "no rounds": ("rounds = 2\n", "", "rounds: expected `rounds`: a whole number, found nothing", "try rounds = 10"),
@@ -49,7 +49,12 @@ WRONG = {
     "a seed twice": ("[0, 1]", "[3, 3]", "line 2, seeds: expected different whole numbers", "try [0, 1, 2]"),
     "data that are nearly right": ('"digits"', '"digit"', "line 3, data: expected one of", 'try "digits"'),
     "text without quotes": ('"digits"', "digits", "expected a TOML file, found Invalid value (at line 3", "text in quotes"),
-    "a table twice": ("[recipe]", "[net]", "expected a TOML file, found Cannot declare ('net',) twice (at line 14", "tables as [name]"),
+    "a table twice": (
+        "[recipe]",
+        "[net]",
+        "expected a TOML file, found Cannot declare ('net',) twice (at line 14",
+        "try every key and every [table] once",
+    ),
     "a partition that is nearly right": ('"dirichlet"', '"direchlet"', "line 6, partition.kind: expected one of dirichlet, iid", 'try "dirichlet"'),
     "alpha below 0": ("alpha = 0.5", "alpha = -0.5", "line 5, partition: dirichlet: expected alpha > 0, found -0.5", "try 0.5"),
     "no alpha": ("alpha = 0.5\n", "", "line 5, partition.alpha: expected `alpha`: a number, found nothing", "try alpha = 0.1"),
@@ -57,25 +62,30 @@ WRONG = {
         "[64, 8, 10]",
         "[32, 8, 10]",
         "line 10, net: expected a network that takes the data",
-        "(8, 8), 64 numbers each, in 10 classes",
+        "try widths = [64, 8, 10]; rows of the data are (8, 8), 64 numbers each, in 10 classes",
     ),
-    "too few classes": ("[64, 8, 10]", "[64, 8, 3]", "line 10, net: expected outputs (10,) a row, found (3,)", "in 10 classes"),
+    "too few classes": ("[64, 8, 10]", "[64, 8, 3]", "line 10, net: expected outputs (10,) a row, found (3,)", "try widths = [64, 8, 10]"),
     "text in a list": ("[64, 8, 10]", '[64, "8", 10]', "line 12, net.widths[1]: expected a whole number", "try 8, without quotes"),
     "a recipe that is nearly right": ('"fed_avg"', '"fedavg"', "line 15, recipe.kind: expected one of anycost_fl", 'try "fed_avg"'),
-    "a recipe of Python alone": ('"fed_avg"', '"conjugate"', "line 15, recipe.kind: expected one of anycost_fl", "try Python for this one"),
+    "a recipe of Python alone": (
+        '"fed_avg"',
+        '"conjugate"',
+        "line 15, recipe.kind: expected one of anycost_fl",
+        "try one of these; conjugate is for another place, or for Python alone",
+    ),
     "another case": ('"Adam"', '"adam"', "line 17, recipe.optimiser.kind: expected one of Adam, NaturalGradient, Sgd", 'try "Adam"'),
     "a number for an optimiser": (
         '{ kind = "Adam", learning_rate = 5e-3 }',
         "0.01",
         'line 17, recipe.optimiser: expected one of "Adam"',
-        'try "Adam"',
+        'try { kind = "Adam", learning_rate = 0.01 }',
     ),
     "a rate below 0": ("5e-3", "-1", "line 17, recipe.optimiser: Adam.learning_rate: expected a positive number", "try 1e-3"),
     "bits that there are not": (
         "bits = 16",
         "bits = 12",
         "line 18, recipe.codec: Cast: expected bits 16, 32 or 64",
-        '{ kind = "Cast", ... } in a file',
+        '{ kind = "Cast", bits = 32 } in a file',
     ),
     "a key at the wrong place": (FED_AVG, FED_AVG + "seeds = [1]\n", "line 17, recipe.seeds: expected a key of fed_avg", "at the top of the file"),
     "a recipe's key at the top": ("rounds = 2", "rounds = 2\nsteps = 3", "line 2, steps: expected a key", "try `steps` below [recipe]"),
@@ -92,13 +102,13 @@ WRONG = {
         FED_AVG,
         'kind = "fed_lora"\n',
         "line 14, recipe: lora_rank: expected adapters",
-        '{ kind = "lora", ... } in a file',
+        '{ kind = "lora", rank = 8, ... } in a file',
     ),
     "ratios that are not there": (
         FED_AVG,
         'kind = "fed_hm"\ncapacity = "fixed"\n',
         "line 14, recipe.ratios: expected `ratios`: a list",
-        "try ratios = [0.1]",
+        "try ratios = [1.0, 0.5]",
     ),
     "what only Python can say": (
         FED_AVG,
@@ -110,7 +120,22 @@ WRONG = {
         '"digits"',
         '{ kind = "from_csv", path = "rows.csv", label = "y" }',
         "line 3, data: rows.csv: expected a readable table",
-        "try",
+        "paths begin at the folder of mine.toml, or where the command is run",
+    ),
+    "no kind": ('kind = "dirichlet"\n', "", 'line 5, partition: expected kind = "..."', 'try kind = "dirichlet"'),
+    "no clients": ("clients = 10", "clients = 0", "line 5, partition: partition: expected at least one client, found 0", "try clients=10"),
+    "a list of one": ("[64, 8, 10]", "[64]", "line 10, net: mlp, widths: expected two or more numbers from 1, found [64]", "try [64, 32, 10]"),
+    "domains that there are not": (
+        'kind = "dirichlet"\nclients = 10\nalpha = 0.5',
+        'kind = "by_domain"',
+        "line 5, partition: partition by domain: expected rows with domains, found none",
+        'or kind = "iid"',
+    ),
+    "what is frozen": (
+        'kind = "mlp"\nwidths = [64, 8, 10]\n\n[recipe]\nkind = "fed_avg"',
+        'kind = "lora"\nrank = 2\nnet = { kind = "mlp", widths = [64, 8, 10] }\n\n[recipe]\nkind = "fed_l1"',
+        "line 15, recipe: fed_l1, where: expected parameters that are trained",
+        '{ kind = "merged", ... } in a file',
     ),
 }
 ADDED = {"a link that is nearly right": AIR + "snr = 3\n", "a link for what has none": AIR}
@@ -127,6 +152,34 @@ def test_a_wrong_file_is_told_where_what_and_what_to_try(case):
     assert message.startswith("mine.toml")
     assert [part for part in told if part not in message] == [], message
     assert "\n" not in message
+
+
+def test_there_are_twenty_cases_and_more():
+    assert len({tuple(told) for _, _, *told in WRONG.values()}) == len(WRONG) >= 20
+
+
+def told(path):
+    with pytest.raises(ExperimentError) as caught:
+        experiment.read(path)
+    return str(caught.value)
+
+
+def test_who_names_no_experiment_is_told_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert told("fed_avg.toml").endswith(
+        "found no such file; try `bayesfed list`, which says what a file may say; at the least rounds, data, [net] and [recipe]"
+    )
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'mine'\n")
+    (tmp_path / "broken.toml").write_text("data = digits\nrecipe = fed_avg")
+    assert "try `bayesfed list`" in told("fed_avg.toml")
+    (tmp_path / "experiments").mkdir()
+    for name in ("fed_avg", "fed_paq", "anycost", "stc"):
+        (tmp_path / "experiments" / f"{name}.toml").write_text(RIGHT)
+    assert told("fedavg.toml").endswith("; try experiments/fed_avg.toml or experiments/fed_paq.toml or experiments/anycost.toml")
+    assert "expected an experiment file, found a folder; try experiments/" in told("experiments")
+    assert "expected an experiment file, with data, recipe and rounds, found none of them; try experiments/" in told("pyproject.toml")
+    (tmp_path / "latin.toml").write_bytes("name = 'é'".encode("latin-1"))
+    assert "try a text file in UTF-8 that may be read" in told("latin.toml")
 
 
 def test_the_right_file_is_the_readme_s_experiment():

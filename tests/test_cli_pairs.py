@@ -36,6 +36,9 @@ def test_links(recipe, link, folder):
     ("fed_avg", "resnet18", "running statistics"),
     ("fed_lora", "mlp", "adapters"),
     ("fed_lora", "lora(mlp)", pairs.RAN),
+    ("fed_l1", "lora(mlp)", "fed_l1, where: expected parameters that are trained, found 2 frozen ones: 1.base.weight, 3.base.weight; try in Python"),
+    ("fed_mid", "lora(mlp)", 'a network without adapters, merged(net), which is { kind = "merged", ... } in a file'),
+    ("fed_prune", "lora(mlp)", "fed_prune, where: expected parameters that are trained"),
     ("d_turbo_vbi", "cnn", pairs.RAN),
     ("split_mix", "cnn", pairs.RAN),
 ])  # fmt: skip

@@ -2,11 +2,14 @@
 
 import csv
 import json
+import subprocess
+import sys
 
 import pytest
 
 import bayesfed as bf
-from bayesfed.cli import results
+from bayesfed.cli import plots, results
+from bayesfed.cli.compare import comparison
 from bayesfed.cli.main import main
 from bayesfed.federated.records import untimed
 
@@ -143,6 +146,22 @@ def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
     assert command("run", path, "--out", tmp_path / "results") == 0
     assert "joules" in capsys.readouterr().out
     assert json.loads((tmp_path / "results/placed/seed-0/metrics.json").read_text())["latency_s"] > 0
+    assert command("run", make(), "--out", tmp_path / "results") == 0
+    placed, plain = (results.Folder(tmp_path / "results" / name) for name in ("placed", "fed_avg"))
+    # Who has no devices has no joules, which is not nothing; and a clock is not compared with devices.
+    cells = {line.split()[0]: line.split() for line in comparison({"placed": placed, "plain": plain}).splitlines()}
+    assert cells["plain"][-3:-1] == ["-", "-"]
+    assert "-" not in cells["placed"]
+
+    def panels(**folders):
+        figure = plots.plot_curves({name: [folder.history(0)] for name, folder in folders.items()})
+        return [axes.get_xlabel().removesuffix(" (log)") for axes in figure.axes if axes.get_xlabel()]
+
+    shared = ["round", "megabytes sent, down and up"]
+    joules, device, clock = "joules of all devices", "seconds of the devices", "seconds of this computer's clock"
+    assert panels(placed=placed) == [*shared, joules, device]
+    assert panels(plain=plain) == [*shared, clock]
+    assert panels(placed=placed, plain=plain) == [*shared, joules, device, clock]
 
 
 def test_numbers_from_a_table_are_scored_as_numbers(make, tmp_path, capsys):
@@ -189,6 +208,15 @@ def test_commands_of_other_rooms_are_handed_what_follows(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["worker", "--client", "ward-a"])
     assert "bayesfed worker: error: the following arguments are required: --socket" in capsys.readouterr().err
+
+
+def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"bayesfed {bf.__version__}\n"
+    given = [sys.executable, "-m", "bayesfed", "list", "iid"]
+    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith("iid: Deal shuffled rows out evenly")
 
 
 def test_list_has_a_line_for_everything(capsys):

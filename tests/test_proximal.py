@@ -177,7 +177,7 @@ def test_the_weights_of_layers_are_chosen_and_nothing_else():
     tree = parameters(net)
     shrunk = penalise(net, SoftThreshold(1e9)).shrunk(tree, 1.0)
     assert not any(bool(leaf.any()) for leaf in shrunk.values())
-    with pytest.raises(ArgumentError, match="penalise: expected a predicate that chooses a parameter, found none of"):
+    with pytest.raises(ArgumentError, match="penalise, where: expected a predicate that chooses a parameter, found none of"):
         penalise(net, SoftThreshold(1.0), lambda name, module: False)
 
 
@@ -349,6 +349,21 @@ def test_settings_out_of_range(net):
     for make in (fed_l1, fed_mid, fed_prune):
         with pytest.raises(ArgumentError, match="expected a predicate that chooses"):
             make(net, where=lambda name, module: False)
+
+
+@pytest.mark.parametrize("make", [fed_l1, fed_mid, fed_prune])
+def test_frozen_weights_are_refused_before_the_first_round(make, net, three):
+    adapted = bf.lora(net, 2, Key(0, "lora"))
+    with pytest.raises(
+        ArgumentError, match=rf"{make.__name__}, where: expected parameters that are trained, found 2 frozen ones: 1.base.weight, 3."
+    ) as told:
+        make(adapted)
+    assert 'where=lambda name, module: "lora_" in name' in str(told.value)
+    report = last(make(adapted, where=lambda name, module: "lora_" in name, **WORK), three, 1)
+    assert not report.refused
+    net = nn.Linear(3, 2).requires_grad_(False)
+    with pytest.raises(ArgumentError, match=r"found 1 frozen ones: weight; try net.requires_grad_\(\)"):
+        make(net)
 
 
 @pytest.mark.parametrize("make", [fed_l1, fed_mid, fed_prune])

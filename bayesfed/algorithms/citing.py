@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.resources import files
 
@@ -39,8 +40,21 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "stc": ("sattler2020robust",),
     "uveqfed": ("shlezinger2021uveqfed",),
 }
-# Rules of fusion that are methods of their own.
-_RULES: dict[str, tuple[str, ...]] = {"PVI": ("ashman2022partitioned",), "ProductOfExperts": ("hinton2002training",)}
+# What a method is combined with, where that is a method of its own: rules of fusion, what is put around a method, rules of `robust`, the air.
+_RULES: dict[str, tuple[str, ...]] = {
+    "PVI": ("ashman2022partitioned",),
+    "ProductOfExperts": ("hinton2002training",),
+    "private": ("mcmahan2018learning",),
+    "on_devices": ("li2023anycostfl",),
+    "robust": ("yin2018byzantine", "blanchard2017machine"),
+    "Median": ("yin2018byzantine",),
+    "TrimmedMean": ("yin2018byzantine",),
+    "Krum": ("blanchard2017machine",),
+    "Gbma": ("sery2020analog",),
+    "ChannelInversion": ("xing2021federated",),
+}
+# By the server or link that it leaves in an algorithm.
+_AROUND = {"Noised": "private", "Cell": "on_devices"}
 
 
 def citation(algorithm: Algorithm | str) -> str:
@@ -49,7 +63,9 @@ def citation(algorithm: Algorithm | str) -> str:
     Parameters
     ----------
     algorithm
-        An algorithm, or the name of a recipe (``"fed_avg"``) or of a rule of fusion (``"PVI"``). Of an algorithm, its rule's paper comes along.
+        An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of what is put around a recipe (``"private"``). Of
+        an algorithm, the papers of all that it is put together from come along: its rule of fusion, `robust` and its rule, `private`, `on_devices`,
+        the power control of `OverTheAir`.
 
     Raises
     ------
@@ -61,13 +77,24 @@ def citation(algorithm: Algorithm | str) -> str:
     if name not in known:
         close = get_close_matches(name, known, n=1, cutoff=0.4)
         hint = repr(close[0]) if close else ", ".join(map(repr, known))
-        raise ArgumentError(complain("citation", expected="a recipe or a rule of fusion", actual=repr(name), hint=hint))
+        raise ArgumentError(complain("citation", expected="a recipe or a rule", actual=repr(name), hint=hint))
     keys = list(known[name])
     if not isinstance(algorithm, str):
-        rules = (type(getattr(phase.server, "fusion", None)).__name__ for phase in algorithm.phases)
-        keys += [key for rule in rules for key in _RULES.get(rule, ())]
+        keys += [key for part in _parts(algorithm) for key in _RULES.get(part, ())]
     entries = _entries()
-    return "\n\n".join(entries[key] for key in keys)
+    return "\n\n".join(entries[key] for key in dict.fromkeys(keys))
+
+
+def _parts(algorithm: Algorithm) -> Iterator[str]:
+    """Yield names of what an algorithm's servers and links are put together from, the innermost first."""
+    for phase in algorithm.phases:
+        for whole, inner, parts in ((phase.server, "server", ("fusion", "rule")), (phase.link, "link", ("power",))):
+            nested: list[object] = [whole]
+            while (within := getattr(nested[-1], inner, None)) is not None:
+                nested.append(within)
+            for one in reversed(nested):
+                yield _AROUND.get(type(one).__name__, "")
+                yield from (type(getattr(one, part, None)).__name__ for part in parts)
 
 
 def _entries() -> dict[str, str]:

@@ -107,7 +107,7 @@ def fed_hm(
     if isinstance(residual, bool) or not (residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)):
         expected = "'dropped', 'kept' or a number of rounds >= 0"
         raise ArgumentError(complain("fed_hm, residual", expected=expected, actual=repr(residual), hint="'kept'"))
-    kept = {"dropped": 0, "kept": math.inf}.get(str(residual), residual)
+    kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
     if not (decay >= 0 and temperature > 0):
         raise ArgumentError(complain("fed_hm", expected="decay >= 0 and temperature > 0", actual=(decay, temperature), hint="1e-4, math.inf"))
     initial = travelling(net, buffers, where="fed_hm")

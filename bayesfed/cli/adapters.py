@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.partition import Partition
 from bayesfed.errors import DataError, complain
 from bayesfed.federated.locals import Descent, Sgd, draws_globally
 from bayesfed.federated.protocols import Link
@@ -68,6 +69,14 @@ class Scope:
         return self.rows.targets
 
     @property
+    def domains(self) -> Sequence[str]:
+        """Where the rows to train on are from, row by row."""
+        if not self.rows.domains:
+            hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
+            raise DataError(complain("partition by domain", expected="rows with domains", actual="none", hint=hint))
+        return self.rows.domains
+
+    @property
     def classes(self) -> int:
         """How many there are, or how many numbers a target has."""
         if self.rows.targets.is_floating_point():
@@ -105,6 +114,8 @@ _GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
     ("link", Link): lambda scope, path: MISSING if scope.link is None else scope.link,
     ("key", Key): lambda scope, path: scope.key(path),
     ("labels", Tensor): lambda scope, path: scope.labels,
+    ("domains", Sequence[str]): lambda scope, path: scope.domains,
+    ("domains", Sequence[str | int]): lambda scope, path: scope.domains,
     ("rows", int): lambda scope, path: len(scope.rows),
     ("observations", int): lambda scope, path: len(scope.rows),
     ("rounds", int): lambda scope, path: scope.rounds,
@@ -176,6 +187,17 @@ def _shares(reader: Reading, raw: Any, path: Path) -> tuple[Share, ...]:
     return tuple(shrunk_shares(net, channel_graph(net, sample), sample, reader.value(raw, Sequence[float], path)))
 
 
+def _split(reader: Reading, raw: Any, path: Path) -> Callable[[Tensor, Key], Partition]:
+    """Return a partition of a domain's rows: it counts them, or wants their classes."""
+    from bayesfed.cli.hints import options
+
+    chosen, table = reader.choose(raw, options(Partition), path)
+    by_class = "labels" in inspect.signature(chosen).parameters
+    made = reader.call(chosen, table, path, left=("labels" if by_class else "rows", "key"))
+    labels = reader.scope.labels if by_class else None
+    return lambda rows, key: made(len(rows) if labels is None else labels[rows], key)
+
+
 def guides() -> dict[str, Any]:
     """Return the guides a file may name: Pyro's automatic ones, and the package's own."""
     from pyro.infer import autoguide
@@ -202,9 +224,11 @@ def _make(reader: Reading, raw: Any, path: Path) -> Any:
 
 
 _NETS = 'a network that is built anew from a key, as { kind = "mlp", ... }'
+_SPLITS = 'a partition of each domain over clients of its own, as { kind = "iid", clients = 5 }'
 _GUIDES = 'a guide such as "AutoNormal", as text or as { kind = ..., init_scale = ... }'
 ADAPTERS: dict[tuple[str, Any], Adapter] = {
     ("sizes", tuple[Share, ...]): Adapter("a list of numbers, shares of the network from 1.0 down", _shares),
+    ("split", Callable[[Tensor, Key], Partition]): Adapter(_SPLITS, _split),
     ("make", Callable[[Key], nn.Module]): Adapter(_NETS, _make),
     ("model", Runs): Adapter("a Bayesian network, as { prior = ... }", lambda reader, raw, path: reader.value(raw, BayesianNet, path)),
     ("guide", Runs): Adapter(_GUIDES, _guide),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -112,16 +112,25 @@ def _fitted(file: ExperimentFile, net: nn.Module, train: Dataset, test: Dataset,
             out = net.eval()(batch(train))
     except (RuntimeError, TypeError, ValueError, IndexError, BayesfedError) as problem:
         actual = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
-        raise file.refuse(("net",), expected="a network that takes the data", actual=actual, hint=f"other sizes; {rows}") from problem
+        hint = f"{_sizes(file, train, wanted)}; {rows}"
+        raise file.refuse(("net",), expected="a network that takes the data", actual=actual, hint=hint) from problem
     finally:
         net.train(training)
     found = tuple(out.shape[1:])
     if numbers and (found, wanted) == ((1,), ()):
         # A layer of one output makes a column.
-        return Dataset(train.inputs, train.targets[:, None]), Dataset(test.inputs, test.targets[:, None])
+        return replace(train, targets=train.targets[:, None]), replace(test, targets=test.targets[:, None])
     if found != wanted and (numbers or len(found) != 1 or found[0] < scope.classes):
-        raise file.refuse(("net",), expected=f"outputs {wanted} a row", actual=f"{found}", hint=f"other sizes; {rows}")
+        raise file.refuse(("net",), expected=f"outputs {wanted} a row", actual=f"{found}", hint=f"{_sizes(file, train, wanted)}; {rows}")
     return train, test
+
+
+def _sizes(file: ExperimentFile, train: Dataset, wanted: tuple[int, ...]) -> str:
+    """Return the widths that would do, of a network that has widths; inputs in front and outputs at the end."""
+    table = file.tree.get("net")
+    if not isinstance(table, dict) or table.get("kind") != "mlp" or not isinstance(table.get("widths"), list) or len(wanted) > 1:
+        return "other sizes"
+    return f"widths = {[train.inputs[0].numel(), *table['widths'][1:-1], *(wanted or (1,))]}"
 
 
 def _check_used(file: ExperimentFile, scope: Scope, algorithm: Algorithm) -> None:

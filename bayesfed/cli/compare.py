@@ -27,6 +27,8 @@ COLUMNS = (
     ("device s", "latency_s", 1.0, 1),
     ("clock s", "seconds", 1.0, 1),
 )
+# Of experiments without a channel or devices there is no such figure; it is not nothing.
+SOMETIMES = ("channel_uses", "energy_j", "latency_s")
 LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; all at the last round"
 
 
@@ -74,7 +76,8 @@ def comparison(named: dict[str, Folder]) -> str:
     shown = [column for column in COLUMNS if any(found.get(column[1]) for several in figures.values() for found in several)]
     rows = []
     for name, several in figures.items():
-        cells = [_cell([found[key] * factor for found in several if key in found], digits) for _, key, factor, digits in shown]
+        known = {key: [found[key] for found in several if key in found and (found[key] or key not in SOMETIMES)] for _, key, *_ in shown}
+        cells = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
         rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *cells])
     return table(["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows) + f"\n{LEGEND}"
 

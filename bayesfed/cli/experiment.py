@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 from bayesfed.cli.lines import Path as KeyPath
 from bayesfed.cli.lines import key_lines
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.partition import Partition
+from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.devices import Device
 from bayesfed.federated.engine import OnClientError
@@ -68,7 +69,7 @@ class Settings:
     data: Split | Dataset
     recipe: Algorithm
     rounds: int
-    partition: Partition | None = None
+    partition: Partition | Homes | None = None
     net: nn.Module | None = None
     link: Link | None = None
     seeds: Sequence[int] = (0,)
@@ -134,7 +135,8 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
     try:
         return ExperimentFile(path, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
-        hint = "text in quotes, numbers without, tables as [name] or { key = value }"
+        twice = any(word in str(problem) for word in ("twice", "overwrite", "Cannot mutate"))
+        hint = "every key and every [table] once" if twice else "text in quotes, numbers without, tables as [name] or { key = value }"
         raise ExperimentError(complain(path.name, expected="a TOML file", actual=problem, hint=hint)) from problem
 
 
@@ -144,13 +146,37 @@ def read(path: str | Path) -> ExperimentFile:
     Raises
     ------
     ExperimentError
-        If there is no such file, or it is not text, or not TOML.
+        If there is no such file, or it is not text, not TOML or of something else.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as problem:
+        raise ExperimentError(complain(str(path), expected="an experiment file", actual="no such file", hint=_instead(path))) from problem
+    except IsADirectoryError as problem:
+        raise ExperimentError(complain(str(path), expected="an experiment file", actual="a folder", hint=_instead(path / "x.toml"))) from problem
     except (OSError, UnicodeDecodeError) as problem:
-        near = sorted(str(found) for found in path.parent.glob("*.toml"))[:8] if path.parent.is_dir() else []
-        hint = f"one of {', '.join(near)}" if near else "the path of a .toml file"
+        hint = "a text file in UTF-8 that may be read"
         raise ExperimentError(complain(str(path), expected="an experiment file", actual=problem, hint=hint)) from problem
-    return parse(text, path)
+    file = parse(text, path)
+    if not {"data", "recipe", "rounds"} & file.tree.keys():
+        actual = "none of them" if file.tree else "nothing in it"
+        raise ExperimentError(complain(str(path), expected="an experiment file, with data, recipe and rounds", actual=actual, hint=_instead(path)))
+    return file
+
+
+def _instead(path: Path) -> str:
+    """Name the experiments beside a path, here and in a folder ``experiments``, the nearest names first; or say how one begins."""
+    places = dict.fromkeys([path.parent, Path(), Path("experiments"), Path("examples/experiments")])
+    found = [one for place in places if place.is_dir() for one in sorted(place.glob("*.toml")) if _is_experiment(one)]
+    if not found:
+        return "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and [recipe]"
+    close = sorted(dict.fromkeys(found), key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio())
+    return f"{' or '.join(map(str, close[:3]))}"
+
+
+def _is_experiment(path: Path) -> bool:
+    try:
+        return {"data", "recipe"} <= tomllib.loads(path.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError):
+        return False

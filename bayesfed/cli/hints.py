@@ -106,6 +106,8 @@ def words(hint: Any, *, name: str = "", short: bool = False) -> str:
 
 def _words(hint: Any, short: bool) -> str:  # noqa: PLR0911
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Path:
+        return " or ".join([_WORDS[Path], *(f'{{ kind = "{one}" }}' for one in options(Path))])
     if hint in _WORDS:
         return _WORDS[hint]
     if origin is Literal:

@@ -13,7 +13,7 @@ from bayesfed.cli.hints import keys, options, required, words
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.partition import Partition
+from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.devices import Device
 from bayesfed.federated.locals import Optimiser
@@ -30,7 +30,7 @@ from bayesfed.models.weights import WeightPrior
 KINDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "recipes": ("recipe", (Algorithm,)),
     "data": ("data", (Split, Dataset)),
-    "partitions": ("partition", (Partition,)),
+    "partitions": ("partition", (Partition, Homes)),
     "nets": ("net", (nn.Module,)),
     "links": ("link", (Link,)),
     "codecs": ("codec, up", (Codec,)),

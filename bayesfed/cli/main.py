@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bayesfed import __version__
 from bayesfed.errors import BayesfedError
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ COMMANDS: tuple[Callable[[SubParsers], None], ...] = (add_run, add_compare, add_
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     made = argparse.ArgumentParser(prog="bayesfed", description="Bayesian models learned over many devices: run and compare experiments.")
+    made.add_argument("--version", action="version", version=f"bayesfed {__version__}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)

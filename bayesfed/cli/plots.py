@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS = {"accuracy": "accuracy", "nll": "NLL, nats a row", "ece": "ECE", "rmse": "RMSE"}
-AGAINST = {"round": "round", "megabytes": "megabytes sent, down and up", "joules": "joules of all devices", "seconds": "seconds"}
+LABELS = {"accuracy": "test accuracy", "nll": "test NLL, nats a row", "ece": "test ECE", "rmse": "test RMSE"}
+AGAINST = {
+    "round": "round",
+    "megabytes": "megabytes sent, down and up (log)",
+    "joules": "joules of all devices (log)",
+    "device_s": "seconds of the devices",
+    "seconds": "seconds of this computer's clock",
+}
 LOGARITHMIC = ("megabytes", "joules")
 
 Runs = Mapping[str, Sequence[Sequence[Record]]]
@@ -36,15 +43,14 @@ class Curve:
 
 
 def spent(history: Sequence[Record], against: str) -> list[float]:
-    """Return what was spent after each round: rounds, megabytes, joules, or seconds (of devices where there are any, else of the clock)."""
+    """Return what was spent after each round: rounds, megabytes, joules, seconds of the devices, or of the clock."""
     if against == "round":
         return [record.round + 1.0 for record in history]
     if against == "megabytes":
         return list(accumulate(bits(record.rows) / 8e6 for record in history))
     if against == "joules":
         return list(accumulate(energy_j(record.rows) for record in history))
-    on_devices = any(row.cost.latency_s for record in history for row in record.rows)
-    return list(accumulate(latency_s(record.rows) if on_devices else record.seconds for record in history))
+    return list(accumulate(latency_s(record.rows) if against == "device_s" else record.seconds for record in history))
 
 
 def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> Curve | None:
@@ -61,9 +67,9 @@ def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> C
 
 
 def plot_curves(runs: Runs) -> Figure:
-    """Draw every metric against rounds, megabytes, joules and seconds, as far as there are any; one line an experiment.
+    """Draw every metric against rounds, megabytes, joules and seconds, as far as there are any; one line an experiment, a dot where it ends.
 
-    Bands are one standard deviation over seeds to each side.
+    Bands are one standard deviation over seeds to each side. Seconds are the devices' where all experiments have devices.
 
     Raises
     ------
@@ -73,7 +79,8 @@ def plot_curves(runs: Runs) -> Figure:
         If matplotlib is not installed.
     """
     measured = [name for name in LABELS if any(curve(histories, name, "round") for histories in runs.values())]
-    columns = [name for name in AGAINST if any(curve(histories, metric, name) for histories in runs.values() for metric in measured)]
+    drawn = {name: [any(curve(histories, metric, name) for metric in measured) for histories in runs.values()] for name in AGAINST}
+    columns = [name for name, has in drawn.items() if any(has) and not (name == "seconds" and all(drawn["device_s"]))]
     if not measured:
         hint = "a run of at least one round"
         raise ArgumentError(complain("plot_curves", expected=f"one of {', '.join(LABELS)}", actual=f"none in {sorted(runs)}", hint=hint))
@@ -90,9 +97,16 @@ def plot_curves(runs: Runs) -> Figure:
                 grid[row][column].set_ylabel(LABELS[metric])
             if row == len(measured) - 1:
                 grid[row][column].set_xlabel(AGAINST[against])
-    if len(runs) > 1:
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(runs), 6))
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    seeds = sorted({len(histories) for histories in runs.values()} - {1})
+    if seeds:
+        from matplotlib.patches import Patch
+
+        handles.append(Patch(color="grey", alpha=0.2, linewidth=0))
+        labels.append(f"one sd of {' or '.join(map(str, seeds))} seeds to each side")
+    if len(runs) > 1 or seeds:
+        lines = math.ceil(len(handles) / (2 * len(columns)))
+        figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(len(handles) / lines))
     return figure
 
 
@@ -100,8 +114,9 @@ def _draw(axes: Axes, runs: Runs, metric: str, against: str) -> None:
     for number, (name, histories) in enumerate(runs.items()):
         if (found := curve(histories, metric, against)) is None:
             continue
-        colour = f"C{number}"
-        axes.plot(found.x, found.mean, color=colour, label=name, linewidth=1.5, marker="." if len(found.x) < 3 else None)
+        # Ten colours; then they come again, dashed.
+        colour, style = f"C{number % 10}", ("-", "--", ":", "-.")[number // 10 % 4]
+        axes.plot(found.x, found.mean, style, color=colour, label=name, linewidth=1.5, marker="o", markersize=4, markevery=[-1])
         if found.seeds > 1:
             axes.fill_between(found.x, found.mean - found.sd, found.mean + found.sd, color=colour, alpha=0.2, linewidth=0)
     if against in LOGARITHMIC:

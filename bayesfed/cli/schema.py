@@ -114,7 +114,7 @@ class Reader:
             raise self.file.refuse(at, expected=f'kind = "...", one of {listed}', actual="no `kind`", hint=f'kind = "{next(iter(found))}"')
         if not isinstance(kind, str) or kind not in found:
             python = isinstance(kind, str) and kind in names.public()
-            hint = "Python for this one: a file cannot say all that it needs, or it is none of these" if python else f'"{_nearest(str(kind), found)}"'
+            hint = f"one of these; {kind} is for another place, or for Python alone" if python else f'"{_nearest(str(kind), found)}"'
             raise self.file.refuse(at, expected=f"one of {listed}", actual=_shown(kind), hint=hint if hint != '""' else "`bayesfed list`")
         return found[kind], table
 
@@ -152,7 +152,10 @@ class Reader:
         except ExperimentError:
             raise
         except BayesfedError as problem:
-            raise ExperimentError(f"{self.file.where(path)}: {_in_a_file(str(problem))}") from problem
+            text = _in_a_file(str(problem))
+            if isinstance(problem.__cause__, FileNotFoundError):
+                text += f"; paths begin at the folder of {self.file.path.name}, or where the command is run"
+            raise ExperimentError(f"{self.file.where(path)}: {text}") from problem
         except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, OSError) as problem:
             actual, hint = f"{type(problem).__name__}: {problem}", f"bayesfed list {getattr(made_by, '__name__', '')}"
             raise self.file.refuse(path, expected="arguments that fit together", actual=actual, hint=hint) from problem
@@ -261,15 +264,28 @@ def _shown(raw: Any) -> str:
 
 def _example(hint: Any, raw: Any = None) -> str:
     for one in members(hint):
+        if one is int and isinstance(raw, float):
+            return str(max(1, round(raw)))
         if one in (bool, int, float, str, FilePath):
             return {bool: "true", int: "10", float: "0.1", str: '"..."', FilePath: '"data"'}[one]
         if typing.get_origin(one) is Literal:
             return f'"{typing.get_args(one)[0]}"'
         if typing.get_origin(one) in LISTS:
-            return f"[{_example(typing.get_args(one)[0]) if raw is None or isinstance(raw, str | dict | list) else raw}]"
+            inner = typing.get_args(one)[0]
+            several = {int: "8, 4", float: "1.0, 0.5"}.get(inner) or _example(inner)
+            return f"[{several if raw is None or isinstance(raw, str | dict | list) else raw}]"
         if found := options(one):
-            return f'"{next(iter(found))}"'
+            return _numbered(found, raw) or f'"{next(iter(found))}"'
     return "{ ... }" if any(typing.get_origin(one) in MAPPINGS for one in members(hint)) else "`bayesfed list`"
+
+
+def _numbered(found: Mapping[str, Any], raw: Any) -> str:
+    """Return the first thing whose first key is a number, with this number: a learning rate that was written for an optimiser."""
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        return ""
+    first = {name: next(iter(keys(made_by)), "") for name, made_by in found.items()}
+    fits = [name for name, key in first.items() if key and names.hint_of(found[name], key) is float]
+    return f'{{ kind = "{fits[0]}", {first[fits[0]]} = {raw} }}' if fits else ""
 
 
 def _open(made_by: Callable[..., Any], found: Mapping[str, Any], left: Sequence[str]) -> Callable[..., Any]:
@@ -277,6 +293,13 @@ def _open(made_by: Callable[..., Any], found: Mapping[str, Any], left: Sequence[
 
 
 def _in_a_file(text: str) -> str:
-    """Say a hint of Python's in the words of a file as well."""
-    called = re.search(r"; try .*?\b([A-Za-z_][A-Za-z_0-9]*)\(", text)
-    return f'{text}, which is {{ kind = "{called.group(1)}", ... }} in a file' if called and called.group(1) in ready() else text
+    """Say a hint of Python's in the words of a file as well: what is a number or text there becomes a key."""
+    called = re.search(r"; try .*?\b([A-Za-z_][A-Za-z_0-9]*)\(([^()]*)\)", text)
+    if not called or called.group(1) not in ready():
+        return text
+    given = [part.strip() for part in called.group(2).split(",") if part.strip()]
+    places = zip(names.parameters(names.public()[called.group(1)]), given, strict=False)
+    pairs = [tuple(one.split("=", 1)) if re.match(r"\w+=", one) else (name, one) for name, one in places]
+    said = [f"{name} = {one}" for name, one in pairs if re.fullmatch(r"-?[\d.]+(e-?\d+)?", one)]
+    more = ["..."] if len(said) < max(1, len(given)) else []
+    return f"{text}, which is {{ {', '.join([f'kind = {chr(34)}{called.group(1)}{chr(34)}', *said, *more])} }} in a file"

@@ -20,6 +20,8 @@ class Dataset:
     ----------
     classes
         Names of the classes in the order of their numbers, for reports; empty if they have none.
+    domains
+        N names of where the rows are from, for partitions (`within_domains`); empty if that is not known.
 
     Raises
     ------
@@ -30,6 +32,7 @@ class Dataset:
     inputs: Tensor
     targets: Tensor
     classes: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
@@ -58,25 +61,39 @@ class Dataset:
             actual = "numbers with fractions" if self.targets.is_floating_point() else int(self.targets.max())
             expected = f"labels from 0 to {len(self.classes) - 1}, as there are names"
             raise DataError(complain("Dataset targets", expected=expected, actual=actual, hint="a name for every class"))
+        if self.domains and len(self.domains) != len(self):
+            raise DataError(complain("Dataset domains", expected=f"a name for each of {len(self)} rows", actual=len(self.domains), hint="domains=()"))
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __getitem__(self, rows: Tensor | slice) -> Dataset:
         # Rows of a checked set need no second check: it would cost more than the batch.
-        part = object.__new__(Dataset)
-        object.__setattr__(part, "inputs", self.inputs[rows])
-        object.__setattr__(part, "targets", self.targets[rows])
-        object.__setattr__(part, "classes", self.classes)
-        return part
+        return unchecked(self.inputs[rows], self.targets[rows], self.classes, self._domains(rows) if self.domains else ())
+
+    def _domains(self, rows: Tensor | slice) -> tuple[str, ...]:
+        if isinstance(rows, slice):
+            return self.domains[rows]
+        places = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
+        return tuple(self.domains[place] for place in places.tolist())
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the data set with its tensors on `device`."""
-        return Dataset(self.inputs.to(device), self.targets.to(device), self.classes)
+        return Dataset(self.inputs.to(device), self.targets.to(device), self.classes, self.domains)
+
+
+def unchecked(inputs: Tensor, targets: Tensor, classes: tuple[str, ...] = (), domains: tuple[str, ...] = ()) -> Dataset:
+    """Return a data set of rows that were checked before."""
+    data = object.__new__(Dataset)
+    object.__setattr__(data, "inputs", inputs)
+    object.__setattr__(data, "targets", targets)
+    object.__setattr__(data, "classes", classes)
+    object.__setattr__(data, "domains", domains)
+    return data
 
 
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
-    """Return the rows of all sets as one, in order.
+    """Return the rows of all sets as one, in order; with domains if all of them have some.
 
     Raises
     ------
@@ -89,4 +106,5 @@ def concatenated(parts: Sequence[Dataset]) -> Dataset:
     named = sorted({part.classes for part in parts})
     if len(named) != 1:
         raise DataError(complain("concatenated", expected="sets with the same classes", actual=named[:2], hint="classes=train.classes when reading"))
-    return Dataset(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), named[0])
+    domains = tuple(name for part in parts for name in part.domains) if all(part.domains for part in parts if len(part)) else ()
+    return Dataset(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), named[0], domains)

@@ -8,6 +8,7 @@ Every partition is a list of K index tensors that together hold each row exactly
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NewType
 
 import numpy as np
 import torch
@@ -18,10 +19,27 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
+# Of clients with names of their own.
+Homes = NewType("Homes", dict[str, Tensor])
 
 
 def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
-    """Deal shuffled rows out evenly: sizes differ by at most one."""
+    """Deal shuffled rows out evenly: sizes differ by at most one.
+
+    Parameters
+    ----------
+    rows
+        How many there are.
+    key
+        Names the shuffle.
+    minimum
+        Rows that every client has at least.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no clients, or fewer rows than `minimum` asks for.
+    """
     _check(rows, clients, minimum)
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
@@ -33,10 +51,19 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
     2019). Shares are normalised in log space from ``log Gamma(alpha) = log Gamma(alpha + 1) + log(U)/alpha``,
     so alpha = 1e-3 with a thousand clients neither underflows nor crashes.
 
+    Parameters
+    ----------
+    labels
+        ``(N,)``, integers.
+    alpha
+        Concentration, above 0.
+    minimum
+        Rows that every client has at least; they come from the largest clients.
+
     Raises
     ------
     ArgumentError
-        If alpha is not a positive finite number, or there are fewer rows than `minimum` asks for.
+        If alpha is not a positive finite number, there are no clients, or there are fewer rows than `minimum` asks for.
     """
     _check(len(labels), clients, minimum)
     if not (np.isfinite(alpha) and alpha > 0):
@@ -57,7 +84,18 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
 
 
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
-    """Sort by label, cut into ``clients * per_client`` shards and deal `per_client` to each (McMahan et al., 2017)."""
+    """Sort by label, cut into ``clients * per_client`` shards and deal `per_client` to each (McMahan et al., 2017).
+
+    Parameters
+    ----------
+    labels
+        ``(N,)``, integers.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no clients, or `per_client` is below 1.
+    """
     _check(len(labels), clients, 0)
     if per_client < 1:
         raise ArgumentError(complain("shards", expected="per_client >= 1", actual=per_client, hint="2"))
@@ -67,25 +105,33 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
     return _tensors(dealt, key, 0)
 
 
-def by_domain(domains: Sequence[str | int]) -> dict[str, Tensor]:
-    """Give each domain its own client, named after it, rows in their order."""
+def by_domain(domains: Sequence[str | int]) -> Homes:
+    """Give each domain its own client, named after it, rows in their order.
+
+    Parameters
+    ----------
+    domains
+        N names, as `Dataset.domains` and `Texts.domains` hold them.
+    """
     held: dict[str, list[int]] = {}
     for row, domain in enumerate(domains):
         held.setdefault(str(domain), []).append(row)
-    return {name: torch.tensor(held[name]) for name in sorted(held)}
+    return Homes({name: torch.tensor(held[name]) for name in sorted(held)})
 
 
-def within_domains(domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key) -> dict[str, Tensor]:
+def within_domains(domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key) -> Homes:
     """Split every domain over clients of its own, named ``DOMAIN-000`` upwards: no client sees two domains.
 
     Parameters
     ----------
+    domains
+        N names, as `Dataset.domains` and `Texts.domains` hold them.
     split
         ``(rows of a domain, key) -> positions among them``, by client: ``lambda rows, key: iid(len(rows), 5, key)``, or
         ``lambda rows, key: dirichlet(labels[rows], 5, 0.5, key)``.
     """
     homes = by_domain(domains)
-    return {f"{name}-{i:03d}": rows[part] for name, rows in homes.items() for i, part in enumerate(split(rows, key.child(name)))}
+    return Homes({f"{name}-{i:03d}": rows[part] for name, rows in homes.items() for i, part in enumerate(split(rows, key.child(name)))})
 
 
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
@@ -109,7 +155,13 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
 
 
 def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:
-    """Hand each client its rows; a list's clients are named ``client-000`` upwards."""
+    """Hand each client its rows; a list's clients are named ``client-000`` upwards.
+
+    Parameters
+    ----------
+    parts
+        Rows of each client, integers ``(N_k,)``: what `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains` returns.
+    """
     if not isinstance(parts, dict):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
     return {name: data[rows] for name, rows in parts.items()}

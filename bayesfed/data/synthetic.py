@@ -43,7 +43,13 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
 
 
 def blobs(key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, spread: float = 0.5) -> Dataset:
-    """Draw Gaussian blobs: class c around a standard normal centre, sd `spread`."""
+    """Draw Gaussian blobs: class c around a standard normal centre, sd `spread`.
+
+    Parameters
+    ----------
+    samples
+        N rows, of every class as many as can be; inputs ``(N, features)``, targets ``(N,)``.
+    """
     generator = key.generator()
     centres = torch.randn(classes, features, generator=generator)
     targets = torch.arange(samples) % classes

@@ -28,7 +28,7 @@ _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 
 
 def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None) -> Dataset:
-    """Return a data set of tokens: inputs ``(N, 2, length)``, integers, and the texts' labels.
+    """Return a data set of tokens: inputs ``(N, 2, length)``, integers, and the texts' labels and domains.
 
     Parameters
     ----------
@@ -57,19 +57,19 @@ def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: s
     """
     if length < 1:
         raise ArgumentError(complain("tokenised, length", expected="at least 1", actual=length, hint="64"))
-    folder = model_folder(tokenizer)
+    folder, domains = model_folder(tokenizer), tuple(texts.domains)
     if cache is None:
-        return Dataset(_tokens(texts.texts, folder, length), texts.labels)
+        return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)
     file = Path(cache) / f"tokens-{_digest(texts.texts, folder, length)}.safetensors"
     if file.is_file():
         try:
-            return Dataset(_kept(file, (len(texts), 2, length)), texts.labels)
+            return Dataset(_kept(file, (len(texts), 2, length)), texts.labels, domains=domains)
         except ValueError as problem:
             text = complain(str(file), expected="the tokens that were kept", actual=problem, hint="nothing: they are made again")
             warnings.warn(text, CacheWarning, stacklevel=2)
     inputs = _tokens(texts.texts, folder, length)
     _keep(file, inputs)
-    return Dataset(inputs, texts.labels)
+    return Dataset(inputs, texts.labels, domains=domains)
 
 
 def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:

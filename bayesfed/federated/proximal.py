@@ -62,25 +62,33 @@ class Penalised:
         return {name: tree[name] for name in self.names}
 
 
-def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices) -> Penalised:
+def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices, *, caller: str = "penalise") -> Penalised:
     """Choose the parameters of a network that an operator is for.
 
     Parameters
     ----------
     where
         ``(parameter name, owning module) -> bool``; default the weights of linear and convolution layers, not the biases.
+    caller
+        For messages.
 
     Raises
     ------
     ArgumentError
-        If `where` chooses nothing.
+        If `where` chooses nothing, or a parameter that is not trained, such as the weights under adapters.
     """
-    named = [name for name, _ in net.named_parameters()]
+    named = dict(net.named_parameters())
     names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
     if not names:
         raise ArgumentError(
-            complain("penalise", expected="a predicate that chooses a parameter", actual=f"none of {named}", hint="where=weight_matrices")
+            complain(f"{caller}, where", expected="a predicate that chooses a parameter", actual=f"none of {[*named]}", hint="where=weight_matrices")
         )
+    if frozen := [name for name in names if not named[name].requires_grad]:
+        actual = f"{len(frozen)} frozen ones: {', '.join(frozen[:3])}{', ...' * (len(frozen) > 3)}"
+        hint = 'in Python where=lambda name, module: "lora_" in name, or a network without adapters, merged(net)'
+        if not any("lora_" in name for name in named):
+            hint = "net.requires_grad_(), or a predicate that leaves them out"
+        raise ArgumentError(complain(f"{caller}, where", expected="parameters that are trained", actual=actual, hint=hint))
     return Penalised(operator, names)
 
 

@@ -49,9 +49,9 @@ def fed_l1(
     Raises
     ------
     ArgumentError
-        If the strength is negative or not finite.
+        If the strength is negative or not finite, or `where` chooses nothing or what is frozen: the weights under adapters.
     """
-    penalised, objective = penalise(net, SoftThreshold(strength), where), MaximumLikelihood(net, likelihood or Categorical())
+    penalised, objective = penalise(net, SoftThreshold(strength), where, caller="fed_l1"), MaximumLikelihood(net, likelihood or Categorical())
     return average_of(
         "fed_l1", net, objective, steps, batch_size, optimiser, schedule, codec,
         link=link, local=lambda descent: ProximalDescent(descent, penalised), server=ProximalAverage(penalised),

@@ -53,9 +53,9 @@ def fed_mid(
     Raises
     ------
     ArgumentError
-        If the strength is negative or not finite.
+        If the strength is negative or not finite, or `where` chooses nothing or what is frozen: the weights under adapters.
     """
-    penalised, chosen = penalise(net, SingularThreshold(strength), where), optimiser or Sgd()
+    penalised, chosen = penalise(net, SingularThreshold(strength), where, caller="fed_mid"), optimiser or Sgd()
 
     def rate(round: int) -> float:
         return steps * chosen.learning_rate * schedule(round)

@@ -30,6 +30,13 @@ def fed_prox(
 ) -> Algorithm:
     """Train as `fed_avg` does, held to the broadcast model by a quadratic of the given strength.
 
+    Parameters
+    ----------
+    strength
+        mu, of ``mu / 2 ||w - w_t||^2`` beside a mean loss; 0 is `fed_avg`, bit for bit.
+    likelihood, steps, batch_size, optimiser, schedule, codec
+        As in `fed_avg`.
+
     Raises
     ------
     ArgumentError

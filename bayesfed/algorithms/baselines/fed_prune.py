@@ -52,9 +52,9 @@ def fed_prune(
     Raises
     ------
     ArgumentError
-        If the share is not above 0 and at most 1.
+        If the share is not above 0 and at most 1, or `where` chooses nothing or what is frozen: the weights under adapters.
     """
-    penalised, objective = penalise(net, LargestShare(share), where), MaximumLikelihood(net, likelihood or Categorical())
+    penalised, objective = penalise(net, LargestShare(share), where, caller="fed_prune"), MaximumLikelihood(net, likelihood or Categorical())
     return average_of(
         "fed_prune", net, objective, steps, batch_size, optimiser, schedule, codec,
         link=link, local=lambda descent: ProximalDescent(descent, penalised, once), server=ProximalAverage(penalised),
