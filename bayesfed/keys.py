@@ -44,10 +44,8 @@ class Key:
     path: tuple[Name, ...]
 
     def __init__(self, seed: int, *path: Name) -> None:
-        for what, value in (("seed", seed), *(("name", name) for name in path)):
-            legal = isinstance(value, int) or (what == "name" and isinstance(value, str))
-            if not legal or isinstance(value, bool):
-                raise ArgumentError(complain("Key", expected=f"an integer {what}", actual=repr(value), hint="Key(0, 'fit', 3)"))
+        if type(seed) is not int or not {str, int}.issuperset(map(type, path)):
+            _check(seed, path)
         object.__setattr__(self, "seed", int(seed))
         object.__setattr__(self, "path", tuple(path))
 
@@ -67,6 +65,13 @@ class Key:
     def numpy(self) -> np.random.Generator:
         """Return a fresh NumPy generator at the start of this stream."""
         return np.random.default_rng(self.integer())
+
+
+def _check(seed: int, path: tuple[Name, ...]) -> None:
+    for what, value in (("seed", seed), *(("name", name) for name in path)):
+        legal = isinstance(value, int) or (what == "name" and isinstance(value, str))
+        if not legal or isinstance(value, bool):
+            raise ArgumentError(complain("Key", expected=f"an integer {what}", actual=repr(value), hint="Key(0, 'fit', 3)"))
 
 
 @contextmanager

@@ -36,6 +36,8 @@ class Result:
 
     Parameters
     ----------
+    algorithm
+        What was run.
     history
         One `Record` a round, those made before it was resumed among them.
     snapshot
@@ -217,6 +219,10 @@ def run(
         Called after every round in their order, `checkpoint` last, so that what the others entered is saved.
     progress
         Draw a progress bar on standard error.
+    seed
+        Names every draw of the run, with round and client; a snapshot that is gone on from must have the same.
+    sampler
+        ``(round, names, key) -> names``: who takes part in a round; default everyone.
     resume
         A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
         the result is what it says, and nothing runs.

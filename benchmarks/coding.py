@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from engine import BATCH, CLIENTS, ROWS, STEPS
+from engine import BATCH, CLIENTS, STEPS
 from targets import at_least, interleaved, is_check, ratio, target
 
 import bayesfed as bf
@@ -33,7 +33,7 @@ from bayesfed.trees import Tree
 
 SHAPES = {"0.weight": (1000, 784), "0.bias": (1000,), "2.weight": (215, 1000), "2.bias": (215,), "4.weight": (10, 215), "4.bias": (10,)}
 SDS = (0.002, 0.01, 0.004, 0.01, 0.02, 0.03)
-DENSITY, WANTED = 0.15, 50.0
+DENSITY, WANTED, ROWS = 0.15, 50.0, 3000
 # Sent once to a client, an arithmetic code entry by entry: the coder alone takes a third of the time. It has no target.
 WHOLE = "D-Turbo-VBI, support"
 

@@ -1,66 +1,152 @@
-"""What the engine costs: FedAvg rounds against a bare PyTorch loop that does the same work.
+"""What the engine costs: FedAvg rounds against a bare PyTorch loop that does the same work, and against other engines.
 
-    python benchmarks/engine.py [--check]
+    python benchmarks/engine.py [--check] [--peers DIR]
 
-10 clients x 100 SGD steps of 64 on an MLP 784-256-256-10 with random images, one thread, float32 messages as real bytes in
-both directions. The bare loop copies weights in memory, trains and averages: no messages, no checks, no ledger.
+Round: 10 clients x 100 SGD steps of 64 on an MLP 784-256-256-10 with random images, one thread, float32 messages as real bytes in
+both directions. The bare loop copies weights in memory, trains and averages: no messages, no checks, no ledger. Gate: the share of a round's
+time between an answer's arrival and its decoding (size, digest, envelope, header, figures). Clients: a thousand of an MLP 64-32-10, ten steps of 16.
+These are in processor seconds, in turn, so that others at work disturb little. Peers: the same rounds by pfl-research and by Flower's
+simulation, each in a process and an environment of its own, by the clock and without their first round; the bare loop runs before and after each.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import statistics
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
-from targets import interleaved, is_check, ratio, target
-from torch.nn import functional
+from cohorts import SMALL, bare, federation
+from targets import interleaved, ratio, target
+from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated import rounds
+from bayesfed.federated.client import Outcome, Task
+from bayesfed.federated.engine import _Exchange
+from bayesfed.inspect import table
 
-CLIENTS, ROWS, STEPS, BATCH = 10, 3000, 100, 64
+WIDTHS, CLIENTS, STEPS, BATCH = (784, 256, 256, 10), 10, 100, 64
+TINY, TINY_STEPS, TINY_BATCH = 1000, 10, 16
+PEERS = {
+    "pfl": "pfl-research 0.6.0, SimulatedBackend",
+    "flower": "Flower 1.41 simulation as it comes, one actor",
+    "flower2": "Flower 1.41 simulation, one core a client (more than one core)",
+}
+REQUIREMENTS = Path(__file__).parent / "peers" / "engines.txt"
 
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    check = is_check(__doc__ or "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fewer repeats; exit 1 if a target is missed")
+    parser.add_argument("--peers", type=Path, default=Path("build/engines"), metavar="DIR", help="environment of the peers (default: %(default)s)")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    generator = bf.Key(0, "data").generator()
-    data = {
-        f"client-{k}": bf.Dataset(torch.rand(ROWS, 28, 28, generator=generator), torch.randint(0, 10, (ROWS,), generator=generator))
-        for k in range(CLIENTS)
-    }
-    net = bf.mlp([784, 256, 256, 10], bf.Key(0, "net"))
-    algorithm = bf.fed_avg(net, steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
+    print(f"load average before the start: {os.getloadavg()[0]:.2f} on {len(os.sched_getaffinity(0))} cores")
+    met = one_round(5 if options.check else 15)
+    many(2 if options.check else 5)
+    against_peers(options.peers, 3 if options.check else 8)
+    return 0 if met else 1
+
+
+def one_round(repeats: int) -> bool:
+    """Compare a round with the bare loop."""
+    data = federation(WIDTHS, CLIENTS, STEPS * BATCH)
+    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
     pool = bf.InProcess(data)
-    work = {"engine": lambda: list(rounds(algorithm, pool, rounds=1)), "bare": lambda: bare(net, list(data.values()))}
-    seconds = interleaved(work, 5 if check else 15)
+    work = {"engine": lambda: list(rounds(algorithm, pool, rounds=1)), "bare": lambda: bare(WIDTHS, list(data.values()), STEPS, BATCH)}
+    with at_the_gate() as gate:
+        seconds = interleaved(work, repeats, clock=time.process_time)
     for name, values in seconds.items():
         print(f"{name:<7} median {statistics.median(values):.3f} s a round, {min(values):.3f} to {max(values):.3f}")
-    return 0 if target("engine round / bare loop", ratio(seconds["engine"], seconds["bare"]), 1.10) else 1
+    share = statistics.median(gate) * CLIENTS / statistics.median(seconds["engine"])
+    print(f"gate: {1e3 * statistics.median(gate):.2f} ms an answer of {4 * 269_322 / 1e6:.2f} MB, {100 * share:.2f} % of the round")
+    return target("engine round / bare loop", ratio(seconds["engine"], seconds["bare"]), 1.05)
 
 
-def bare(net: torch.nn.Module, data: list[bf.Dataset]) -> dict[str, torch.Tensor]:
-    """Run one FedAvg round by hand."""
-    initial = {name: value.detach().clone() for name, value in net.named_parameters()}
-    total = {name: torch.zeros_like(value) for name, value in initial.items()}
-    twin = bf.mlp([784, 256, 256, 10], bf.Key(0, "twin"))
-    for number, part in enumerate(data):
-        twin.load_state_dict(initial)
-        optimiser = torch.optim.SGD(twin.parameters(), 0.05)
-        generator = torch.Generator().manual_seed(number)
-        order, start = torch.randperm(len(part), generator=generator), 0
-        for _ in range(STEPS):
-            if start + BATCH > len(part):
-                order, start = torch.randperm(len(part), generator=generator), 0
-            rows = order[start : start + BATCH]
-            start += BATCH
-            optimiser.zero_grad()
-            functional.cross_entropy(twin(part.inputs[rows]), part.targets[rows]).backward()
-            optimiser.step()
-        for name, value in twin.named_parameters():
-            total[name] += value.detach() / len(data)
-    return total
+@contextmanager
+def at_the_gate() -> Iterator[list[float]]:
+    """Collect the seconds that answers spend at the gate."""
+    seconds, admitted = list[float](), _Exchange._admitted
+
+    def timed(self: _Exchange, task: Task, outcome: Outcome) -> bytes:
+        start = time.process_time()
+        try:
+            return admitted(self, task, outcome)
+        finally:
+            seconds.append(time.process_time() - start)
+
+    _Exchange._admitted = timed  # type: ignore[method-assign]
+    try:
+        yield seconds
+    finally:
+        _Exchange._admitted = admitted  # type: ignore[method-assign]
+
+
+def many(repeats: int) -> None:
+    """Time a thousand tiny clients."""
+    data = federation(SMALL, TINY, 4 * TINY_BATCH)
+    algorithm = bf.fed_avg(bf.mlp(list(SMALL), bf.Key(0, "net")), steps=TINY_STEPS, batch_size=TINY_BATCH, optimiser=bf.Sgd(0.05))
+    alone, cohort = bf.InProcess(data), bf.InProcess(data, cohort="auto")
+    work = {
+        "bare": lambda: bare(SMALL, list(data.values()), TINY_STEPS, TINY_BATCH),
+        "one by one": lambda: list(rounds(algorithm, alone, rounds=1)),
+        "cohorts": lambda: list(rounds(algorithm, cohort, rounds=1)),
+    }
+    seconds = interleaved(work, repeats, clock=time.process_time)
+    for name, values in seconds.items():
+        median, times = statistics.median(values), ratio(values, seconds["bare"])
+        print(f"{TINY} tiny clients, {name:<10} {median:.3f} s a round, {1e3 * median / TINY:.2f} ms a client, {times:.2f} x bare")
+
+
+def against_peers(folder: Path, timed: int) -> None:
+    """Compare rounds with those of other engines; say what is left out where they are not installed."""
+    python = folder.absolute() / "bin" / "python"
+    if not python.exists():
+        print(f"left out, since there is no {python}:")
+        for words in PEERS.values():
+            print(f"  round of {words} / bare loop")
+        print(f"to have them: python3 -m venv {folder} && {folder}/bin/pip install -r {REQUIREMENTS.relative_to(Path(__file__).parents[1])}")
+        return
+    data = federation(WIDTHS, CLIENTS, STEPS * BATCH)
+    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
+    pool, lines = bf.InProcess(data), []
+
+    def own() -> tuple[list[float], list[float]]:
+        loop, ours = [], []
+        for _ in range(timed):
+            start = time.perf_counter()
+            bare(WIDTHS, list(data.values()), STEPS, BATCH)
+            loop.append(time.perf_counter() - start)
+            ours += [report.seconds for report in rounds(algorithm, pool, rounds=1)]
+        return loop, ours
+
+    loop, ours = own()
+    for name, words in tqdm(PEERS.items(), desc="peers"):
+        before = statistics.median(loop), statistics.median(ours)
+        done = subprocess.run(
+            [str(python), "-I", str(Path(__file__).parent / "peers" / "engines.py"), name, str(CLIENTS), str(timed + 1)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            print(f"left out: {words} failed: {done.stderr.strip()[-500:]}")
+            continue
+        first, *later = json.loads(done.stdout)
+        loop, ours = own()
+        median = statistics.median(later)
+        around = [(early + statistics.median(late)) / 2 for early, late in zip(before, (loop, ours), strict=True)]
+        lines.append([words, median, first, *(median / own_median for own_median in around)])
+    median = statistics.median(ours)
+    lines.append(["this engine, in process", median, median, median / statistics.median(loop), 1.0])
+    print(table(["round of", "median s", "first s", "over bare", "over this engine"], lines))
 
 
 if __name__ == "__main__":

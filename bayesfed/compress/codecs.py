@@ -43,6 +43,8 @@ class Cast:
     bits
         64, 32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11
         between 6.1e-5 and 65504).
+    limit
+        Bytes that a message may unpack to.
 
     Raises
     ------

@@ -21,6 +21,16 @@ class ErrorFeedback:
     The sum of what was decoded over the rounds differs from the sum of what was to be sent by the last residual alone, so a biased codec
     with ``||x - Q(x)||^2 <= (1 - delta) ||x||^2`` stays within ``2 sqrt(1 - delta) / delta`` times the largest payload's norm of it.
     The residual is part of the client's memory: it is checkpointed, and a refused message leaves the old one in place.
+
+    Parameters
+    ----------
+    codec
+        Any that reads what it writes.
+
+    Raises
+    ------
+    UpdateError
+        From `corrected`, if a residual has another shape than the payload.
     """
 
     codec: Codec

@@ -9,6 +9,7 @@ from bayesfed.federated.cells import Cell
 from bayesfed.federated.changes import equal_weights
 from bayesfed.federated.checkpoint import checkpoint, load, newest, save
 from bayesfed.federated.client import Reply, Task, answer
+from bayesfed.federated.cohorts import Cohorts
 from bayesfed.federated.costs import Load, RoundCost, device_rate, round_cost, work_cycles
 from bayesfed.federated.devices import Device
 from bayesfed.federated.divergence import aggregation_weight, aggregation_weights, divergence_bound
@@ -78,6 +79,7 @@ __all__ = [
     "ChannelInversion",
     "ClientMemory",
     "ClientPool",
+    "Cohorts",
     "Compressed",
     "Descent",
     "Device",

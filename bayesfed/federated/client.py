@@ -6,9 +6,10 @@ The same function runs in the server's process, in a worker or on another machin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -17,9 +18,11 @@ from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, ClientError, RefusedError
 from bayesfed.federated.envelopes import Envelope, masked
-from bayesfed.federated.protocols import Direction, Info, Link, Local
+from bayesfed.federated.protocols import Direction, Fit, Info, Link, Local, Scalar
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -67,28 +70,49 @@ def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: byte
     secret
         The client's own, in keyed mode: a message that was not sealed with it is not trained on.
     """
-    start, stage = time.perf_counter(), "decode"
+    start = time.perf_counter()
+    received = attempt(task, "decode", lambda: read(task, secret))
+    if isinstance(received, ClientError):
+        return received
+    fit = attempt(task, "fit", lambda: fitted(task, local, data, memories, *received))
+    if isinstance(fit, ClientError):
+        return fit
+    return attempt(task, "encode", lambda: reply(task, fit, memories, secret, start))
+
+
+def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | ClientError:
+    """Do one stage of a client's turn; a failure comes back as a `ClientError`."""
     try:
-        message, meta = task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
-        stage = "fit"
-        with one_thread():
-            fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), meta)
-        stage, payload, memory = "encode", fit.payload, fit.memory
-        meta = {"client": task.client, "round": task.round, "phase": task.phase}
-        key = task.key.child("up")
-        if isinstance(task.up, ErrorFeedback):
-            payload = task.up.corrected(payload, memories)
-        packed = task.link.pack(payload, task.up, meta, key)
-        if isinstance(task.up, ErrorFeedback):
-            memory = memory | task.up.residual(payload, packed, key)
-        packed = masked(packed, task.envelope("up"), secret)
+        return work()
     except BayesfedError as problem:
-        return ClientError(
-            task.client, task.round, stage, str(problem), problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
-        )
+        field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
+        return ClientError(task.client, task.round, stage, str(problem), field)
     except (Exception, SystemExit) as problem:
         # Whatever a user's network, likelihood or local step raises belongs to this client alone, leaving among it.
         return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
+
+
+def read(task: Task, secret: bytes | None) -> tuple[Tree, dict[str, Scalar]]:
+    """Decode the message to a client as (tree, options)."""
+    return task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
+
+
+def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: Mapping[str, Scalar]) -> Fit:
+    """Run the local step, on the device of the data."""
+    with one_thread():
+        return local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)
+
+
+def reply(task: Task, fit: Fit, memories: Tree, secret: bytes | None, start: float) -> Reply:
+    """Pack what the local step returned; its seconds count from `start`, of `time.perf_counter`."""
+    payload, memory, key = fit.payload, fit.memory, task.key.child("up")
+    meta: dict[str, Scalar] = {"client": task.client, "round": task.round, "phase": task.phase}
+    if isinstance(task.up, ErrorFeedback):
+        payload = task.up.corrected(payload, memories)
+    packed = task.link.pack(payload, task.up, meta, key)
+    if isinstance(task.up, ErrorFeedback):
+        memory = memory | task.up.residual(payload, packed, key)
+    packed = masked(packed, task.envelope("up"), secret)
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bayesfed.compress.wire import MAX_BYTES
 from bayesfed.errors import UpdateError, complain
@@ -41,7 +41,8 @@ class Gate:
     def ask(self, task: Task, sent: Tree) -> None:
         """Expect an answer to a task, of a size in proportion to the tree that was sent with it."""
         size = sum(leaf.numel() * max(leaf.element_size(), 4) for leaf in sent.values())
-        self._asked[task.client] = (task, min(LEAST + TIMES * size, MAX_BYTES))
+        # Without its message: a thousand clients' are a thousand models.
+        self._asked[task.client] = (replace(task, message=b""), min(LEAST + TIMES * size, MAX_BYTES))
 
     def turn(self, task: Task) -> None:
         """Raise unless an answer to this task is still waited for.

@@ -45,7 +45,22 @@ def _rate(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with optional momentum and weight decay."""
+    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`; momentum begins anew every round.
+
+    Parameters
+    ----------
+    learning_rate
+        Of a step, before the method's schedule.
+    momentum
+        Share of the last step that the next one keeps, in [0, 1).
+    weight_decay
+        What is added to the gradient, times the weight.
+
+    Raises
+    ------
+    ArgumentError
+        If the rate is not positive.
+    """
 
     learning_rate: float = 0.05
     momentum: float = 0.0
@@ -61,7 +76,18 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba, 2015), its moments fresh every round."""
+    """Adam (Kingma and Ba, 2015), its moments fresh every round.
+
+    Parameters
+    ----------
+    learning_rate
+        Of a step, before the method's schedule.
+
+    Raises
+    ------
+    ArgumentError
+        If the rate is not positive.
+    """
 
     learning_rate: float = 1e-3
 
@@ -83,6 +109,11 @@ class NaturalGradient:
         How far a step goes to where the gradient points, at most 1: 0.1 forgets what was there in ten steps.
     others
         For parameters that are not of independent Gaussians.
+
+    Raises
+    ------
+    ArgumentError
+        If the rate is not above 0 and at most 1.
     """
 
     learning_rate: float = 0.1
@@ -105,7 +136,13 @@ def constant(round: int) -> float:
 
 
 def cosine(floor: float, rounds: int) -> Schedule:
-    """Shrink the learning rate along half a cosine from 1 to `floor` at the last of `rounds`."""
+    """Shrink the learning rate along half a cosine from 1 to `floor` at the last of `rounds` (Loshchilov and Hutter, 2017, without restarts).
+
+    Raises
+    ------
+    ArgumentError
+        If the floor is not above 0 and at most 1, or there are no rounds.
+    """
     if not (0 < floor <= 1 and rounds >= 1):
         raise ArgumentError(complain("cosine", expected="floor in (0, 1] and rounds >= 1", actual=(floor, rounds), hint="cosine(0.1, 40)"))
     last = max(1, rounds - 1)
@@ -177,10 +214,9 @@ class Descent:
         if not len(data):
             return Fit(self._payload(self.objective.finish(trained, fixed), message), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
         leaves = [leaf.requires_grad_() for leaf in trained.values()]
-        optimiser = self.optimiser.build(leaves, self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)))
-        steps = max(1, int(options.get("steps", self.steps)))
+        (rate, steps), losses = self.asked(options), []
+        optimiser = self.optimiser.build(leaves, rate)
         observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
-        losses = []
         # Dropout and its like draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
@@ -193,11 +229,25 @@ class Descent:
                     with torch.no_grad():
                         after_step(trained, float(optimiser.param_groups[0]["lr"]), steps - done)
                 losses.append((loss.detach(), nll.detach()))
-        total, nll_total = (float(torch.stack(values).mean()) for values in zip(*losses, strict=True))
-        if not total - total == 0:
-            raise DataError(complain("local training", expected="a finite loss", actual=total, hint="a smaller learning rate"))
-        payload = self.objective.finish({name: leaf.detach() for name, leaf in trained.items()}, fixed)
-        return Fit(self._payload(payload, message), {}, {"samples": float(len(data)), "loss": total, "nll": nll_total})
+        total, nll_total = (torch.stack(values).mean() for values in zip(*losses, strict=True))
+        return self.ended({name: leaf.detach() for name, leaf in trained.items()}, fixed, message, data, float(total), float(nll_total))
+
+    def asked(self, options: Mapping[str, Scalar]) -> tuple[float, int]:
+        """Return the learning rate and the number of steps that a message asks for."""
+        return self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)), max(1, int(options.get("steps", self.steps)))
+
+    def ended(self, trained: Tree, fixed: Tree, message: Tree, data: Dataset, loss: float, nll: float) -> Fit:
+        """Return what comes of a training with these mean losses.
+
+        Raises
+        ------
+        DataError
+            If it diverged.
+        """
+        if not loss - loss == 0:
+            raise DataError(complain("local training", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
+        payload = self._payload(self.objective.finish(trained, fixed), message)
+        return Fit(payload, {}, {"samples": float(len(data)), "loss": loss, "nll": nll})
 
     def _payload(self, finished: Tree, message: Tree) -> Tree:
         if self.kind != "delta":
@@ -243,12 +293,16 @@ class LocalClasses:
 
 def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Iterator[Dataset]:
     """Yield `steps` batches of `size` rows from reshuffled passes; a pass's incomplete last batch is dropped."""
-    size, start, order = min(size, len(data)), len(data), torch.empty(0)
-    for _ in range(steps):
-        if start + size > len(data):
-            order, start = torch.randperm(len(data), generator=generator).to(data.inputs.device), 0
-        yield data[order[start : start + size]]
-        start += size
+    for rows in row_numbers(len(data), size, steps, generator).to(data.inputs.device):
+        yield data[rows]
+
+
+def row_numbers(count: int, size: int, steps: int, generator: Generator) -> Tensor:
+    """Return the row numbers of `batches` of `count` rows, ``(steps, min(size, count))``."""
+    size = min(size, count)
+    whole = count // size
+    passes = [torch.randperm(count, generator=generator)[: whole * size].view(whole, size) for _ in range(-(-steps // whole))]
+    return torch.cat(passes)[:steps]
 
 
 def draws_globally(net: nn.Module) -> bool:

@@ -19,6 +19,7 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.federated.client import Outcome, Reply, Task, answer
+from bayesfed.federated.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.envelopes import check_secrets
 from bayesfed.federated.memories import ClientMemory, Slot
 from bayesfed.federated.protocols import Local, Profile
@@ -72,6 +73,10 @@ class InProcess:
         failure is a `ClientError`: seconds of the clock are not reproducible, so set it far above what an honest client takes.
     secrets
         The clients' own, by name, for a run in keyed mode.
+    cohort
+        1 trains clients one by one. A number above has so many take their gradient steps at once (`bayesfed.federated.cohorts`), "auto" those for
+        which measurement says that it pays: small networks. Payloads then differ in their last bits from those of clients one by one;
+        ``cohorts.turns`` says who was batched and why others were not, and so does ``report.clients[name]["cohort"]``.
 
     Notes
     -----
@@ -85,7 +90,8 @@ class InProcess:
     DataError
         If there is no client, or no client has data.
     ArgumentError
-        If the workers cannot be had, or secrets are none.
+        If the workers cannot be had, or secrets are none; if there are workers and cohorts. While running, if a number of clients is to
+        train at once by a local that cannot be batched; "auto" lets them train one by one.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class InProcess:
         devices: Mapping[str, Mapping[str, float]] | None = None,
         deadline_s: float | None = None,
         secrets: Mapping[str, bytes] | None = None,
+        cohort: Cohort = 1,
     ) -> None:
         if not data or not any(len(part) for part in data.values()):
             raise DataError(
@@ -122,6 +129,9 @@ class InProcess:
             )
         if deadline_s is not None and not 0 < deadline_s < math.inf:
             raise ArgumentError(complain("InProcess.deadline_s", expected="seconds above 0", actual=deadline_s, hint="600.0"))
+        if workers and cohort != 1:
+            raise ArgumentError(complain("InProcess.cohort", expected="workers=0: a cohort is one process", actual=workers, hint="cohort=1"))
+        self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
         self._data = {name: data[name] for name in sorted(data)}
         self._secrets = check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
         devices = devices or {}
@@ -134,7 +144,8 @@ class InProcess:
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
         ways = {"process": self._processes, "thread": self._threads}
-        for task, outcome in (ways[self._kind] if self._workers else self._serial)(locals, tasks):
+        way = ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
+        for task, outcome in way(locals, tasks):
             if isinstance(outcome, Reply):
                 self._memories[task.client].pend(Slot(task.round, task.phase), outcome.memory)
             yield task, outcome
@@ -175,6 +186,18 @@ class InProcess:
     def _serial(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
             yield task, answer(task, locals[task.phase], self._data[task.client], self._recall(task.client), self._secrets.get(task.client))
+
+    def _together(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        asked = deque[Task]()
+
+        def turns() -> Iterator[Turn]:
+            for task in tasks:
+                asked.append(task)
+                yield Turn(task, self._data[task.client], self._recall(task.client), self._secrets.get(task.client))
+
+        if self.cohorts:
+            for outcome in self.cohorts.answers(locals, turns()):
+                yield asked.popleft(), outcome
 
     def _processes(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         if not isinstance(self._crew, Workers) or self._crew.site.locals is not locals:

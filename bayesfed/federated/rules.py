@@ -31,7 +31,12 @@ from bayesfed.trees import Tree, check_shapes, shapes
 
 @dataclass(frozen=True)
 class Median:
-    """Take the median of every entry over the clients that cover it; of an even number the mean of the middle two."""
+    """Take the median of every entry over the clients that cover it; of an even number the mean of the middle two.
+
+    References
+    ----------
+    Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (2018), definition 1.
+    """
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the medians, of weight 1."""

@@ -40,6 +40,11 @@ def decaying(share: float, rate: float) -> Sampler:
 def fraction(share: float) -> Sampler:
     """Take a share of the clients, uniformly without replacement, at least one.
 
+    Parameters
+    ----------
+    share
+        Of all clients, rounded to the nearest number of them.
+
     Raises
     ------
     ArgumentError

@@ -19,14 +19,38 @@ Capacity = Callable[[Profile, int, Key], int]
 
 
 def dynamic(count: int) -> Capacity:
-    """Draw a size for every client and round, uniformly: capacities that come and go (HeteroFL's and FedHM's dynamic heterogeneity)."""
+    """Draw a size for every client and round, uniformly: capacities that come and go (HeteroFL's and FedHM's dynamic heterogeneity).
+
+    Parameters
+    ----------
+    count
+        How many sizes there are.
+
+    Raises
+    ------
+    ArgumentError
+        If there are none.
+    """
     if count < 1:
         raise ArgumentError(complain("dynamic", expected="count >= 1", actual=count, hint="the number of sizes"))
     return lambda profile, round, key: int(torch.randint(count, (), generator=key.child("size").generator()))
 
 
 def fixed(clients: Sequence[str], count: int) -> Capacity:
-    """Deal sizes to clients once, in turn: as many clients of each size as can be."""
+    """Deal sizes to clients once, in turn: as many clients of each size as can be.
+
+    Parameters
+    ----------
+    clients
+        Names, in the order in which they are dealt sizes: the first gets the largest.
+    count
+        How many sizes there are.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no sizes or a name comes twice; from a round, if a client is not among them.
+    """
     if count < 1 or len(set(clients)) != len(clients):
         raise ArgumentError(complain("fixed", expected="distinct clients and count >= 1", actual=(list(clients), count), hint="sorted(clients)"))
     dealt = {name: number % count for number, name in enumerate(clients)}
@@ -47,7 +71,12 @@ def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
     name
         Of the figure in `Profile.device`, such as "memory_bytes".
     smallest
-        What each size needs at least, by its number.
+        What each size needs at least, by its number, in the figure's unit.
+
+    Raises
+    ------
+    ArgumentError
+        From a round, if a client has no such figure or reaches none of the minima.
     """
 
     def capacity(profile: Profile, round: int, key: Key) -> int:

@@ -66,6 +66,8 @@ class Transmission(Protocol):
 class Tangents:
     """Send tangent vectors at the broadcast point; the channel adds them as they are.
 
+    The change of a weight ``(M, N)`` travels as core ``(R, R)``, up ``(M, R)`` and vp ``(N, R)``.
+
     Parameters
     ----------
     retraction
@@ -149,7 +151,10 @@ class Factors:
 
 @dataclass(frozen=True)
 class Points:
-    """Send points as they are, one client at a time; the server finds the best rank-R mean (20) by thin QRs. For digital links."""
+    """Send points as they are, one client at a time; the server finds the best rank-R mean (20) by thin QRs. For digital links.
+
+    A weight ``(M, N)`` travels as u ``(M, R)``, s ``(R, R)`` and v ``(N, R)``.
+    """
 
     kind: Kind = "value"
     adds: bool = False

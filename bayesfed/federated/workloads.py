@@ -144,7 +144,13 @@ def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], 
 
 
 def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
-    """Return a `Capacity`: the size that the planner gives a client, 0 for one that it leaves out."""
+    """Return a `Capacity`: the size that the planner gives a client, 0 for one that it leaves out.
+
+    Parameters
+    ----------
+    planner
+        With the sizes of the method's networks, largest first.
+    """
 
     def capacity(profile: Profile, round: int, key: Key) -> int:
         planned = planner(profile, round, key)

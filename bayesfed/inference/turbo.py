@@ -65,6 +65,11 @@ class Exchange:
         Report every round how many weights' probabilities depend on the starting messages (attractive supports only).
     learn_transitions
         Re-estimate each Markov grid's couplings and field by EM, one M-step a round, from the posterior's pair marginals.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its range, or there is no such method.
     """
 
     turns: int = 1

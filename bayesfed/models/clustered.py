@@ -26,6 +26,13 @@ class ClusteredSupport(TorchDistribution):
     `sample` is exact for trees and for grids with a side of at most 12, chains among them. Other models run `sweeps` Markov chain sweeps
     from independent draws: Swendsen and Wang's clusters (1987; fields as in Edwards and Sokal, 1988) if neighbours attract, which cross
     the ordering transition, otherwise Gibbs sweeps.
+
+    Parameters
+    ----------
+    model
+        Couplings and fields, as a support prior's `lower` returns them.
+    sweeps
+        Of the Markov chain, where `sample` is not exact.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch declares it as a plain dict

@@ -52,7 +52,20 @@ def _positive(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Categorical:
-    """Classes ``0 .. C-1`` from logits ``(B, C)``."""
+    """Classes ``0 .. C-1`` from logits ``(B, C)``.
+
+    Parameters
+    ----------
+    temperature
+        What the log likelihood is divided by: 1 is Bayes' rule, less trusts the data more than it does (a cold posterior; Wenzel et al., 2020).
+
+    Raises
+    ------
+    ArgumentError
+        If the temperature is not positive.
+    DataError
+        From `check`, if targets are not integers ``(B,)`` below C.
+    """
 
     temperature: float = 1.0
 
@@ -101,7 +114,22 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Normal:
-    """Real targets of the output's shape with independent noise of standard deviation `sd`."""
+    """Real targets of the output's shape with independent noise of standard deviation `sd`.
+
+    Parameters
+    ----------
+    sd
+        In units of the targets.
+    temperature
+        As of `Categorical`.
+
+    Raises
+    ------
+    ArgumentError
+        If the sd or the temperature is not positive.
+    DataError
+        From `check`, if targets are not real numbers in the shape of the outputs.
+    """
 
     sd: float = 1.0
     temperature: float = 1.0

@@ -18,7 +18,22 @@ _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512
 
 
 def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
-    """Build a ReLU perceptron on flattened inputs; ``mlp([784, 256, 256, 10], key)`` is the papers' network."""
+    """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the papers' network.
+
+    Parameters
+    ----------
+    widths
+        Numbers of a row, units of every hidden layer, outputs.
+    key
+        Draws the first weights.
+
+    Raises
+    ------
+    ArgumentError
+        If there are fewer than two widths, or one is below 1.
+    """
+    if len(widths) < 2 or min(widths) < 1:
+        raise ArgumentError(complain("mlp, widths", expected="two or more numbers from 1", actual=list(widths), hint="[64, 32, 10]"))
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -26,7 +41,21 @@ def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
 
 
 def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequence[int] = (16, 32), hidden: int = 64) -> nn.Sequential:
-    """Build 3 x 3 convolutions with max pooling, then one hidden layer, for images of (channels, height, width)."""
+    """Build 3 x 3 convolutions with max pooling, then one hidden layer.
+
+    Parameters
+    ----------
+    image
+        Channels, height and width of a row; ``(B, height, width)`` is one channel.
+    classes
+        Outputs ``(B, classes)``.
+    key
+        Draws the first weights.
+    channels
+        Of each convolution; every one halves height and width.
+    hidden
+        Units of the hidden layer.
+    """
     layers = _unflattened(image)
     before, height, width = image
     for after in channels:

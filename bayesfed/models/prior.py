@@ -28,7 +28,17 @@ class GaussianWeight:
 
 @dataclass(frozen=True)
 class Prior:
-    """Compose a support, a precision and a weight prior."""
+    """Compose a support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``, ``w | rho ~ Normal(0, 1 / rho)``.
+
+    Parameters
+    ----------
+    support
+        Which weights are active: `MarkovGrid`, `Neighbourhood` or `Independent`.
+    precision
+        Of an active and of an inactive weight.
+    weight
+        Given the precision.
+    """
 
     support: Support = MarkovGrid()
     precision: BernoulliGamma = BernoulliGamma()

@@ -64,7 +64,18 @@ class Transition:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each weight is active on its own with the given probability."""
+    """Each weight is active on its own with the given probability.
+
+    Parameters
+    ----------
+    probability
+        Of being active, above 0 and below 1; the expected density.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not.
+    """
 
     probability: float = 0.5
 
@@ -92,6 +103,11 @@ class MarkovGrid:
         Every unit's inputs are pictures (K, M) of their own, row by row: (28, 28) pixels of a first layer, the (3, 3) entries of
         each kernel of a convolution. Neighbours are then pixels of one picture, and units do not speak to each other. Default: the matrix
         itself is the grid.
+
+    Raises
+    ------
+    ArgumentError
+        If a stay probability is not between 0 and 1, the field is not finite, or a patch is not two sides of at least 1.
 
     Notes
     -----
@@ -156,6 +172,12 @@ class Neighbourhood:
         Probability that a neighbour is in the same state, were there but the two: the coupling is ``2 log(p / (1 - p))``.
     field
         Log-odds added to every weight.
+
+    Raises
+    ------
+    ArgumentError
+        If `stay` is not between 0 and 1 or the field is not finite; from `lower`, if the graph is not simple and undirected or has other than
+        as many nodes as a unit has inputs.
     """
 
     graph: nx.Graph[Any]

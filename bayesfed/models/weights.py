@@ -96,7 +96,18 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Laplace:
-    """Density ``exp(-|w| / scale) / (2 scale)``, the lasso's: the site NAME. `scale` is positive, in units of the weights."""
+    """Density ``exp(-|w| / scale) / (2 scale)``, the lasso's (Tibshirani, 1996): the site NAME.
+
+    Parameters
+    ----------
+    scale
+        Positive, in units of the weights.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not positive.
+    """
 
     scale: float
 

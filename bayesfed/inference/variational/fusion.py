@@ -102,6 +102,11 @@ class MeanParameters:
 
     Weighted by rows. Point estimates (AutoDelta) become FedAvg. No posterior in the usual sense: ten IID clients whose rows count once are
     more than twice too wide. Serves blocks and points, not parameters whose meaning is unknown, nor a split Cholesky factor.
+
+    Raises
+    ------
+    PosteriorError
+        From `check`, if a parameter is neither a location, a scale nor a point.
     """
 
     adds: bool = False
@@ -142,6 +147,11 @@ class Wasserstein:
 
     In the unconstrained space of the guide's draws. Optimal transport between one-dimensional Gaussians is affine, so the barycentre has
     the weighted mean of the sds (Agueh and Carlier, 2011). For full covariances it is not a sum, and is refused.
+
+    Raises
+    ------
+    PosteriorError
+        From `check`, if the guide is not of independent Gaussians.
     """
 
     adds: bool = False
@@ -186,6 +196,11 @@ class ReverseKL:
     """Average natural parameters: the q that minimises ``sum_k w_k KL(q || q_k)``, a geometric mean (Battistelli and Chisci, 2014).
 
     Precisions are averaged, so with rows that count N / N_t times it is near the exact width, and with rows that count once too wide.
+
+    Raises
+    ------
+    PosteriorError
+        From `check`, if the guide has no natural parameters.
     """
 
     adds: bool = False
@@ -259,6 +274,16 @@ class ProductOfExperts(_Sites):
     Natural parameters are added; the prior is counted once, as ``p(z)^(N_t / N)`` by every client. One round is all there is: further rounds
     only carry every client's own fit on. Exact for Gaussian posteriors with full covariance; diagonal Gaussians get the right precisions and
     a biased mean. State: ``NAME.h`` and ``NAME.precision``.
+
+    Parameters
+    ----------
+    damping
+        Share of the way to a client's new factor that is taken, above 0 and at most 1.
+
+    Raises
+    ------
+    ArgumentError
+        If the damping is not above 0 and at most 1.
     """
 
     def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
@@ -273,6 +298,16 @@ class PVI(_Sites):
 
     Natural parameters are added. At a fixed point q is an optimum of the ELBO of all rows, whatever the partition. Synchronous rounds
     want ``damping`` near 1 / clients; with one client a round (`in_turn`) it may be 1.
+
+    Parameters
+    ----------
+    damping
+        Share of the way to a client's new factor that is taken, above 0 and at most 1.
+
+    Raises
+    ------
+    ArgumentError
+        If the damping is not above 0 and at most 1.
     """
 
     def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:

@@ -1,0 +1,111 @@
+"""How memory grows with clients and model, and D-Turbo-VBI's server step with weights.
+
+    python benchmarks/scaling.py [--check]
+
+Memory: a process each, two FedAvg rounds of one step, the same 20,000 rows of 784 in all, for 10, 100 and 1,000 clients of an MLP 784-64-64-10,
+then for 10 clients of wider networks. "peak" is the largest resident memory of the whole process, "grown" what it rose by after data, network and
+PyTorch were there. Server: `TurboStep.step`, support graph included, on MLPs of growing width at the state after one round of two steps; one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from cohorts import federation
+from targets import target
+from tqdm import tqdm
+
+import bayesfed as bf
+from bayesfed.federated import rounds
+from bayesfed.inspect import table
+
+ROWS, WIDTH = 20_000, 64
+CROWDS, WIDTHS = (10, 100, 1000), (64, 256, 1024)
+SERVED = (64, 128, 256, 512, 1024)
+
+
+def main() -> int:
+    """Measure and print; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fewer sizes; exit 1 if a target is missed")
+    parser.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.child:
+        print(json.dumps(memory(*options.child)))
+        return 0
+    cases = [(clients, WIDTH) for clients in CROWDS] + [(10, width) for width in WIDTHS[1:]]
+    found = {case: child(*case) for case in tqdm(cases, desc="memory")}
+    rows: list[list[str | float | int]] = [
+        [clients, f"784-{width}-{width}-10", model, peak, grown, grown / model] for (clients, width), (peak, grown, model) in found.items()
+    ]
+    print(table(["clients", "network", "model MB", "peak MB", "grown MB", "grown / model"], rows))
+    lines = [server_step(width, 3 if options.check else 9) for width in tqdm(SERVED[:-1] if options.check else SERVED, desc="server steps")]
+    print(table(["network", "weights", "server step ms", "ns a weight"], lines))
+    ten, thousand = found[(10, WIDTH)], found[(1000, WIDTH)]
+    met = [
+        target("memory, 1000 clients / 10 clients, peak", thousand[0] / ten[0], 1.2),
+        target("memory, 1000 clients - 10 clients, in models", (thousand[1] - ten[1]) / ten[2], 20),
+    ]
+    return 0 if all(met) else 1
+
+
+def child(clients: int, width: int) -> tuple[float, float, float]:
+    """Ask a fresh process of this program for its memory."""
+    command = [sys.executable, __file__, "--child", str(clients), str(width)]
+    peak, grown, model = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return peak, grown, model
+
+
+def memory(clients: int, width: int) -> tuple[float, float, float]:
+    """Return this process's peak, what it grew by in two rounds, and the model's size, in MB."""
+    net = bf.mlp([784, width, width, 10], bf.Key(0, "net"))
+    pool = bf.InProcess(federation((784, 10), clients, ROWS // clients))
+    algorithm = bf.fed_avg(net, steps=1, batch_size=16)
+    # What a first step loads is not the engine's.
+    list(rounds(bf.fed_avg(net, steps=1, batch_size=16), bf.InProcess(federation((784, 10), 1, 16)), rounds=1))
+    before = status("VmRSS")
+    list(rounds(algorithm, pool, rounds=2))
+    return status("VmHWM"), max(status("VmHWM") - before, 0.0), 4 * sum(leaf.numel() for leaf in algorithm.initial.values()) / 1e6
+
+
+def status(name: str) -> float:
+    """Return a figure of this process, in MB."""
+    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0]) * 1024 / 1e6
+
+
+def server_step(width: int, repeats: int) -> list[str | float]:
+    """Time the server's step for a network."""
+    widths = [784, width, width, 10]
+    declared = bf.declare(bf.mlp(widths, bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05))
+    algorithm = bf.d_turbo_vbi(declared, observations=1000, steps=2, batch_size=32, warm_up=0)
+    seconds, step = list[float](), type(algorithm.phases[0].server).step
+
+    def timed(self: object, *arguments: object) -> object:
+        start = time.process_time()
+        try:
+            return step(self, *arguments)  # type: ignore[arg-type]
+        finally:
+            seconds.append(time.process_time() - start)
+
+    server = type(algorithm.phases[0].server)
+    server.step = timed  # type: ignore[assignment,method-assign]
+    try:
+        list(rounds(algorithm, bf.InProcess(federation((784, 10), 2, 64)), rounds=repeats + 1))
+    finally:
+        server.step = step  # type: ignore[method-assign]
+    weights = sum(above * below for above, below in pairwise(widths))
+    median = statistics.median(seconds[1:])
+    return ["-".join(map(str, widths)), f"{weights:,}", 1e3 * median, 1e9 * median / weights]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
