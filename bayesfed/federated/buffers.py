@@ -27,6 +27,7 @@ from bayesfed.models.norms import untracked
 from bayesfed.trees import Tree, placed_buffers, running_statistics, shapes, trainable
 
 Buffers = Literal["static", "mean", "local"]
+"""What becomes of running statistics: none are kept; the server averages them; each client keeps its own."""
 STATISTICS = "statistics/"
 
 

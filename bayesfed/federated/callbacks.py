@@ -14,6 +14,7 @@ from bayesfed.federated.protocols import Predictor, Weighing
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
+"""Called after every round; True ends the run."""
 Metric = Callable[[Tensor, Tensor], Tensor]
 
 

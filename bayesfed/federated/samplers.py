@@ -11,6 +11,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 
 Sampler = Callable[[int, Sequence[str], Key], Sequence[str]]
+"""``(round, clients, key) -> clients that take part``."""
 
 
 def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:

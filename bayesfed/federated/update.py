@@ -17,6 +17,7 @@ from bayesfed.errors import UpdateError, complain
 from bayesfed.trees import Tree, zip_map
 
 Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent", "factors"]
+"""What a message means, and so which server may add it."""
 Weight = float | Tree
 
 

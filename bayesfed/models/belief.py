@@ -69,6 +69,7 @@ class SiteBelief:
 
 
 Belief = Mapping[str, SiteBelief]
+"""A posterior by the name of the parameter."""
 
 
 def guide(belief: Belief) -> None:
