@@ -51,7 +51,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"load average before the start: {os.getloadavg()[0]:.2f} on {len(os.sched_getaffinity(0))} cores")
-    met = one_round(5 if options.check else 15)
+    met = one_round(11 if options.check else 25)
     many(2 if options.check else 5)
     against_peers(options.peers, 3 if options.check else 8)
     return 0 if met else 1
