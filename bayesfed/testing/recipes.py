@@ -26,7 +26,7 @@ from bayesfed.federated.transmissions import Factors, Points
 from bayesfed.federated.workloads import Planner, on_devices
 from bayesfed.inference.variational.fusion import PVI, Fusion, ProductOfExperts, SummedGradients, Wasserstein
 from bayesfed.keys import Key, forked
-from bayesfed.models import channel_graph, declare, lora, mlp, norms, shrunk, shrunk_shares
+from bayesfed.models import adapter_prior, bayesian, channel_graph, declare, lora, mlp, norms, shrunk, shrunk_shares
 from bayesfed.models.likelihoods import Categorical
 from bayesfed.trees import parameters
 
@@ -93,6 +93,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "federated_svi experts": lambda: Tiny(svi(ProductOfExperts(), "local", AutoMultivariateNormal), lines()),
         "federated_svi wasserstein": lambda: Tiny(svi(Wasserstein(), "local"), lines()),
         "federated_svi gradients": lambda: Tiny(svi(SummedGradients(0.05), "local"), lines()),
+        "bayesian_lora": lambda: Tiny(sliced_posterior(ranks), rows()),
         "conjugate": lambda: Tiny(shipped.conjugate({"precision": torch.eye(2), "linear": torch.zeros(2)}, regression), lines()),
         "batch_statistics": batch_statistics,
     }
@@ -140,6 +141,14 @@ def svi(fusion: Fusion, scale: Literal["local", "global"], guide: Any = AutoNorm
     data = lines()
     example, observations = data["client-0"][:3], sum(map(len, data.values()))
     return shipped.federated_svi(line, guide, fusion=fusion, scale=scale, observations=observations, example=example, steps=3)
+
+
+def sliced_posterior(ranks: Mapping[str, Any]) -> Algorithm:
+    """Return a posterior of adapters, by slices."""
+    data, frozen = rows(), adapted()
+    example, observations = data["client-0"][:3], sum(map(len, data.values()))
+    model = bayesian(frozen, adapter_prior(frozen))
+    return shipped.bayesian_lora(model, **ranks, fusion=SummedGradients(0.05), scale="local", observations=observations, example=example, steps=3)
 
 
 def line(inputs: Tensor, targets: Tensor | None = None) -> Tensor:
