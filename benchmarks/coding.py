@@ -18,7 +18,8 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from engine import BATCH, CLIENTS, STEPS
+from cohorts import federation
+from engine import BATCH, CLIENTS, STEPS, WIDTHS
 from targets import at_least, interleaved, is_check, ratio, target
 
 import bayesfed as bf
@@ -92,12 +93,8 @@ def messages() -> dict[str, tuple[Codec, Tree]]:
 
 def ledger(check: bool) -> bool:
     """Time the rows of a round and their sums against a round; return whether the target is met."""
-    generator = Key(0, "data").generator()
-    data = {
-        f"client-{k}": bf.Dataset(torch.rand(ROWS, 28, 28, generator=generator), torch.randint(0, 10, (ROWS,), generator=generator))
-        for k in range(CLIENTS)
-    }
-    algorithm = bf.fed_avg(bf.mlp([784, 256, 256, 10], Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
+    data = federation(WIDTHS, CLIENTS, ROWS)
+    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
     pool, message = bf.InProcess(data), bytes(1000)
     start = time.perf_counter()
     list(rounds(algorithm, pool, rounds=1))

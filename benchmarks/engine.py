@@ -18,18 +18,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from cohorts import SMALL, bare, federation
-from targets import interleaved, ratio, target
+from targets import calls_timed, interleaved, ratio, target
 from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated import rounds
-from bayesfed.federated.client import Outcome, Task
 from bayesfed.federated.engine import _Exchange
 from bayesfed.inspect import table
 
@@ -63,32 +60,14 @@ def one_round(repeats: int) -> bool:
     algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
     pool = bf.InProcess(data)
     work = {"engine": lambda: list(rounds(algorithm, pool, rounds=1)), "bare": lambda: bare(WIDTHS, list(data.values()), STEPS, BATCH)}
-    with at_the_gate() as gate:
+    # Between an answer's arrival and its decoding.
+    with calls_timed(_Exchange, "_admitted") as gate:
         seconds = interleaved(work, repeats, clock=time.process_time)
     for name, values in seconds.items():
         print(f"{name:<7} median {statistics.median(values):.3f} s a round, {min(values):.3f} to {max(values):.3f}")
     share = statistics.median(gate) * CLIENTS / statistics.median(seconds["engine"])
     print(f"gate: {1e3 * statistics.median(gate):.2f} ms an answer of {4 * 269_322 / 1e6:.2f} MB, {100 * share:.2f} % of the round")
     return target("engine round / bare loop", ratio(seconds["engine"], seconds["bare"]), 1.05)
-
-
-@contextmanager
-def at_the_gate() -> Iterator[list[float]]:
-    """Collect the seconds that answers spend at the gate."""
-    seconds, admitted = list[float](), _Exchange._admitted
-
-    def timed(self: _Exchange, task: Task, outcome: Outcome) -> bytes:
-        start = time.process_time()
-        try:
-            return admitted(self, task, outcome)
-        finally:
-            seconds.append(time.process_time() - start)
-
-    _Exchange._admitted = timed  # type: ignore[method-assign]
-    try:
-        yield seconds
-    finally:
-        _Exchange._admitted = admitted  # type: ignore[method-assign]
 
 
 def many(repeats: int) -> None:

@@ -14,13 +14,12 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 from cohorts import federation
-from targets import target
+from targets import calls_timed, target
 from tqdm import tqdm
 
 import bayesfed as bf
@@ -71,7 +70,7 @@ def memory(clients: int, width: int) -> tuple[float, float, float]:
     pool = bf.InProcess(federation((784, 10), clients, ROWS // clients))
     algorithm = bf.fed_avg(net, steps=1, batch_size=16)
     # What a first step loads is not the engine's.
-    list(rounds(bf.fed_avg(net, steps=1, batch_size=16), bf.InProcess(federation((784, 10), 1, 16)), rounds=1))
+    list(rounds(algorithm, bf.InProcess(federation((784, 10), 1, 16)), rounds=1))
     before = status("VmRSS")
     list(rounds(algorithm, pool, rounds=2))
     return status("VmHWM"), max(status("VmHWM") - before, 0.0), 4 * sum(leaf.numel() for leaf in algorithm.initial.values()) / 1e6
@@ -87,21 +86,8 @@ def server_step(width: int, repeats: int) -> list[str | float]:
     widths = [784, width, width, 10]
     declared = bf.declare(bf.mlp(widths, bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05))
     algorithm = bf.d_turbo_vbi(declared, observations=1000, steps=2, batch_size=32, warm_up=0)
-    seconds, step = list[float](), type(algorithm.phases[0].server).step
-
-    def timed(self: object, *arguments: object) -> object:
-        start = time.process_time()
-        try:
-            return step(self, *arguments)  # type: ignore[arg-type]
-        finally:
-            seconds.append(time.process_time() - start)
-
-    server = type(algorithm.phases[0].server)
-    server.step = timed  # type: ignore[assignment,method-assign]
-    try:
+    with calls_timed(type(algorithm.phases[0].server), "step") as seconds:
         list(rounds(algorithm, bf.InProcess(federation((784, 10), 2, 64)), rounds=repeats + 1))
-    finally:
-        server.step = step  # type: ignore[method-assign]
     weights = sum(above * below for above, below in pairwise(widths))
     median = statistics.median(seconds[1:])
     return ["-".join(map(str, widths)), f"{weights:,}", 1e3 * median, 1e9 * median / weights]

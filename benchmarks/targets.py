@@ -6,7 +6,8 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 
 def is_check(description: str) -> bool:
@@ -31,6 +32,25 @@ def interleaved(work: Mapping[str, Callable[[], object]], repeats: int, clock: C
             function()
             seconds[name].append(clock() - start)
     return seconds
+
+
+@contextmanager
+def calls_timed(owner: type, name: str) -> Iterator[list[float]]:
+    """Collect the processor seconds of every call of a method."""
+    seconds, method = list[float](), getattr(owner, name)
+
+    def timed(*arguments: object, **named: object) -> object:
+        start = time.process_time()
+        try:
+            return method(*arguments, **named)
+        finally:
+            seconds.append(time.process_time() - start)
+
+    setattr(owner, name, timed)
+    try:
+        yield seconds
+    finally:
+        setattr(owner, name, method)
 
 
 def ratio(above: list[float], below: list[float]) -> float:
