@@ -814,6 +814,9 @@ def test_finiteness_of_leaves_that_record_gradients_is_looked_at_without_a_warni
     leaf = torch.ones(3, requires_grad=True)
     assert is_finite(leaf)
     assert not is_finite(leaf * math.nan)
+    # Their sum overflows.
+    assert is_finite(torch.full((4,), 3e38))
+    assert not is_finite(torch.tensor([math.inf, -math.inf, 1.0]))
 
 
 # It learns.

@@ -9,7 +9,6 @@ messages have the layout of `bayesfed.compress.wire`; to run them on a codec of 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import struct
 from collections import Counter
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.codecs import Codec
-from bayesfed.compress.wire import DIGEST, Leaf, seal, unseal
+from bayesfed.compress.wire import DIGEST, Leaf, digest_of, seal, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing.damage import damaged, survives
@@ -105,7 +104,7 @@ def mutants(messages: Sequence[bytes], key: Key, count: int) -> Iterator[Mutant]
 
 def reseal(body: bytes) -> bytes:
     """Append the digest that makes a body a message."""
-    return body + hashlib.blake2b(body, digest_size=DIGEST).digest()
+    return body + digest_of(body)
 
 
 def _as_promised(message: bytes, found: tuple[Tree, Mapping[str, Any]]) -> bool:
