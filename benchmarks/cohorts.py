@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -71,8 +72,14 @@ def federation(widths: tuple[int, ...], clients: int, rows: int) -> dict[str, bf
     }
 
 
-def bare(widths: tuple[int, ...], data: list[bf.Dataset], steps: int = STEPS, batch: int = BATCH) -> dict[str, torch.Tensor]:
+def bare(widths: tuple[int, ...], data: list[bf.Dataset], steps: int = STEPS, batch: int = BATCH) -> None:
     """Run one FedAvg round by hand."""
+    for _ in bare_turns(widths, data, steps, batch):
+        pass
+
+
+def bare_turns(widths: tuple[int, ...], data: list[bf.Dataset], steps: int, batch: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the weighted sum of what was trained, after every client."""
     twin = bf.mlp(list(widths), bf.Key(0, "net"))
     initial = {name: value.detach().clone() for name, value in twin.named_parameters()}
     total = {name: torch.zeros_like(value) for name, value in initial.items()}
@@ -90,7 +97,7 @@ def bare(widths: tuple[int, ...], data: list[bf.Dataset], steps: int = STEPS, ba
             optimiser.step()
         for name, value in twin.named_parameters():
             total[name] += value.detach() / len(data)
-    return total
+        yield total
 
 
 def shares(algorithm: bf.federated.Algorithm, pool: bf.InProcess) -> dict[str, int]:

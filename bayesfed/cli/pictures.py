@@ -33,9 +33,11 @@ def draw(folder: Folder) -> list[Path]:
     plots.plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(into / "curves.png", dpi=110)
     built = build(folder.file, done[0])
     if not built.test.targets.is_floating_point():
-        save(plot_partition(built.clients), into / "partition.png")
+        partition = plot_partition(built.clients)
+        partition.set_title(f"seed {built.seed}", loc="left", fontsize=9)
+        save(partition, into / "partition.png")
         if bins := _bins(folder, built):
-            save(plot_reliability(bins), into / "reliability.png")
+            save(plot_reliability({f"seed {built.seed}": bins}), into / "reliability.png")
     return sorted(into.glob("*.png"))
 
 
