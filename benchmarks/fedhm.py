@@ -10,7 +10,8 @@ widths at which parameters are nearest to FedHM's. FedAvg trains one slimmed siz
 over seeds, of the test images; the last 10,000 training images are trained on by no run, and --search, which chose what `fedhm.toml` says,
 scores the first 3,000 of them.
 
-Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at one ratio, against FedAvg with the whole network.
+Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at 1/8, against FedAvg with the whole network, both
+scored after every round.
 Networks: "cnn", "small" and "wide", two convolutions and a hidden layer without norms; "slim", ResNet-18 at 1/8 of its
 width, and "resnet18", both with group norm.
 Clients' factors always begin as the best approximation of the server's model: spectral initialisation every round. What a start is worth where
@@ -62,9 +63,14 @@ class Bench:
         base = {**self.document["task"], **self.network, **self.plan.get("settings", {}), **place}
         return {**resolved(self.document["cases"], case, base), **(own or {})}
 
-    def runs(self, case: str, place: Settings) -> list[Finished]:
+    def runs(self, case: str, place: Settings, **own: Any) -> list[Finished]:
         """Return a case's runs, one a seed."""
-        return [finished(case, self.settings(case, place), seed, self.data, self.out) for seed in self.seeds]
+        return [finished(case, self.settings(case, place, own), seed, self.data, self.out) for seed in self.seeds]
+
+    def bytes_to(self, case: str, place: Settings, goal: float) -> float | None:
+        """Return mean bytes to an accuracy, of runs that are scored every round; None if a run never has it."""
+        found = [run.bytes_to(goal) for run in self.runs(case, place, every=1)]
+        return statistics.mean(some for some in found if some is not None) if None not in found else None
 
     def mean(self, case: str, place: Settings, size: int) -> float:
         """Return the accuracy in per cent of a size, as `Finished.last`, over seeds."""
@@ -85,13 +91,15 @@ class Bench:
         """Where ablations are made: the last partition, the first kind."""
         return {"alpha": self.plan["alphas"][-1], "heterogeneity": self.plan["heterogeneity"][0]}
 
-    def everything(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield every case and place."""
+    def everything(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """Yield every case, place and settings of its own."""
         for place in self.places:
             for case in [*self.methods(place), *self.plan["slimmed"], *self.plan["thin"]]:
-                yield case, place
+                yield case, place, {}
+            for case in self.plan["curves"]:
+                yield case, place, {"every": 1}
         for case in [*self.plan["ablations"], *self.plan["starts"], *(case for cases in self.plan["hybrids"].values() for case in cases)]:
-            yield case, self.ablated
+            yield case, self.ablated, {}
 
 
 def main() -> int:
@@ -117,9 +125,9 @@ def main() -> int:
         search(bench)
         return 0
     with tqdm(list(bench.everything()), desc="runs", unit="case") as bar:
-        for case, place in bar:
+        for case, place, own in bar:
             bar.set_postfix_str(f"{case}, {called(place)}")
-            bench.runs(case, place)
+            bench.runs(case, place, **own)
     met = [met for place in bench.places for met in compared(bench, place, f"{options.net}{', check' if short else ''}")]
     if not short:
         what = options.net
@@ -184,19 +192,14 @@ def spread(runs: Sequence[Finished]) -> str:
 def bytes_table(bench: Bench, place: Settings) -> str:
     """Return megabytes to accuracies, means over seeds that reach them."""
     rows: list[list[str | float | int]] = []
-    for case in [bench.plan["whole"], *bench.plan["thin"]]:
+    whole, *thin = bench.plan["curves"]
+    for case in [whole, *thin]:
         cells = []
         for goal in bench.plan["goals"]:
-            ours, theirs = (bytes_to(bench.runs(name, place), goal) for name in (case, bench.plan["whole"]))
+            ours, theirs = (bench.bytes_to(name, place, goal) for name in (case, whole))
             cells.append("-" if ours is None else f"{ours / 1e6:.1f} ({theirs / ours:.1f})" if theirs else f"{ours / 1e6:.1f}")
         rows.append([case, f"{bench.runs(case, place)[0].counts[-1]:,}", *cells])
     return table(["clients", "parameters", *(f"{100 * goal:g} %" for goal in bench.plan["goals"])], rows)
-
-
-def bytes_to(runs: Sequence[Finished], goal: float) -> float | None:
-    """Return mean bytes to an accuracy, None if a run never has it."""
-    found = [run.bytes_to(goal) for run in runs]
-    return statistics.mean(some for some in found if some is not None) if None not in found else None
 
 
 def targets_of(bench: Bench, place: Settings) -> list[bool]:
@@ -209,9 +212,9 @@ def targets_of(bench: Bench, place: Settings) -> list[bool]:
     met.append(at_least(f"{said}, FedHM's server: points above HeteroFL's", server - bench.mean("HeteroFL", place, 0), 0.0))
     # Late in the run, and nothing to choose.
     goal = math.floor(bench.mean(bench.plan["whole"], place, -1)) / 100 - 0.01
-    whole, thin = (bytes_to(bench.runs(case, place), goal) for case in (bench.plan["whole"], bench.plan["thin"][-1]))
+    whole, thin = (bench.bytes_to(case, place, goal) for case in bench.plan["curves"])
     times = whole / thin if whole and thin else 0.0
-    met.append(at_least(f"{said}, bytes to {100 * goal:g} %: times below the whole model's, {bench.plan['thin'][-1]}", times, CHEAPER))
+    met.append(at_least(f"{said}, bytes to {100 * goal:g} %: times below the whole model's, {bench.plan['curves'][-1]}", times, CHEAPER))
     return met
 
 

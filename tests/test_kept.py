@@ -1,10 +1,15 @@
 """Finished runs of benchmarks: made once, packed into one file and unpacked again."""
 
+import importlib
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from benchmarks import kept
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def test_a_run_is_made_once_and_an_interrupted_one_leaves_nothing(tmp_path):
@@ -35,3 +40,26 @@ def test_what_is_packed_is_unpacked_and_nothing_is_written_over(tmp_path):
     assert kept.unpack(tmp_path / "records" / "all.jsonl", second) == 2
     found = {file.stem: json.loads(file.read_text())["value"] for file in second.glob("*")}
     assert found == {"a": "newer", "b": 0.1 + 0.2}
+
+
+@pytest.fixture
+def fedhm(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("fedhm"), importlib.import_module("fedhm_runs")
+
+
+def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(fedhm, tmp_path, monkeypatch):
+    program, runs = fedhm
+    kept.unpack(BENCHMARKS / "records" / "fedhm.jsonl", tmp_path / "runs")
+    monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
+    document = tomllib.loads((BENCHMARKS / "fedhm.toml").read_text())
+    plan = document["grid"]
+    bench = program.Bench(document, document["nets"]["cnn"], plan, runs.Data(None, range(plan["scored"])), tmp_path, [0, 1, 2])
+    for place in bench.places:
+        cases = [*bench.methods(place), *plan["slimmed"], *plan["thin"]]
+        assert {len(bench.runs(case, place)) for case in cases} == {3}
+        assert all(bench.bytes_to(case, place, 0.8) for case in plan["curves"])
+        server, smallest = (bench.mean("FedHM", place, size) for size in (0, -1))
+        assert server - smallest < 0.1
+        assert server > bench.mean("HeteroFL", place, 0)
+        assert all(smallest > bench.mean(case, place, -1) + 0.5 for case in ("HeteroFL", "Split-Mix", "FedAvg, smallest"))
