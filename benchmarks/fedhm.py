@@ -82,6 +82,11 @@ class Bench:
         return [*self.plan["methods"], *(self.plan["fixed"] if place["heterogeneity"] == "fixed" else [])]
 
     @property
+    def curves(self) -> list[str]:
+        """The whole network and the thinnest: what bytes to an accuracy are compared of, scored after every round."""
+        return [self.plan["whole"], self.plan["thin"][-1]]
+
+    @property
     def places(self) -> list[dict[str, Any]]:
         """The partitions and kinds of heterogeneity."""
         return [{"alpha": alpha, "heterogeneity": kind} for alpha in self.plan["alphas"] for kind in self.plan["heterogeneity"]]
@@ -96,7 +101,7 @@ class Bench:
         for place in self.places:
             for case in [*self.methods(place), *self.plan["slimmed"], *self.plan["thin"]]:
                 yield case, place, {}
-            for case in self.plan["curves"]:
+            for case in self.curves:
                 yield case, place, {"every": 1}
         for case in [*self.plan["ablations"], *self.plan["starts"], *(case for cases in self.plan["hybrids"].values() for case in cases)]:
             yield case, self.ablated, {}
@@ -192,11 +197,10 @@ def spread(runs: Sequence[Finished]) -> str:
 def bytes_table(bench: Bench, place: Settings) -> str:
     """Return megabytes to accuracies, means over seeds that reach them."""
     rows: list[list[str | float | int]] = []
-    whole, *thin = bench.plan["curves"]
-    for case in [whole, *thin]:
+    for case in bench.curves:
         cells = []
         for goal in bench.plan["goals"]:
-            ours, theirs = (bench.bytes_to(name, place, goal) for name in (case, whole))
+            ours, theirs = (bench.bytes_to(name, place, goal) for name in (case, bench.plan["whole"]))
             cells.append("-" if ours is None else f"{ours / 1e6:.1f} ({theirs / ours:.1f})" if theirs else f"{ours / 1e6:.1f}")
         rows.append([case, f"{bench.runs(case, place)[0].counts[-1]:,}", *cells])
     return table(["clients", "parameters", *(f"{100 * goal:g} %" for goal in bench.plan["goals"])], rows)
@@ -212,9 +216,9 @@ def targets_of(bench: Bench, place: Settings) -> list[bool]:
     met.append(at_least(f"{said}, FedHM's server: points above HeteroFL's", server - bench.mean("HeteroFL", place, 0), 0.0))
     # Late in the run, and nothing to choose.
     goal = math.floor(bench.mean(bench.plan["whole"], place, -1)) / 100 - 0.01
-    whole, thin = (bench.bytes_to(case, place, goal) for case in bench.plan["curves"])
+    whole, thin = (bench.bytes_to(case, place, goal) for case in bench.curves)
     times = whole / thin if whole and thin else 0.0
-    met.append(at_least(f"{said}, bytes to {100 * goal:g} %: times below the whole model's, {bench.plan['curves'][-1]}", times, CHEAPER))
+    met.append(at_least(f"{said}, bytes to {100 * goal:g} %: times below the whole model's, {bench.curves[-1]}", times, CHEAPER))
     return met
 
 

@@ -58,7 +58,7 @@ def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(f
     for place in bench.places:
         cases = [*bench.methods(place), *plan["slimmed"], *plan["thin"]]
         assert {len(bench.runs(case, place)) for case in cases} == {3}
-        assert all(bench.bytes_to(case, place, 0.8) for case in plan["curves"])
+        assert all(bench.bytes_to(case, place, 0.8) for case in bench.curves)
         server, smallest = (bench.mean("FedHM", place, size) for size in (0, -1))
         assert server - smallest < 0.1
         assert server > bench.mean("HeteroFL", place, 0)
