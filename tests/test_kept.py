@@ -52,14 +52,19 @@ def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(f
     program, runs = fedhm
     kept.unpack(BENCHMARKS / "records" / "fedhm.jsonl", tmp_path / "runs")
     monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
+    read = []
+    monkeypatch.setattr(runs, "kept", lambda file, run: read.append(file.name) or kept.kept(file, run))
     document = tomllib.loads((BENCHMARKS / "fedhm.toml").read_text())
     plan = document["grid"]
     bench = program.Bench(document, document["nets"]["cnn"], plan, runs.Data(None, range(plan["scored"])), tmp_path, [0, 1, 2])
+    asked = [bench.runs(case, place, **own) for case, place, own in bench.everything()]
+    assert {len(found) for found in asked} == {3}
+    assert {file.name for file in (tmp_path / "runs").iterdir()} == set(read)
     for place in bench.places:
-        cases = [*bench.methods(place), *plan["slimmed"], *plan["thin"]]
-        assert {len(bench.runs(case, place)) for case in cases} == {3}
         assert all(bench.bytes_to(case, place, 0.8) for case in bench.curves)
         server, smallest = (bench.mean("FedHM", place, size) for size in (0, -1))
         assert server - smallest < 0.1
         assert server > bench.mean("HeteroFL", place, 0)
         assert all(smallest > bench.mean(case, place, -1) + 0.5 for case in ("HeteroFL", "Split-Mix", "FedAvg, smallest"))
+    dropped = bench.mean("residual dropped", bench.ablated, 0)
+    assert bench.mean("FedHM", bench.ablated, 0) > dropped + 0.5
