@@ -39,13 +39,13 @@ def by_round(groups: Mapping[str, Sequence[Finished]], path: Path, *, title: str
 
 
 def by_size(groups: Mapping[str, Sequence[Sequence[Finished]]], path: Path, *, title: str) -> None:
-    """Draw accuracy against parameters, mean and one sd over seeds; Figs. 3 and 8."""
+    """Draw accuracy against parameters, a line through the means and a dot a seed; Figs. 3 and 8."""
     axes: Axes = Figure(figsize=(6.8, 4.0), layout="constrained").subplots()
     for label, cases in groups.items():
         points = sorted((runs[0].counts[-1], [100 * run.last(-1, run.settings["last"]) for run in runs]) for runs in cases)
-        sd = [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values in points]
-        at, means = [count for count, _ in points], [statistics.mean(values) for _, values in points]
-        axes.errorbar(at, means, sd, marker="o", markersize=4, capsize=3, linewidth=1.2, label=label)
+        (line,) = axes.plot([count for count, _ in points], [statistics.mean(values) for _, values in points], linewidth=1.2, label=label)
+        dots = [(count, value) for count, values in points for value in values]
+        axes.plot(*zip(*dots, strict=True), "o", markersize=4, alpha=0.6, color=line.get_color())
     axes.set(xscale="log", xlabel="parameters of a client's model", ylabel="accuracy, %")
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3, which="both")
