@@ -54,7 +54,7 @@ class Finished:
     Parameters
     ----------
     sub_models
-        Accuracy of `SCORED_ALPHAS` of the last model, channels sorted.
+        Accuracy of `SCORED_ALPHAS` of the model after `rounds`, channels sorted.
     rounds
         After which accuracies are compared; there are more rows where a method had to go on to come to the goal.
     """
@@ -80,7 +80,7 @@ class Finished:
 
 
 def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, out: Path, workers: int = 0) -> Finished:
-    """Return a run, from its file if it was made before with the same settings; with a goal among them it ends where that is reached."""
+    """Return a run, from its file if it was made before with the same settings."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, train, scored, workers))
     return Finished(name, seed, found["rows"], found["sub_models"], settings["rounds"])
@@ -88,18 +88,21 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored
 
 def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, workers: int) -> dict[str, Any]:
     task = Task(settings, seed, train, workers)
-    algorithm, rows, start = task.algorithm(), list[list[float]](), time.perf_counter()
-    reports = rounds(algorithm, task.pool, rounds=settings["rounds"], seed=seed, on_client_error="drop")
-    with task.pool, tqdm(reports, name, settings["rounds"], unit="round", leave=False) as bar:
+    algorithm, rows, sub_models, start = task.algorithm(), list[list[float]](), list[float](), time.perf_counter()
+    goal, least = settings.get("goal", math.inf), settings["rounds"]
+    most = least * settings["patience"] if "goal" in settings else least
+    reports = rounds(algorithm, task.pool, rounds=most, seed=seed, on_client_error="drop")
+    with task.pool, tqdm(reports, name, least, unit="round", leave=False) as bar:
         for report in bar:
             before = rows[-1] if rows else [0.0] * 6
             spent = [energy_j(report.rows), latency_s(report.rows, settings["deadline_s"]), 2 * macs(report.rows), bits(report.rows, "up") / 8]
             rows.append([score(report.model, scored), *(a + b for a, b in zip(before[1:], [*spent, float(len(report.refused))], strict=True))])
             bar.set_postfix(accuracy=f"{rows[-1][0]:.4f}")
-            if rows[-1][0] >= settings.get("goal", math.inf):
+            if len(rows) == least:
+                whole = sort_channels(task.graph, dict(report.model.parameters))
+                sub_models = [score(task.sub_model(whole, alpha), scored) for alpha in SCORED_ALPHAS]
+            if len(rows) >= least and max(row[0] for row in rows) >= goal:
                 break
-    whole = sort_channels(task.graph, dict(report.model.parameters))
-    sub_models = [score(task.sub_model(whole, alpha), scored) for alpha in SCORED_ALPHAS]
     return {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rows": rows, "sub_models": sub_models}
 
 
