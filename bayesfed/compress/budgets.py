@@ -179,10 +179,11 @@ def fit_flexible(
 class Budgeted:
     """`Flexible` at a planned size: at most ``32 beta`` bits for each entry of the tree it is given, header included, where that can be.
 
-    It first encodes at the map's (rho, L) for beta. A message that is too large is encoded again, in proportion lower and then by
-    bisection, until one keeps to the budget, `tries` encodings at most; the last resort is the map's smallest setting. Where that is
-    too large as well, as with a model so small that the header is all the budget, it is sent all the same: `overrun_bits` says so.
-    The receiver need not know which it was. Everything follows from the tree and the key.
+    It first encodes at the map's (rho, L) for beta. A message that is too large is encoded again: in proportion
+    lower, then where the line through the last two sizes says, or by bisection if that is out of question, until one keeps to the
+    budget, `tries` encodings at most; the last resort is the map's smallest setting. Where that is too large as well, as with a
+    model so small that the header is all the budget, it is sent all the same: `overrun_bits` says so. The receiver need not know
+    which it was. Everything follows from the tree and the key.
 
     beta is relative to the tree's own size, so one map serves sub-models of any width: a share alpha of the model costs ``alpha beta S``.
 
@@ -219,7 +220,8 @@ class Budgeted:
         """Write the message, again if it is too large."""
         budget, least, best = self.beta * full_bits(tree), self.settings.least, b""
         aim = high = min(max(self.beta, least), self.settings.most)
-        low = least
+        # No bits for an aim of 0 is in proportion; headers and masks make it too steep a guess, which the next points put right.
+        low, before = least, (0.0, 0)
         for attempt in range(self.tries):
             if attempt == self.tries - 1 and not best:
                 aim = least
@@ -227,7 +229,7 @@ class Budgeted:
             message = replace(self.codec, share=share, levels=levels).encode(tree, meta, key)
             bits = 8 * len(message)
             if bits <= budget:
-                # Near enough in proportion; what bisection finds may be far below.
+                # Near enough in proportion; what is found later may be far below.
                 if attempt < 2 or bits >= _CLOSE * budget:
                     return message
                 best, low = message, aim
@@ -235,7 +237,11 @@ class Budgeted:
                 return message
             else:
                 high = aim
-            aim = max(least, _MARGIN * aim * budget / bits) if attempt == 0 else math.sqrt(low * high)
+            before, aim = (aim, bits), _on_line(before, (aim, bits), _MARGIN * budget)
+            if attempt == 0:
+                aim = max(least, aim)
+            elif not low < aim < high:
+                aim = math.sqrt(low * high)
         return best
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
@@ -304,3 +310,9 @@ def _best_chain(found: Sequence[Setting]) -> tuple[Setting, ...]:
     while before[chain[-1]] >= 0:
         chain.append(int(before[chain[-1]]))
     return tuple(found[number] for number in reversed(chain))
+
+
+def _on_line(first: tuple[float, float], second: tuple[float, float], bits: float) -> float:
+    """Return where the line through two (aim, bits) has so many bits; 0 where it is level."""
+    rise = (second[1] - first[1]) / (second[0] - first[0])
+    return second[0] + (bits - second[1]) / rise if rise else 0.0
