@@ -119,6 +119,7 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
     assert {row["metric"] for row in rows} == {"accuracy", "nll", "ece"}
     assert {row["against"] for row in rows} == {"round", "megabytes", "seconds"}
     assert (out / "compare" / "curves.png").stat().st_size > 10_000
+    assert {path.name for path in (out / "fed_paq" / "pictures").iterdir()} == {"curves.png", "partition.png", "reliability.png"}
     assert command("compare", out / "fed_avg", out / "fed_paq", "--out", out) == 0
     assert (out / "compare-2" / "table.txt").read_text() == table
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bayesfed.cli import experiment, plots
+from bayesfed.cli.pictures import draw
 from bayesfed.cli.results import Folder, run_file
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.files import write_whole
@@ -33,7 +34,9 @@ LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the post
 
 
 def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True) -> Path:
-    """Run what has not run, read all folders, print a table; return the new folder with table, curves and pictures.
+    """Run what has not run, read all folders, print a table; return the new folder with table, curves and picture.
+
+    Folders of experiments that are given as files get their own pictures, as of `bayesfed run`.
 
     Parameters
     ----------
@@ -66,6 +69,9 @@ def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None
     runs = {name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()}
     write_whole(into / "curves.csv", curves(runs).encode())
     plots.plot_curves(runs).savefig(into / "curves.png", dpi=110)
+    for path, folder in zip(paths, folders, strict=True):
+        if path in files:
+            draw(folder)
     say(f"table, curves and picture: {into}")
     return into
 
