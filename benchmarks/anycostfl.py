@@ -11,7 +11,7 @@ methods that know budgets. Methods that do not (all but AnycostFL; HeteroFL sets
 slowly as it allows. Seconds and joules are those of the bytes really sent, and of training, three forwards a step. A client that is late or cannot
 take part is "out".
 
-The goal is FedAvg's last accuracy, uncompressed and without devices, less one point. A method that has not come to it after the scale's
+A seed's goal is its FedAvg's last accuracy, uncompressed and without devices, less one point. A method that has not come to it after the scale's
 rounds goes on, to `patience` times as many; best accuracies are those of the scale's rounds. HeteroFL has AnycostFL's widths: the paper's own
 figures put it at four fifths of the work; "three widths" is HeteroFL with 1, 1/2 and 1/4 of the work.
 
@@ -25,7 +25,7 @@ import argparse
 import statistics
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ PAPER = {
     0.0: {"STC": (1.4, 1.6), "QSGD": (1.4, 1.4), "UVeQFed": (1.4, 1.4), "HeteroFL": (1.5, 1.5), "FedHQ": (1.7, 1.6)},
     0.5: {"STC": (1.2, 1.3), "QSGD": (1.2, 1.3), "UVeQFed": (1.3, 1.2), "HeteroFL": (1.3, 1.3), "FedHQ": (1.6, 1.5)},
 }
+HEADS = ["method", "reached", "rounds", "kJ", "minutes", "TFLOPs", "MB up", "out", "best %"]
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,16 @@ class Bench:
         settings, out = self.settings(case, own), self.out / self.scale
         return [finished(case, settings, seed, self.train, self.scored, out, workers=self.workers) for seed in self.seeds]
 
-    def until(self, case: str, goal: float, **own: Any) -> list[Finished]:
-        """Return a case's runs; one that has not come to the goal goes on until it has, or for `patience` times the rounds."""
-        return self.runs(case, **own, goal=round(goal, 6))
-
-    def goal(self, alpha: float) -> float:
-        """Return FedAvg's last accuracy less one point."""
-        last = self.document["task"]["last"]
-        return statistics.mean(run.last(last) for run in self.runs(self.document["grid"]["reference"], alpha=alpha)) - 0.01
+    def until(self, case: str, alpha: float, **own: Any) -> list[Finished]:
+        """Return a case's runs; one that has not come to its seed's goal goes on until it has, or for `patience` times the rounds."""
+        grid, found = self.document["grid"], []
+        for reference in self.runs(grid["reference"], alpha=alpha):
+            goal = round(reference.last(self.document["task"]["last"]) - 0.01, 6)
+            if case == grid["reference"]:
+                found.append(replace(reference, goal=goal))
+            else:
+                found += replace(self, seeds=[reference.seed]).runs(case, **own, alpha=alpha, goal=goal)
+        return found
 
 
 def main() -> int:
@@ -113,17 +116,15 @@ def main() -> int:
 def compared(bench: Bench, alpha: float) -> list[bool]:
     """Print Table I for one partition, draw Fig. 4 and Fig. 5(d); print the targets."""
     grid, said = bench.document["grid"], f"Dirichlet {alpha:g}" if alpha else "IID"
-    goal = bench.goal(alpha)
     # Ours is the last, as in the pictures.
-    found = {grid["reference"]: bench.runs(grid["reference"], alpha=alpha)}
-    found |= {case: bench.until(case, goal, alpha=alpha) for case in tqdm(grid["methods"], desc=said, unit="case")}
-    print(f"\n{bench.scale}, {said}, to {100 * goal:.1f} %, {counted(bench)}; in brackets times {grid['ours']}'s\n")
-    heads = ["method", "reached", "rounds", "kJ", "minutes", "TFLOPs", "MB up", "out", "best %", "paper kJ, minutes"]
-    ours = costs_of(found[grid["ours"]], goal)
-    rows = [row_of(case, found[case], goal, ours, PAPER[alpha].get(case)) for case in grid["methods"]]
-    print(table(heads, [*rows, row_of(grid["reference"], found[grid["reference"]], goal, None, None)]) + "\n")
-    place = bench.out / bench.scale
-    curves(found, place / f"accuracy_{said.replace(' ', '_')}.png", title=f"{bench.scale}, {said}, {counted(bench)}", goal=goal)
+    cases = [grid["reference"], *grid["methods"]]
+    found = {case: bench.until(case, alpha) for case in tqdm(cases, desc=said, unit="case")}
+    print(f"\n{bench.scale}, {said}, to {goals(found[grid['reference']])}, {counted(bench)}; in brackets times {grid['ours']}'s\n")
+    ours = means([run.costs for run in found[grid["ours"]]])
+    rows = [[*row_of(case, found[case], ours), "{:g}, {:g}".format(*PAPER[alpha].get(case, (1.0, 1.0)))] for case in grid["methods"]]
+    print(table([*HEADS, "paper kJ, minutes"], [*rows, [*row_of(grid["reference"], found[grid["reference"]], None), "-"]]) + "\n")
+    place, title = bench.out / bench.scale, f"{bench.scale}, {said}, {counted(bench)}"
+    curves(found, place / f"accuracy_{said.replace(' ', '_')}.png", title=title)
     sub_models(found, SCORED_ALPHAS, place / f"sub_models_{said.replace(' ', '_')}.png", title=f"sub-models without training, {said}")
     cells = [
         [case, *(f"{100 * statistics.mean(run.sub_models[n] for run in runs):.1f}" for n in range(len(SCORED_ALPHAS)))]
@@ -132,7 +133,7 @@ def compared(bench: Bench, alpha: float) -> list[bool]:
     print(
         "\naccuracy % of sub-models, not trained further, Fig. 5(d)\n\n" + table(["method", *(f"alpha {x:g}" for x in SCORED_ALPHAS)], cells) + "\n"
     )
-    return targets_of(bench, alpha, said, found, goal)
+    return targets_of(bench, alpha, said, found)
 
 
 def counted(bench: Bench) -> str:
@@ -140,38 +141,37 @@ def counted(bench: Bench) -> str:
     return "one seed" if len(bench.seeds) == 1 else f"means over {len(bench.seeds)} seeds"
 
 
-def costs_of(runs: Sequence[Finished], goal: float) -> list[float] | None:
-    """Return rounds, J, s, flops, bytes and clients out at the goal, means over seeds, None if a run never comes to it."""
-    numbers = [run.reached(goal) for run in runs]
-    if None in numbers:
-        return None
-    at = [[float(number or 0), *run.rows[(number or 1) - 1][1:]] for number, run in zip(numbers, runs, strict=True)]
-    return [statistics.mean(column) for column in zip(*at, strict=True)]
+def goals(runs: Sequence[Finished]) -> str:
+    """Say which accuracies the seeds' costs are counted to."""
+    return ", ".join(f"{100 * run.goal:.1f}" for run in runs) + " %"
 
 
-def row_of(case: str, runs: Sequence[Finished], goal: float, ours: list[float] | None, paper: tuple[float, float] | None) -> list[str | float | int]:
-    """Return one line of the table."""
+def means(rows: Iterable[Sequence[float]]) -> list[float]:
+    """Return the mean of every column."""
+    return [statistics.mean(column) for column in zip(*rows, strict=True)]
+
+
+def row_of(case: str, runs: Sequence[Finished], ours: list[float] | None) -> list[str | float | int]:
+    """Return one line of the table; costs of runs that never came to the goal are those of the whole run, and so at least."""
     best = [100 * run.best for run in runs]
     spread = f" +- {statistics.stdev(best):.2f}" if len(best) > 1 else ""
-    found = costs_of(runs, goal)
-    reached = sum(run.reached(goal) is not None for run in runs)
-    cells: list[str | float | int] = [case, f"{reached} of {len(runs)}"]
-    if found is None:
-        cells += [f"> {len(runs[0].rows)}", *["-"] * 5]
-    else:
-        scales, digits = (1.0, 1e3, 60.0, 1e12, 1e6, 1.0), (0, 3, 2, 3, 2, 0)
-        for number, (value, scale, places) in enumerate(zip(found, scales, digits, strict=True)):
-            times = f" ({value / ours[number]:.2f})" if ours and number < 5 and ours[number] else ""
-            cells.append(f"{value / scale:.{places}f}{times}")
-    return [*cells, f"{statistics.mean(best):.2f}{spread}", "{:g}, {:g}".format(*paper) if paper else "-"]
+    count = sum(run.reached is not None for run in runs)
+    least = "" if count == len(runs) else "> "
+    cells: list[str | float | int] = [case, f"{count} of {len(runs)}"]
+    scales, digits = (1.0, 1e3, 60.0, 1e12, 1e6, 1.0), (1, 3, 2, 3, 2, 0)
+    for number, (value, scale, places) in enumerate(zip(means([run.costs for run in runs]), scales, digits, strict=True)):
+        times = f" ({value / ours[number]:.2f})" if ours and number < 5 and ours[number] else ""
+        cells.append(f"{least}{value / scale:.{places}f}{times}")
+    return [*cells, f"{statistics.mean(best):.2f}{spread}"]
 
 
-def targets_of(bench: Bench, alpha: float, said: str, found: Mapping[str, Sequence[Finished]], goal: float) -> list[bool]:
+def targets_of(bench: Bench, alpha: float, said: str, found: Mapping[str, Sequence[Finished]]) -> list[bool]:
     """Print the targets of a partition. A method that does not come to the goal, however long it may go on, costs at least its whole run."""
     grid, wanted = bench.document["grid"], bench.document["targets"]
-    spent = {case: costs_of(runs, goal) or at_end(runs) for case, runs in found.items() if case != grid["reference"]}
+    spent = {case: means([run.costs for run in runs]) for case, runs in found.items() if case != grid["reference"]}
     ours, others = spent.pop(grid["ours"]), spent
-    met = [at_least(f"{said}, {grid['ours']}: share of seeds that reach the goal", reached(found[grid["ours"]], goal), 1.0)]
+    share = statistics.mean(run.reached is not None for run in found[grid["ours"]])
+    met = [at_least(f"{said}, {grid['ours']}: share of seeds that reach the goal", share, 1.0)]
     for case in ("HeteroFL", "FedHQ"):
         met.append(at_least(f"{said}, energy of {case}, times ours", others[case][1] / ours[1], wanted["energy"][str(alpha)]))
     met.append(at_least(f"{said}, time of STC, times ours", others["STC"][2] / ours[2], wanted["time"]))
@@ -183,36 +183,30 @@ def targets_of(bench: Bench, alpha: float, said: str, found: Mapping[str, Sequen
     return met
 
 
-def at_end(runs: Sequence[Finished]) -> list[float]:
-    """Return what whole runs cost, means over seeds."""
-    return [statistics.mean(column) for column in zip(*([float(len(run.rows)), *run.rows[-1][1:]] for run in runs), strict=True)]
-
-
-def reached(runs: Sequence[Finished], goal: float) -> float:
-    """Return the share of runs that come to the goal."""
-    return sum(run.reached(goal) is not None for run in runs) / len(runs)
-
-
 def ablated(bench: Bench) -> None:
     """Print what each of the three techniques is worth, Fig. 5(a), IID."""
-    goal, rows = bench.goal(0.0), list[list[str | float | int]]()
-    ours = costs_of(bench.until(bench.document["grid"]["ours"], goal, alpha=0.0), goal)
-    for case in bench.document["grid"]["ablations"]:
-        rows.append(row_of(case, bench.until(case, goal, alpha=0.0), goal, ours, None)[:-1])
-    heads = ["", "reached", "rounds", "kJ", "minutes", "TFLOPs", "MB up", "out", "best %"]
-    print(f"\nablations, IID, to {100 * goal:.1f} %, Fig. 5(a)\n\n" + table(heads, rows))
+    grid = bench.document["grid"]
+    found = {case: bench.until(case, 0.0) for case in tqdm(grid["ablations"], desc="ablations", unit="case")}
+    ours = means([run.costs for run in found[grid["ours"]]])
+    print(f"\nablations, IID, to {goals(found[grid['ours']])}, Fig. 5(a)\n")
+    print(table(HEADS, [row_of(case, runs, ours) for case, runs in found.items()]))
 
 
 def swept(bench: Bench) -> None:
     """Draw energy and time against how unlike devices are, Fig. 5(b, c), IID."""
-    goal, bench = bench.goal(0.0), replace(bench, seeds=bench.seeds[:1])
+    bench = replace(bench, seeds=bench.seeds[:1])
     for what, values in bench.document["sweeps"].items():
-        found: dict[str, list[list[float] | None]] = {}
-        for case in bench.document["grid"]["methods"]:
-            found[case] = [costs_of(bench.until(case, goal, alpha=0.0, **{what: value}), goal) for value in values]
-        rows = [[case, *(f"{each[1] / 1e3:.3f}, {each[2] / 60:.2f}" if each else "-" for each in costs)] for case, costs in found.items()]
-        print(f"\n{what}, one seed: kJ, minutes to {100 * goal:.1f} %\n\n" + table(["method", *(f"{value:g}" for value in values)], rows))
+        found: dict[str, list[Finished]] = {}
+        for case in tqdm(bench.document["grid"]["methods"], desc=what, unit="case"):
+            found[case] = [run for value in values for run in bench.until(case, 0.0, **{what: value})]
+        rows = [[case, *(_spent(run) for run in runs)] for case, runs in found.items()]
+        print(f"\n{what}, one seed: kJ, minutes to {goals(found[case][:1])}\n\n" + table(["method", *(f"{value:g}" for value in values)], rows))
         sweep(found, values, bench.out / bench.scale / f"{what}.png", label=what.replace("_", ", "))
+
+
+def _spent(run: Finished) -> str:
+    """Write energy and time."""
+    return f"{'' if run.reached else '> '}{run.costs[1] / 1e3:.3f}, {run.costs[2] / 60:.2f}"
 
 
 def search(bench: Bench) -> None:
@@ -222,7 +216,7 @@ def search(bench: Bench) -> None:
         for name, values in searched.items():
             for value in values:
                 (run,) = bench.runs(case, alpha=0.5, **{name: value})
-                last, end = 100 * run.last(bench.document["task"]["last"]), at_end([run])
+                last, end = 100 * run.last(bench.document["task"]["last"]), run.costs
                 rows.append([case, f"{name} {value}", f"{last:.2f}", f"{end[1] / 1e3:.3f}", f"{end[4] / 1e6:.2f}", f"{end[5]:.0f}"])
     print(table(["method", "setting", "accuracy %", "kJ", "MB up", "out"], rows))
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bayesfed.inspect import save
 
 
-def curves(found: Mapping[str, Sequence[Finished]], path: Path, *, title: str, goal: float) -> None:
+def curves(found: Mapping[str, Sequence[Finished]], path: Path, *, title: str) -> None:
     """Draw accuracy against energy and against time, means over seeds for as long as all go on, Fig. 4; methods without devices are left out."""
     left, right = Figure(figsize=(10, 4.2), layout="constrained").subplots(1, 2, sharey=True)
     for number, (case, runs) in enumerate(found.items()):
@@ -22,6 +22,7 @@ def curves(found: Mapping[str, Sequence[Finished]], path: Path, *, title: str, g
         for axes, spent, unit in ((left, columns[1], 1e3), (right, columns[2], 60.0)):
             style = "-" if number == len(found) - 1 else ("--", "-.", ":")[number % 3]
             axes.plot([value / unit for value in spent], columns[0], style, linewidth=1.5, label=case)
+    goal = statistics.mean(run.goal for runs in found.values() for run in runs)
     for axes, what in ((left, "energy, kJ"), (right, "time, minutes")):
         axes.axhline(goal, color="0.4", linewidth=0.8, linestyle=":")
         axes.set(xlabel=what)
@@ -45,12 +46,12 @@ def sub_models(found: Mapping[str, Sequence[Finished]], alphas: Sequence[float],
     save(axes, path)
 
 
-def sweep(found: Mapping[str, Sequence[list[float] | None]], values: Sequence[float], path: Path, *, label: str) -> None:
+def sweep(found: Mapping[str, Sequence[Finished]], values: Sequence[float], path: Path, *, label: str) -> None:
     """Draw energy and time to the goal against a variance, Fig. 5(b, c); methods that never come to it have no point."""
     plots = Figure(figsize=(9, 3.8), layout="constrained").subplots(1, 2)
-    for case, costs in found.items():
+    for case, runs in found.items():
         for axes, place, unit in ((plots[0], 1, 1e3), (plots[1], 2, 60.0)):
-            points = [(value, each[place] / unit) for value, each in zip(values, costs, strict=True) if each]
+            points = [(value, run.costs[place] / unit) for value, run in zip(values, runs, strict=True) if run.reached]
             axes.plot([value for value, _ in points], [spent for _, spent in points], marker="o", markersize=4, linewidth=1.3, label=case)
     for axes, what in zip(plots, ("energy to the goal, kJ", "time to the goal, minutes"), strict=True):
         axes.set(xlabel=label, ylabel=what, ylim=(0, None))

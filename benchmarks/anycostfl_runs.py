@@ -57,6 +57,8 @@ class Finished:
         Accuracy of `SCORED_ALPHAS` of the model after `rounds`, channels sorted.
     rounds
         After which accuracies are compared; there are more rows where a method had to go on to come to the goal.
+    goal
+        The accuracy that costs are counted to; infinite if there is none.
     """
 
     case: str
@@ -64,10 +66,18 @@ class Finished:
     rows: list[list[float]]
     sub_models: list[float]
     rounds: int
+    goal: float
 
-    def reached(self, goal: float) -> int | None:
-        """Return the number of rounds after which an accuracy was first reached."""
-        return next((number for number, row in enumerate(self.rows, 1) if row[0] >= goal), None)
+    @property
+    def reached(self) -> int | None:
+        """The number of rounds after which the goal was first reached."""
+        return next((number for number, row in enumerate(self.rows, 1) if row[0] >= self.goal), None)
+
+    @property
+    def costs(self) -> list[float]:
+        """Rounds, J, s, flops, bytes up and clients out when the goal was reached; of the whole run if it never was."""
+        number = self.reached or len(self.rows)
+        return [float(number), *self.rows[number - 1][1:]]
 
     def last(self, count: int) -> float:
         """Return the mean accuracy after the last rounds."""
@@ -83,7 +93,7 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, scored
     """Return a run, from its file if it was made before with the same settings."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, train, scored, workers))
-    return Finished(name, seed, found["rows"], found["sub_models"], settings["rounds"])
+    return Finished(name, seed, found["rows"], found["sub_models"], settings["rounds"], settings.get("goal", math.inf))
 
 
 def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: bf.Dataset, workers: int) -> dict[str, Any]:
