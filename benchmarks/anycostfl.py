@@ -4,7 +4,7 @@
     python benchmarks/anycostfl.py --scale paper --seeds 0
     python benchmarks/anycostfl.py --search
 
-Scales: "check" (12 devices, 6,000 images, a CNN of 13,242 parameters, 24 rounds), "small" (20 devices, 10,000 images, the same CNN, 40 rounds) and
+Scales: "check" and "small" (12 devices, 6,000 images, a CNN of 13,242 parameters, 24 rounds; one seed of 3,000 test images, three of 10,000) and
 "paper" (60 devices, the CNN of 1,663,370, 400 rounds; hours a run). Sweeps are of the first seed, all else of all seeds. Devices are those of
 `bf.fleet`, as much slower as work and updates are smaller, so that budgets bite as they do in the paper: 5 s a round for all, 1.5 to 4.5 J for
 methods that know budgets. Methods that do not (all but AnycostFL; HeteroFL sets widths once) spend what the deadline makes them: they compute as
@@ -15,8 +15,9 @@ A seed's goal is its FedAvg's last accuracy, uncompressed and without devices, l
 rounds goes on, to `patience` times as many; best accuracies are those of the scale's rounds. HeteroFL has AnycostFL's widths: the paper's own
 figures put it at four fifths of the work; "three widths" is HeteroFL with 1, 1/2 and 1/4 of the work.
 
-Runs are kept under --out and not made again. --check: one seed, the targets; exit status 1 if one is missed. --search scores training rows 50,000 to
-53,000, which no run trains on; tests are of the test images.
+Runs are kept under --out and not made again; those of "small" are in `records/anycostfl.jsonl`, and `kept.py unpack` puts them there. --check: one
+seed, the targets; exit status 1 if one is missed. --search scores training rows 50,000 to 53,000, which no run trains on; tests are of the test
+images.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def curves(found: Mapping[str, Sequence[Finished]], path: Path, *, title: str) -
             axes.plot([value / unit for value in spent], columns[0], style, linewidth=1.5, label=case)
     goal = statistics.mean(run.goal for runs in found.values() for run in runs)
     for axes, what in ((left, "energy, kJ"), (right, "time, minutes")):
-        axes.axhline(goal, color="0.4", linewidth=0.8, linestyle=":")
+        axes.axhline(goal, color="0.4", linewidth=0.8, linestyle=":", label="goal")
         axes.set(xlabel=what)
         axes.grid(alpha=0.3)
     left.set(ylabel="accuracy of the whole model", title=title)

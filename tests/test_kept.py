@@ -43,20 +43,24 @@ def test_what_is_packed_is_unpacked_and_nothing_is_written_over(tmp_path):
 
 
 @pytest.fixture
-def fedhm(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("fedhm"), importlib.import_module("fedhm_runs")
+def recorded(monkeypatch):
+    """Unpack a program's records, let it make nothing; return the program, its settings and the names of the files that it reads."""
+
+    def unpacked(name, folder):
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        program, runs, read = importlib.import_module(name), importlib.import_module(f"{name}_runs"), []
+        kept.unpack(BENCHMARKS / "records" / f"{name}.jsonl", folder)
+        monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
+        monkeypatch.setattr(runs, "kept", lambda file, run: read.append(file.name) or kept.kept(file, run))
+        return program, tomllib.loads((BENCHMARKS / f"{name}.toml").read_text()), read
+
+    return unpacked
 
 
-def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(fedhm, tmp_path, monkeypatch):
-    program, runs = fedhm
-    kept.unpack(BENCHMARKS / "records" / "fedhm.jsonl", tmp_path / "runs")
-    monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
-    read = []
-    monkeypatch.setattr(runs, "kept", lambda file, run: read.append(file.name) or kept.kept(file, run))
-    document = tomllib.loads((BENCHMARKS / "fedhm.toml").read_text())
+def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
+    program, document, read = recorded("fedhm", tmp_path / "runs")
     plan = document["grid"]
-    bench = program.Bench(document, document["nets"]["cnn"], plan, runs.Data(None, range(plan["scored"])), tmp_path, [0, 1, 2])
+    bench = program.Bench(document, document["nets"]["cnn"], plan, program.Data(None, range(plan["scored"])), tmp_path, [0, 1, 2])
     asked = [bench.runs(case, place, **own) for case, place, own in bench.everything()]
     assert {len(found) for found in asked} == {3}
     assert {file.name for file in (tmp_path / "runs").iterdir()} == set(read)
@@ -68,3 +72,18 @@ def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(f
         assert all(smallest > bench.mean(case, place, -1) + 0.5 for case in ("HeteroFL", "Split-Mix", "FedAvg, smallest"))
     dropped = bench.mean("residual dropped", bench.ablated, 0)
     assert bench.mean("FedHM", bench.ablated, 0) > dropped + 0.5
+
+
+def test_the_records_of_anycostfl_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
+    program, document, read = recorded("anycostfl", tmp_path / "small" / "runs")
+    bench = program.Bench(document, "small", None, None, tmp_path, [0, 1, 2], workers=0)
+    for alpha in document["grid"]["alphas"]:
+        runs = {case: bench.until(case, alpha) for case in [document["grid"]["reference"], *document["grid"]["methods"]]}
+        joules = {case: program.means([run.costs for run in found])[1] for case, found in runs.items()}
+        assert all(run.reached for run in runs["AnycostFL"])
+        assert min(joules[case] for case in document["grid"]["methods"]) == joules["AnycostFL"]
+    assert all(len(bench.until(case, 0.0)) == 3 for case in document["grid"]["ablations"])
+    first = program.replace(bench, seeds=[0])
+    for what, values in document["sweeps"].items():
+        assert all(first.until(case, 0.0, **{what: value}) for case in document["grid"]["methods"] for value in values)
+    assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
