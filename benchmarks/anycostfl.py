@@ -45,6 +45,7 @@ PAPER = {
     0.0: {"STC": (1.4, 1.6), "QSGD": (1.4, 1.4), "UVeQFed": (1.4, 1.4), "HeteroFL": (1.5, 1.5), "FedHQ": (1.7, 1.6)},
     0.5: {"STC": (1.2, 1.3), "QSGD": (1.2, 1.3), "UVeQFed": (1.3, 1.2), "HeteroFL": (1.3, 1.3), "FedHQ": (1.6, 1.5)},
 }
+SWEPT = {"epsilon_variance": "variance of energy coefficients, (J / cycle Hz²)²", "distance_variance": "variance of distances, m²"}
 HEADS = ["method", "reached", "rounds", "kJ", "minutes", "TFLOPs", "MB up", "out", "best %"]
 
 
@@ -202,7 +203,7 @@ def swept(bench: Bench) -> None:
             found[case] = [run for value in values for run in bench.until(case, 0.0, **{what: value})]
         rows = [[case, *(_spent(run) for run in runs)] for case, runs in found.items()]
         print(f"\n{what}, one seed: kJ, minutes to {goals(found[case][:1])}\n\n" + table(["method", *(f"{value:g}" for value in values)], rows))
-        sweep(found, values, bench.out / bench.scale / f"{what}.png", label=what.replace("_", ", "))
+        sweep(found, values, bench.out / bench.scale / f"{what}.png", label=SWEPT[what])
 
 
 def _spent(run: Finished) -> str:

@@ -48,13 +48,13 @@ def sub_models(found: Mapping[str, Sequence[Finished]], alphas: Sequence[float],
 
 def sweep(found: Mapping[str, Sequence[Finished]], values: Sequence[float], path: Path, *, label: str) -> None:
     """Draw energy and time to the goal against a variance, Fig. 5(b, c); methods that never come to it have no point."""
-    plots = Figure(figsize=(9, 3.8), layout="constrained").subplots(1, 2)
+    plots = Figure(figsize=(10, 3.8), layout="constrained").subplots(1, 2)
     for case, runs in found.items():
         for axes, place, unit in ((plots[0], 1, 1e3), (plots[1], 2, 60.0)):
             points = [(value, run.costs[place] / unit) for value, run in zip(values, runs, strict=True) if run.reached]
             axes.plot([value for value, _ in points], [spent for _, spent in points], marker="o", markersize=4, linewidth=1.3, label=case)
     for axes, what in zip(plots, ("energy to the goal, kJ", "time to the goal, minutes"), strict=True):
-        axes.set(xlabel=label, ylabel=what, ylim=(0, None))
+        axes.set(xlabel=label, ylabel=what, ylim=(0, None), xticks=values, xticklabels=[f"{value:g}" for value in values])
         axes.grid(alpha=0.3)
-    plots[1].legend(fontsize=8, frameon=False)
+    plots[1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save(plots[0], path)
