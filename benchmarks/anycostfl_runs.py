@@ -109,6 +109,7 @@ def _made(name: str, settings: Settings, seed: int, train: bf.Dataset, scored: b
             rows.append([score(report.model, scored), *(a + b for a, b in zip(before[1:], [*spent, float(len(report.refused))], strict=True))])
             bar.set_postfix(accuracy=f"{rows[-1][0]:.4f}")
             if len(rows) == least:
+                bar.total = most
                 whole = sort_channels(task.graph, dict(report.model.parameters))
                 sub_models = [score(task.sub_model(whole, alpha), scored) for alpha in SCORED_ALPHAS]
             if len(rows) >= least and max(row[0] for row in rows) >= goal:

@@ -59,8 +59,7 @@ class Bench:
         """Return all settings of a case."""
         found = dict(self.document["cases"][case])
         base = self.settings(found.pop("like"), {}) if "like" in found else {**self.document["task"], **self.document["scales"][self.scale]}
-        base.pop("seeds", None)
-        return {**base, **found, **own}
+        return {name: value for name, value in {**base, **found, **own}.items() if name not in ("seeds", "alike")}
 
     @property
     def task(self) -> Task:
@@ -112,7 +111,7 @@ def main() -> int:
 def compared(bench: Bench) -> list[bool]:
     """Print Table 5.1's form, draw Fig. 2, print the targets on accuracy."""
     grid = bench.document["grid"]
-    cases = [grid["ours"], *grid["rivals"], *grid["alike"]]
+    cases = [grid["ours"], *grid["rivals"], *bench.document["scales"][bench.scale].get("alike", grid["alike"])]
     found = {case: bench.runs(case) for case in tqdm(cases, desc="methods", unit="method")}
     print(f"\n{bench.scale}, accuracy %, {counted(bench)}\n")
     domains = found[grid["ours"]][0].domains
