@@ -36,6 +36,7 @@ from typing import Any
 import torch
 from anycostfl_figures import curves, sub_models, sweep
 from anycostfl_runs import HELD_OUT, SCORED_ALPHAS, Finished, Settings, finished
+from kept import resolved
 from targets import at_least
 from tqdm import tqdm
 
@@ -65,9 +66,8 @@ class Bench:
 
     def settings(self, case: str, own: Settings) -> dict[str, Any]:
         """Return all settings of a case."""
-        found = dict(self.document["cases"][case])
-        base = self.settings(found.pop("like"), {}) if "like" in found else {**self.document["task"], **self.document["scales"][self.scale]}
-        return {**base, **found, **own}
+        base = {**self.document["task"], **self.document["scales"][self.scale]}
+        return {**resolved(self.document["cases"], case, base), **own}
 
     def runs(self, case: str, **own: Any) -> list[Finished]:
         """Return a case's runs, one a seed."""

@@ -36,7 +36,8 @@ from typing import Any
 
 import torch
 from fedhm_figures import by_layer, by_round, by_size, inference
-from fedhm_runs import HELD_OUT, Data, Finished, Settings, finished, resolved
+from fedhm_runs import HELD_OUT, Data, Finished, Settings, finished
+from kept import resolved
 from targets import at_least, target
 from tqdm import tqdm
 

@@ -79,12 +79,6 @@ class Finished:
         return reached(curve, goal)
 
 
-def resolved(cases: Mapping[str, Settings], name: str, base: Settings) -> dict[str, Any]:
-    """Return all settings of a case: those that all share, those of the case it is like, its own."""
-    own = dict(cases[name])
-    return {**(resolved(cases, own.pop("like"), base) if "like" in own else base), **own}
-
-
 def finished(name: str, settings: Settings, seed: int, data: Data, out: Path) -> Finished:
     """Return a run, from its file if it was made before with the same settings; a run that diverges keeps the rounds before."""
     # All clients have one size: nothing depends on how sizes are dealt.

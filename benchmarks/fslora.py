@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from fslora_figures import bars, by_round, by_traffic
 from fslora_runs import Finished, Settings, finished, held, slices
+from kept import resolved
 from sentiment_task import Task, task
 from targets import at_least, target
 from tqdm import tqdm
@@ -57,9 +58,9 @@ class Bench:
 
     def settings(self, case: str, own: Settings) -> dict[str, Any]:
         """Return all settings of a case."""
-        found = dict(self.document["cases"][case])
-        base = self.settings(found.pop("like"), {}) if "like" in found else {**self.document["task"], **self.document["scales"][self.scale]}
-        return {name: value for name, value in {**base, **found, **own}.items() if name not in ("seeds", "alike")}
+        base = {**self.document["task"], **self.document["scales"][self.scale]}
+        found = {**resolved(self.document["cases"], case, base), **own}
+        return {name: value for name, value in found.items() if name not in ("seeds", "alike")}
 
     @property
     def task(self) -> Task:

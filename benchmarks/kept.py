@@ -1,4 +1,4 @@
-"""Finished runs on disk: made once, whole or not at all; `records/` has those behind the published tables.
+"""A benchmark's settings of a case, and its finished runs on disk: made once, whole or not at all; `records/` has those behind the published tables.
 
     python benchmarks/kept.py pack results/fedhm/runs benchmarks/records/fedhm.jsonl
     python benchmarks/kept.py unpack benchmarks/records/fedhm.jsonl results/fedhm/runs
@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+
+def resolved(cases: Mapping[str, Mapping[str, Any]], name: str, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a case: those that all share, those of the case it is like, its own."""
+    own = dict(cases[name])
+    return {**(resolved(cases, own.pop("like"), base) if "like" in own else base), **own}
 
 
 def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
