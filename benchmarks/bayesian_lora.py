@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from kept import kept
-from sentiment_task import Task, task
+from sentiment_task import Task, last_output, task
 from targets import at_least, target
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -39,11 +39,6 @@ from bayesfed.inspect import table
 Settings = Mapping[str, Any]
 MEASURES = ("accuracy", "nll", "ece")
 METHODS = ("point", "Bayesian")
-
-
-def last_output(name: str, module: nn.Module) -> bool:
-    """Choose the second layer of the feed-forward part: below it nothing needs a gradient."""
-    return name.endswith("output.dense.weight") and "attention" not in name
 
 
 def fitted(method: str, settings: Settings, net: nn.Module, clients: Mapping[str, bf.Dataset], seed: int) -> bf.Result:

