@@ -62,6 +62,9 @@ class Bench:
         """Return all settings of a case."""
         found = resolved(self.document["cases"], case, self.base)
         rate = self.document["rates"].get(found["optimiser"], {}).get(case, found["learning_rate"])
+        # One alpha / r for all ranks: with one alpha a smaller rank takes longer steps, and dies of the rate of the larger.
+        if "rank" in own:
+            own = {**own, "alpha": found["alpha"] * own["rank"] / found["rank"]}
         return {name: value for name, value in {**found, "learning_rate": rate, **own}.items() if name not in ("seeds", "alike")}
 
     @property
@@ -112,9 +115,9 @@ def main() -> int:
         search(bench)
         return 0
     first, sweeps = replace(bench, seeds=bench.seeds[:1]), bench.document["sweeps"]
-    met = compared(bench) + budgets(bench, [bench.document["task"]["rank"]] if options.check else sweeps["budget_ranks"])
+    met = compared(bench) + budgets(bench, bench.base["rank"])
     if not options.check:
-        met += budgets(first, sweeps["many_ranks"], sweeps["clients"])
+        met += budgets(first, sweeps["budget_rank"]) + budgets(first, bench.base["rank"], sweeps["clients"])
         swept(first)
     met += costs_of(first)
     print(f"\nruns and pictures in {options.out / scale}/")
@@ -156,21 +159,19 @@ def row_of(case: str, runs: Sequence[Finished]) -> list[str | float | int]:
     return [case, *domains, f"{statistics.mean(means):.2f}", spread, *shown, PAPER.get(case, "-")]
 
 
-def budgets(bench: Bench, ranks: Sequence[int], clients: int | None = None) -> list[bool]:
+def budgets(bench: Bench, rank: int, clients: int | None = None) -> list[bool]:
     """Print Fig. 3 (and C.3): sketched or not at one budget of bytes up."""
     own: dict[str, Any] = {} if clients is None else {"clients": clients}
     rows: list[list[str | float | int]] = []
-    leads = []
-    for rank in ranks:
-        found = {case: bench.runs(case, rank=rank, **own) for case in bench.document["grid"]["sketched"]}
-        whole, sketched = (statistics.mean(100 * run.last() for run in runs) for runs in found.values())
-        traffic = [statistics.mean(run.rows[-1][1] for run in runs) for runs in found.values()]
-        rows.append([rank, f"{whole:.2f}", f"{sketched:.2f}", *(f"{each:.2f}" for each in traffic)])
-        leads.append(sketched - whole)
-    print(f"\nsketched to 1/2 or not, equal bytes up, {clients or bench.document['task']['clients']} clients, {counted(bench)}\n")
-    print(table(["rank", "whole %", "sketched %", "MB up, whole", "MB up, sketched"], rows) + "\n")
-    said = f", {clients} clients" if clients else ""
-    return [at_least(f"sketched to 1/2, rank {rank}{said}: points above unsketched", lead, 0.0) for rank, lead in zip(ranks, leads, strict=True)]
+    means = []
+    for case in bench.document["grid"]["sketched"]:
+        runs = bench.runs(case, rank=rank, **own)
+        means.append(bench.mean(case, rank=rank, **own))
+        rows.append([case, runs[0].rows[-1][0], f"{means[-1]:.2f}", f"{runs[0].rows[-1][1]:.2f}"])
+    said = f"rank {rank}, {clients or bench.base['clients']} clients"
+    print(f"\nsketched to 1/2 or not, {said}, {counted(bench)}\n")
+    print(table(["adapters", "rounds", "accuracy %", "MB up"], rows) + "\n")
+    return [at_least(f"sketched to 1/2, {said}: points above whole adapters", means[1] - means[0], 0.0)]
 
 
 def swept(bench: Bench) -> None:
@@ -216,10 +217,10 @@ def costs_of(bench: Bench) -> list[bool]:
 def search(bench: Bench) -> None:
     """Print what each rate gives on training rows that no run trains on."""
     rows: list[list[str | float | int]] = []
-    grid = bench.document["grid"]
+    grid, asked = bench.document["grid"], bench.document["search"][bench.base["optimiser"]]
     for case in tqdm([grid["ours"], *grid["rivals"], *grid["alike"]], desc="methods"):
-        for rate in bench.document["search"][bench.base["optimiser"]]:
-            rows.append([case, f"{rate:g}", f"{bench.mean(case, learning_rate=rate):.2f}"])
+        for rate in asked["learning_rate"]:
+            rows.append([case, f"{rate:g}", f"{bench.mean(case, learning_rate=rate, rounds=asked['rounds']):.2f}"])
     print(table(["method", "rate", "accuracy %"], rows))
 
 
