@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import statistics
@@ -22,7 +23,6 @@ from bayesfed.compress import Coded, TopK
 from bayesfed.federated.callbacks import score
 from bayesfed.federated.engine import rounds
 from bayesfed.federated.ledger import bits
-from bayesfed.federated.locals import Optimiser
 from bayesfed.federated.protocols import Algorithm
 from bayesfed.models.costs import costs
 from bayesfed.models.lora import adapters, resized
@@ -102,7 +102,12 @@ def parts(settings: Settings, seed: int, task: Task) -> dict[str, bf.Dataset]:
 
 
 def adapted(settings: Settings, seed: int, net: nn.Module) -> nn.Module:
-    """Return the network with adapters, its head trained as well."""
+    """Return the network with adapters, its head trained as well; or alone, a rank of 0."""
+    if not settings["rank"]:
+        alone = copy.deepcopy(net)
+        for name, leaf in alone.named_parameters():
+            leaf.requires_grad_(name.startswith("classifier"))
+        return alone
     own = {"alpha": settings["alpha"], "scaling": settings["scaling"], "dropout": settings["dropout"]}
     return bf.lora(net, settings["rank"], bf.Key(seed, "lora"), where=WHERE[settings["where"]], head=["classifier"], **own)
 
@@ -115,26 +120,20 @@ def slices(settings: Settings) -> list[int]:
 def recipe(settings: Settings, seed: int, net: nn.Module, clients: list[str]) -> Algorithm:
     """Return a case's algorithm."""
     made, ranks = adapted(settings, seed, net), slices(settings)
-    common = {"steps": settings["steps"], "batch_size": settings["batch_size"], "optimiser": optimiser(settings)}
+    common = {"steps": settings["steps"], "batch_size": settings["batch_size"], "optimiser": bf.Adam(settings["learning_rate"])}
     if "top" in settings:
         common["up"] = Coded(TopK(settings["top"]))
     own = {name: settings[name] for name in ("sampling", "broadcast", "by_norm") if name in settings}
     method: Callable[..., Algorithm] = getattr(bf, settings["recipe"])
-    sized = () if settings["recipe"] in ("fed_lora", "ffa_lora") else (ranks, bf.fixed(clients, len(ranks)))
+    sized = () if settings["recipe"] in ("fed_avg", "fed_lora", "ffa_lora") else (ranks, bf.fixed(clients, len(ranks)))
     return method(made, *sized, **own, **common)
-
-
-def optimiser(settings: Settings) -> Optimiser:
-    """Return the clients' optimiser."""
-    rate = settings["learning_rate"]
-    return bf.Sgd(rate, settings["momentum"]) if settings["optimiser"] == "sgd" else bf.Adam(rate)
 
 
 def held(settings: Settings, task: Task, k: int) -> dict[str, float]:
     """Return what a client with k slices holds beside the frozen weights, in bytes, and what a step computes.
 
-    Parameters of what it trains, and as many numbers again for SGD's momentum or twice as many for Adam's moments; what autograd saved for the
-    backward of one batch, parameters not counted; and the multiply-accumulates of adapters in one forward of one row.
+    Parameters, gradients and Adam's two moments of what it trains; what autograd saved for the backward of one batch, parameters not counted; and the
+    multiply-accumulates of adapters in one forward of one row.
     """
     made = resized(adapted({**settings, "dropout": 0.0}, 0, task.net), k)
     trained = sum(leaf.numel() * leaf.element_size() for leaf in made.parameters() if leaf.requires_grad)
@@ -152,5 +151,5 @@ def held(settings: Settings, task: Task, k: int) -> dict[str, float]:
     loss.backward()
     per_row = {row.layer: row.macs for row in costs(made, rows.inputs[:1])}
     macs = sum(per_row.get(name, 0) for name in adapters(made))
-    whole, moments = sum(per_row.values()), 1.0 if settings["optimiser"] == "sgd" else 2.0
-    return {"trained": trained, "moments": moments * trained, "saved": kept_alive, "macs": macs, "whole_macs": whole}
+    whole = sum(per_row.values())
+    return {"trained": trained, "moments": 2.0 * trained, "saved": kept_alive, "macs": macs, "whole_macs": whole}

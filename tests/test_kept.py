@@ -4,7 +4,6 @@ import importlib
 import json
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -88,20 +87,3 @@ def test_the_records_of_anycostfl_are_of_the_settings_and_say_what_the_ledger_sa
     for what, values in document["sweeps"].items():
         assert all(first.until(case, 0.0, **{what: value}) for case in document["grid"]["methods"] for value in values)
     assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
-
-
-def test_the_records_of_fslora_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
-    program, document, read = recorded("fslora", tmp_path / "small" / "runs")
-    scored = SimpleNamespace(test=SimpleNamespace(data=range(4 * document["scales"]["small"]["scored"])))
-    bench = program.Bench(document, "small", None, tmp_path, document["scales"]["small"]["seeds"], workers=0, tasks={"only": scored})
-    first, sweeps = program.replace(bench, seeds=bench.seeds[:1]), document["sweeps"]
-    level = program.compared(bench)
-    ahead = program.budgets(bench, 64) + program.budgets(first, sweeps["budget_rank"]) + program.budgets(first, 64, sweeps["clients"])
-    program.swept(first)
-    traffic = [first.sent(k) for k in (64, 48, 32, 16, 8)]
-    assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
-    assert not any(level)
-    assert ahead == [True, True, False]
-    methods = {case: bench.mean(case) for case in [document["grid"]["ours"], *document["grid"]["rivals"], *document["grid"]["alike"]]}
-    assert max(methods.values()) - min(methods.values()) < 1.0
-    assert traffic[-1] < 0.15 * traffic[0]
