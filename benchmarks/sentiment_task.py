@@ -37,6 +37,7 @@ class Tail(nn.Module):
 
     def __init__(self, whole: TextClassifier, layers: int) -> None:
         super().__init__()
+        self.name = f"{layers}"
         self.layers: Any = nn.ModuleList(list(_layers(whole))[-layers:])
         self.classifier = whole.classifier
 
@@ -60,6 +61,7 @@ class Output(nn.Module):
 
     def __init__(self, whole: TextClassifier) -> None:
         super().__init__()
+        self.name = "output"
         self.output: Any = _layers(whole)[-1].get_submodule("output")
         self.classifier = whole.classifier
 
@@ -152,8 +154,7 @@ def _layers(whole: TextClassifier) -> nn.ModuleList:
 @torch.no_grad()
 def _states(whole: TextClassifier, tokens: Tensor, top: Tail | Output, cache: Path, name: str) -> Tensor:
     """Return the states that come into the top, their masks in the last column, from the cache if they were computed before."""
-    kind = f"{len(top.layers)}" if isinstance(top, Tail) else "output"
-    digest = hashlib.blake2b(tokens.contiguous().numpy().data, digest_size=8, key=kind.encode()).hexdigest()
+    digest = hashlib.blake2b(tokens.contiguous().numpy().data, digest_size=8, key=top.name.encode()).hexdigest()
     file = cache / f"states_{digest}.safetensors"
     if file.exists():
         return load_file(file)["states"]
