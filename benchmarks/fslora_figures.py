@@ -32,6 +32,9 @@ def bars(found: Groups, path: Path, *, title: str, label: str) -> None:
     means = [statistics.mean(each) for each in values]
     axes.errorbar(range(len(found)), means, [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values], marker="o", capsize=3)
     axes.set_xticks(range(len(found)), list(found))
+    # Less than two points is drawn as the little it is.
+    (low, high), middle = axes.get_ylim(), statistics.mean(axes.get_ylim())
+    axes.set_ylim(min(low, middle - 1), max(high, middle + 1))
     axes.set(xlabel=label, ylabel="accuracy, %", title=title)
     axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)

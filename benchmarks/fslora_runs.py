@@ -92,7 +92,9 @@ def _made(name: str, settings: Settings, seed: int, task: Task, workers: int) ->
 
 
 def parts(settings: Settings, seed: int, task: Task) -> dict[str, bf.Dataset]:
-    """Return the clients' rows: every client is of one domain."""
+    """Return the clients' rows: every client is of one domain; or one has all."""
+    if settings["clients"] == 1:
+        return {"all": task.train.data}
     names = sorted(set(task.train.domains))
     each = settings["clients"] // len(names)
     if each * len(names) != settings["clients"]:
