@@ -109,10 +109,11 @@ def main() -> int:
     scale = "check" if options.check else options.scale
     seeds = options.seeds or document["scales"][scale]["seeds"]
     workers = options.workers if options.workers is not None else 2 * options.check
-    bench = Bench(document, scale, options.data, options.out, seeds[:1] if options.search else seeds, workers, options.search)
     if options.search:
-        search(bench)
+        # Apart from other runs: settings are the same, rows are not.
+        search(Bench(document, scale, options.data, options.out / "search", seeds[:1], workers, held_out=True))
         return 0
+    bench = Bench(document, scale, options.data, options.out, seeds, workers)
     first, sweeps = replace(bench, seeds=bench.seeds[:1]), bench.document["sweeps"]
     met = compared(bench) + budgets(bench, bench.base["rank"])
     if not options.check:
