@@ -13,7 +13,7 @@ rows of the training set that no run trains on.
 "Table 5.1": accuracy by domain; megabytes up are a client's mean over the run; compute and memory are those of the smallest and the largest client,
 beside the frozen weights. "Federated LoRA, rank 8" has all clients train the same 8 slices of their own: what unlike ranks could cost at most, with
 federated LoRA at 64 above. "Head alone" has no adapters: what they gain counts from there. "Sketched": to 1/2 with twice the rounds, so that both
-send the same bytes. Sweeps are of the first seed. Finished runs are kept under --out.
+send the same bytes. Sweeps are of the first seed. Finished runs are kept under --out; those of "small" are in records/ (see kept.py).
 
 --check: one seed, the targets; exit status 1 if one is missed.
 """

@@ -146,7 +146,8 @@ def held(settings: Settings, task: Task, k: int) -> dict[str, float]:
             saved[leaf.untyped_storage().data_ptr()] = leaf.untyped_storage().nbytes()
         return leaf
 
-    rows = task.train.data[: settings["batch_size"]]
+    # A storage of their own: a slice's is that of all rows.
+    rows = task.train.data[torch.arange(settings["batch_size"])]
     with torch.autograd.graph.saved_tensors_hooks(note, lambda leaf: leaf):
         loss = torch.nn.functional.cross_entropy(made(rows.inputs), rows.targets)
     kept_alive = sum(saved.values())

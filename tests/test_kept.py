@@ -4,6 +4,7 @@ import importlib
 import json
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,3 +88,22 @@ def test_the_records_of_anycostfl_are_of_the_settings_and_say_what_the_ledger_sa
     for what, values in document["sweeps"].items():
         assert all(first.until(case, 0.0, **{what: value}) for case in document["grid"]["methods"] for value in values)
     assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
+
+
+def test_the_records_of_fslora_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
+    program, document, read = recorded("fslora", tmp_path / "small" / "runs")
+    scored = SimpleNamespace(test=SimpleNamespace(data=range(4 * document["scales"]["small"]["scored"])))
+    bench = program.Bench(document, "small", None, tmp_path, document["scales"]["small"]["seeds"], workers=0, tasks={"only": scored})
+    first, sweeps = program.replace(bench, seeds=bench.seeds[:1]), document["sweeps"]
+    ahead = program.compared(bench)
+    budgets = program.budgets(bench, 64) + program.budgets(first, sweeps["budget_rank"]) + program.budgets(first, 64, sweeps["clients"])
+    program.swept(first)
+    traffic = [first.sent(k) for k in (64, 48, 32, 16, 8)]
+    assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
+    assert ahead == [False, False]
+    assert budgets == [True, True, True]
+    whole, alone = (bench.mean(case) for case in ("federated LoRA", "head alone"))
+    methods = [bench.mean(case) for case in [document["grid"]["ours"], *document["grid"]["rivals"]]]
+    assert alone < min(methods)
+    assert max(methods) < whole
+    assert traffic[-1] < 0.15 * traffic[0]
