@@ -1,6 +1,6 @@
 """Golden digests: the state after two rounds of every shipped recipe, serially and with two workers, and the beliefs of `infer` on ten graphs.
 
-Bits of a run hold on one kind of processor and one build of torch. Each entry of ``golden_states.json`` therefore has a digest, which must be equal where
+Bits of a run hold on one kind of processor and one build of torch. So each entry of ``golden_states.json`` has a digest, which must be equal where
 a canary computation has the bits it had when the file was written, and the mean magnitude of every leaf, which must agree everywhere.
 To write the file anew, knowingly::
 
