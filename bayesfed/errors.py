@@ -25,7 +25,7 @@ class PriorError(BayesfedError, ValueError):
 
 
 class RefusedError(BayesfedError, ValueError):
-    """Something received that is not taken in; `field` is the word for what is wrong with it (`bayesfed.federated.ledger.Row`)."""
+    """Something received that is not taken in; `field` is the word for what is wrong with it (`bayesfed.federated.engine.ledger.Row`)."""
 
     field = "payload"
 

@@ -12,19 +12,20 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated import callbacks as watch
-from bayesfed.federated import engine
-from bayesfed.federated.checkpoint import Checkpoints
-from bayesfed.federated.engine import OnClientError, Record, Snapshot
-from bayesfed.federated.ledger import Row, bits
-from bayesfed.federated.pools import ClientPool, InProcess
-from bayesfed.federated.protocols import Algorithm, Direction, Posterior, Predictor, Weighing
-from bayesfed.federated.samplers import Sampler, everyone
-from bayesfed.inference.posterior import DeclaredPosterior
-from bayesfed.inference.predictive import Predictive
+from bayesfed.federated.clients.pools import ClientPool, InProcess
+from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
+from bayesfed.federated.core.protocols import Direction
+from bayesfed.federated.engine import callbacks as watch
+from bayesfed.federated.engine import round_loop as engine
+from bayesfed.federated.engine.checkpoint import Checkpoints
+from bayesfed.federated.engine.ledger import Row, bits
+from bayesfed.federated.engine.round_loop import OnClientError, Record, Snapshot
+from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.inference.evaluation.predictive import Predictive
+from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
-from bayesfed.models.belief import Belief
+from bayesfed.models.priors.belief import Belief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

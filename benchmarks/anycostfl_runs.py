@@ -18,23 +18,24 @@ from kept import kept
 from tqdm import tqdm
 
 import bayesfed as bf
-from bayesfed.algorithms.anycost_fl import ALPHAS
+from bayesfed.algorithms.anycost_fl.recipe import ALPHAS
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.qsgd import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
-from bayesfed.federated.callbacks import score
-from bayesfed.federated.costs import work_cycles
-from bayesfed.federated.devices import Device
-from bayesfed.federated.engine import rounds
-from bayesfed.federated.fleets import uniform_range
-from bayesfed.federated.ledger import bits, energy_j, latency_s, macs
-from bayesfed.federated.locals import Descent
-from bayesfed.federated.protocols import Algorithm, Model, Profile
-from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.ledger import bits, energy_j, latency_s, macs
+from bayesfed.federated.engine.round_loop import rounds
+from bayesfed.federated.training.descent import Descent
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.models import Share, channel_graph, femnist_cnn, shrunk, shrunk_shares, sort_channels, vgg9
-from bayesfed.models.likelihoods import Categorical
+from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import Tree, parameters
+from bayesfed.wireless.devices import Device
+from bayesfed.wireless.energy import work_cycles
+from bayesfed.wireless.fleets import uniform_range
 
 Settings = Mapping[str, Any]
 CLASSES = 10

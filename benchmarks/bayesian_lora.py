@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import bayesfed as bf
-from bayesfed.inference import scoring
-from bayesfed.inference.predictive import Predictive
+from bayesfed.inference.evaluation import scoring
+from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect import table
 
 Settings = Mapping[str, Any]

@@ -4,7 +4,7 @@
 
 Cohort: a FedAvg round of 100 clients, an MLP 64-32-10 and 100 steps of 16 each, by ``InProcess(data, cohort="auto")``, one by one, and by a bare
 PyTorch loop, with bytes, digests and checks in the first two. Choice: what "auto" does there and with an MLP 784-256-256-10 and batches of 64.
-Table: seconds of a round with a cohort over those without, by network, rows a step and clients; the rule of `bayesfed.federated.cohorts` was read
+Table: seconds of a round with a cohort over those without, by network, rows a step and clients; the rule of `bayesfed.federated.clients.cohorts` was read
 from it (left out by --check). One thread, processor seconds, so that others at work disturb little.
 """
 

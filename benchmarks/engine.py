@@ -30,9 +30,10 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated import rounds
-from bayesfed.federated.client import Outcome, Task
-from bayesfed.federated.engine import _Exchange
-from bayesfed.federated.protocols import Algorithm, Local
+from bayesfed.federated.clients.turn import Outcome, Task
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Local
+from bayesfed.federated.engine.round_loop import _Exchange
 from bayesfed.inspect import table
 
 WIDTHS, CLIENTS, STEPS, BATCH = (784, 256, 256, 10), 10, 100, 64

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bayesfed.inspect import save
 from bayesfed.models import costs, dense_or_thin, hybrid
-from bayesfed.models.hybrid import Whole
+from bayesfed.models.low_rank.hybrid import Whole
 from bayesfed.trees import parameters, size
 
 

@@ -18,18 +18,19 @@ from kept import kept
 
 import bayesfed as bf
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
-from bayesfed.algorithms.baselines.split_mix import split_mix
-from bayesfed.algorithms.fed_hm import fed_hm
+from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
+from bayesfed.algorithms.fed_hm.recipe import fed_hm
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.callbacks import score
-from bayesfed.federated.engine import RoundReport
-from bayesfed.federated.ledger import bits
-from bayesfed.federated.locals import Schedule
-from bayesfed.federated.protocols import Algorithm, Predictor, Profile
-from bayesfed.federated.samplers import fraction
-from bayesfed.federated.sizes import Capacity, dynamic, fixed
-from bayesfed.models.hybrid import hybrid, whole_first
-from bayesfed.models.residual import resnet18
+from bayesfed.federated.core.algorithm import Algorithm, Predictor
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.federated.engine.samplers import fraction
+from bayesfed.federated.training.model_sizes import Capacity, dynamic, fixed
+from bayesfed.federated.training.schedules import Schedule
+from bayesfed.models.low_rank.hybrid import hybrid, whole_first
+from bayesfed.models.nets.resnet import resnet18
 
 Settings = Mapping[str, Any]
 IMAGE, CLASSES = (1, 28, 28), 10

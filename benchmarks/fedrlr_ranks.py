@@ -16,7 +16,7 @@ from tqdm import trange
 
 import bayesfed as bf
 from bayesfed.geometry import from_dense, metric_retraction, project, random_point, to_dense
-from bayesfed.inference.proximal import SingularThreshold
+from bayesfed.inference.objectives.proximal_operators import SingularThreshold
 
 
 @dataclass(frozen=True)

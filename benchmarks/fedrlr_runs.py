@@ -19,22 +19,23 @@ from curves import Curve
 
 import bayesfed as bf
 from bayesfed.algorithms import fed_l1, fed_mid, fed_prune
-from bayesfed.algorithms.fed_rlr import fed_rlr
+from bayesfed.algorithms.fed_rlr.encodings import Factors, Points, Tangents, Transmission
+from bayesfed.algorithms.fed_rlr.local import sent_shapes
+from bayesfed.algorithms.fed_rlr.recipe import fed_rlr
 from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.air import OverTheAir
-from bayesfed.federated.callbacks import score
-from bayesfed.federated.engine import RoundReport
-from bayesfed.federated.ledger import channel_uses
-from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Schedule, constant, inverse
-from bayesfed.federated.power import ChannelInversion, Gbma, PowerControl
-from bayesfed.federated.protocols import Algorithm, Link
-from bayesfed.federated.riemannian import sent_shapes
-from bayesfed.federated.sensing import Compressed, Plain
-from bayesfed.federated.transmissions import Factors, Points, Tangents, Transmission
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.federated.links.compressed_sensing import Compressed, Plain
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.links.over_the_air import OverTheAir
+from bayesfed.federated.training.schedules import Schedule, constant, inverse
 from bayesfed.models import fixed_rank, layer_matrices
+from bayesfed.wireless.power_control import ChannelInversion, Gbma, PowerControl
 
 Settings = Mapping[str, Any]
 # The paper's Table II: 75.00 rounds of digital FedAvg, one model of 268,800 weights and 522 biases a round.

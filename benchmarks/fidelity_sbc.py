@@ -11,8 +11,8 @@ from targets import at_least, target
 from torch import Tensor
 
 import bayesfed as bf
-from bayesfed.federated.client import one_thread
-from bayesfed.inference.ranks import RankStatistics, rank_statistics
+from bayesfed.federated.clients.turn import one_thread
+from bayesfed.inference.evaluation.simulation_based_calibration import RankStatistics, rank_statistics
 
 SIMULATIONS, SIMULATED_ROWS, DRAWS = 1000, 40, 99
 

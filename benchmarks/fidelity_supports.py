@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import bayesfed as bf
 from bayesfed.inspect.tables import table
-from bayesfed.models.supports import Transition
+from bayesfed.models.random_fields.support_priors import Transition
 
 OUTPUTS, LENGTH, ROWS, SLAB_SD = 200, 12, 400, 1.0
 CHAIN = Transition(off=0.85, on=0.7)

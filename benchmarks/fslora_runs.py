@@ -20,12 +20,12 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.compress import Coded, TopK
-from bayesfed.federated.callbacks import score
-from bayesfed.federated.engine import rounds
-from bayesfed.federated.ledger import bits
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.round_loop import rounds
+from bayesfed.models.adapters.lora import adapters, resized
 from bayesfed.models.costs import costs
-from bayesfed.models.lora import adapters, resized
 
 Settings = Mapping[str, Any]
 WHERE = {"queries and values": bf.query_value, "last output": last_output}

@@ -32,11 +32,11 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.compress.wire import DIGEST, Meta, digest_of, unseal
 from bayesfed.errors import RefusedError, WireError
-from bayesfed.federated.client import Outcome, Reply, Task
-from bayesfed.federated.engine import rounds
-from bayesfed.federated.envelopes import masked
-from bayesfed.federated.gate import Gate
-from bayesfed.federated.links import Digital
+from bayesfed.federated.clients.envelopes import masked
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.engine.gate import Gate
+from bayesfed.federated.engine.round_loop import rounds
+from bayesfed.federated.links.digital import Digital
 from bayesfed.inspect import table
 from bayesfed.keys import Key
 from bayesfed.testing.bombs import bombs

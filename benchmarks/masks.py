@@ -33,10 +33,10 @@ from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import OrderingWarning
 from bayesfed.inspect import table
 from bayesfed.keys import Key, forked
-from bayesfed.models.clustered import ClusteredSupport
-from bayesfed.models.grid import Grid, Link
-from bayesfed.models.supports import MarkovGrid
-from bayesfed.models.transfer import Transfer
+from bayesfed.models.random_fields.grid import Grid, Link
+from bayesfed.models.random_fields.sampling import ClusteredSupport
+from bayesfed.models.random_fields.support_priors import MarkovGrid
+from bayesfed.models.random_fields.transfer_matrix import Transfer
 
 PRIORS = ((0.6, -0.3), (0.6, -0.8), (0.6, -1.5), (0.65, -0.1), (0.65, -0.3), (0.65, -0.9), (0.7, -0.01), (0.7, -0.04), (0.7, -0.3))
 CHECKED = ((0.65, -0.3), (0.7, -0.04))

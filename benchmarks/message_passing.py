@@ -44,9 +44,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bayesfed.inference import FactorGraph, infer
-from bayesfed.inference.graphs.flat import TableGroup, Tables
+from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
 from bayesfed.inspect import table
-from bayesfed.models.grid import Grid, Link
+from bayesfed.models.random_fields.grid import Grid, Link
 
 MILD, HARD, NOISE = 0.7, 0.9, 2.0
 LAYER, SQUARE, LARGE, CELLS = (784, 256), (512, 512), (4096, 1024), (128, 128)

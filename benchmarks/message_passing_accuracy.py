@@ -32,7 +32,7 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.inference import infer
 from bayesfed.inspect import table
-from bayesfed.models.grid import Grid, Link
+from bayesfed.models.random_fields.grid import Grid, Link
 
 STAYS, SDS = (0.6, 0.7, 0.75, 0.8, 0.9, 0.97), (0.5, 1.0, 2.0, 4.0)
 SIZES = {(10, 10): 6, (13, 96): 3}

@@ -12,7 +12,7 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.errors import CheckpointError, CheckpointWarning
 from bayesfed.federated import RoundReport, Snapshot, checkpoint, load, rounds, save
-from bayesfed.federated.records import to_line
+from bayesfed.federated.engine.records import to_line
 from bayesfed.testing.damage import damaged
 
 

@@ -19,8 +19,9 @@ import torch
 from targets import at_least, is_check, target
 
 import bayesfed as bf
-from bayesfed.federated.factored import Factored, Refactor
-from bayesfed.federated.update import Sum
+from bayesfed.algorithms.fed_hm.server import Refactor
+from bayesfed.algorithms.fed_hm.view import Factored
+from bayesfed.federated.core.update import Sum
 from bayesfed.inspect.tables import table
 from bayesfed.models import factorise, hybrid, hybrid_ranks, resnet18, spectra, unrollings, whole_first
 from bayesfed.trees import Tree, parameters, shapes

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.data import by_domain
-from bayesfed.models.text import TextClassifier
+from bayesfed.models.nets.text import TextClassifier
 
 _CHUNK = 64
 

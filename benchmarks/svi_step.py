@@ -29,7 +29,7 @@ from torch.nn import functional
 
 import bayesfed as bf
 from bayesfed.inference import MeanFieldElbo
-from bayesfed.inference.elbo import encode_inclusion
+from bayesfed.inference.turbo.elbo import encode_inclusion
 
 STEPS, SD = 50, 0.02
 Step = Callable[[], object]

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from pyro.infer.autoguide import AutoNormal, init_to_value
 
 import bayesfed as bf
-from bayesfed.inference.scoring import calibration_bins, nll
+from bayesfed.inference.evaluation.scoring import calibration_bins, nll
 from bayesfed.inspect import plot_reliability, save, table
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from typing import Literal
 import torch
 
 import bayesfed as bf
-from bayesfed.federated import Algorithm, cosine, keep, ramp
+from bayesfed.algorithms.d_turbo_vbi import ramp
+from bayesfed.federated import Algorithm, cosine, keep
 from bayesfed.inspect import plot_accuracy_against_bits, plot_series, plot_support_maps, plot_unit_maps, save, table
-from bayesfed.models.supports import neighbour_share
+from bayesfed.models.random_fields.support_priors import neighbour_share
 
 HIDDEN = ("1.weight", "3.weight")
 FED_AVG_RATE = 1e-3

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 import bayesfed as bf
-from bayesfed.federated import keep, ramp
+from bayesfed.algorithms.d_turbo_vbi import ramp
+from bayesfed.federated import keep
 from bayesfed.inspect import plot_accuracy_against_bits, plot_forest, plot_support_maps, save, table
 
 

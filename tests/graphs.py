@@ -7,8 +7,8 @@ import networkx as nx
 import numpy as np
 import torch
 
-from bayesfed.inference.graphs.flat import Tables
-from bayesfed.models.supports import Transition
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.models.random_fields.support_priors import Transition
 
 CHAIN = Transition(0.9, 0.7)
 LOGS = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64).log()

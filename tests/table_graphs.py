@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from bayesfed.inference.graphs.flat import TableGroup, Tables
-from bayesfed.inference.passing.outcome import Settings
+from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
+from bayesfed.inference.sum_product.methods.outcome import Settings
 
 TIGHT = Settings(tol=1e-11, max_sweeps=3000)
 

@@ -11,13 +11,14 @@ import bayesfed as bf
 from bayesfed.compress import Coded, Uniform
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import Add, Digital, Keep, rounds
-from bayesfed.federated.air import OverTheAir
-from bayesfed.federated.ledger import channel_uses
-from bayesfed.federated.power import ChannelInversion, Gbma
-from bayesfed.federated.protocols import Assignment, Fit, Model
-from bayesfed.federated.sensing import Compressed
-from bayesfed.federated.update import Sum
-from bayesfed.federated.views import Whole
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated.core.protocols import Assignment, Fit
+from bayesfed.federated.core.update import Sum
+from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.links.compressed_sensing import Compressed
+from bayesfed.federated.links.over_the_air import OverTheAir
+from bayesfed.wireless.power_control import ChannelInversion, Gbma
 from tests.conftest import tree_equal
 
 # Everybody is heard at the same strength, and nothing else is.

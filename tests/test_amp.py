@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import Lasso
 
 from bayesfed.errors import ArgumentError, ConvergenceWarning
-from bayesfed.inference.amp import Projection, amp
-from bayesfed.inference.state_evolution import (
+from bayesfed.inference.amp.amp import Projection, amp
+from bayesfed.inference.amp.state_evolution import (
     BernoulliGaussian,
     PosteriorMean,
     SoftThreshold,

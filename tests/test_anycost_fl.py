@@ -7,33 +7,33 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.algorithms.anycost_fl import ALPHAS, anycost_fl, public_settings
+from bayesfed.algorithms.anycost_fl.recipe import ALPHAS, anycost_fl, public_settings
+from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.algorithms.baselines.fed_hq import fed_hq
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
 from bayesfed.algorithms.baselines.qsgd import qsgd
-from bayesfed.algorithms.baselines.stc import stc
+from bayesfed.algorithms.baselines.stc.recipe import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
+from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices, planned_size
 from bayesfed.compress.budgets import Budgeted, fit_flexible
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import score
-from bayesfed.federated.cells import Cell
-from bayesfed.federated.costs import round_cost, work_cycles
-from bayesfed.federated.devices import Device
-from bayesfed.federated.divergence import aggregation_weight
-from bayesfed.federated.fleets import fleet
-from bayesfed.federated.ledger import energy_j, latency_s, macs
-from bayesfed.federated.pools import InProcess
-from bayesfed.federated.protocols import Profile, Skip
-from bayesfed.federated.servers import Add
-from bayesfed.federated.update import Sum
-from bayesfed.federated.views import Kept, Slice, Whole
-from bayesfed.federated.workloads import Planner, on_devices, planned_size
-from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.federated.aggregation.servers import Add
+from bayesfed.federated.aggregation.views import Kept, Slice, Whole
+from bayesfed.federated.clients.pools import InProcess
+from bayesfed.federated.core.protocols import Profile, Skip
+from bayesfed.federated.core.update import Sum
+from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
+from bayesfed.federated.links.deadline import Cell
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
-from bayesfed.models.likelihoods import Categorical
+from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import parameters, shapes, size
+from bayesfed.wireless.devices import Device
+from bayesfed.wireless.energy import round_cost, work_cycles
+from bayesfed.wireless.fleets import fleet
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "anycost")

@@ -10,9 +10,10 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import BatchMoments, fixed
-from bayesfed.models import norms, with_statistics
-from bayesfed.models.parts import initialised
-from bayesfed.models.residual import Block
+from bayesfed.models import with_statistics
+from bayesfed.models.nets import norms
+from bayesfed.models.nets.building_blocks import initialised
+from bayesfed.models.nets.resnet import Block
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters, size
 from tests.conftest import tree_equal

@@ -13,12 +13,12 @@ from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.lora.sketch_view import SKETCH
+from bayesfed.algorithms.lora.slices import cut_slices, put_slices, sliced
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.federated import SketchedSvi
-from bayesfed.federated.protocols import Profile
-from bayesfed.federated.sketch import SKETCH
-from bayesfed.federated.slicing import cut_slices, put_slices, sliced
-from bayesfed.inference.predictive import Predictive
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.models import Drawn, merged
 from bayesfed.trees import leaf_of, shapes, size, trainable
 from tests.conftest import tree_equal

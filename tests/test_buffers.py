@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn import functional
 
 import bayesfed as bf
-from bayesfed.algorithms.baselines.split_mix import split_mix
+from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, save, score
-from bayesfed.federated.buffers import STATISTICS, travelling
-from bayesfed.federated.locals import batches
-from bayesfed.inference.objectives import MaximumLikelihood, check_data
+from bayesfed.federated.training.batch_norm import STATISTICS, travelling
+from bayesfed.federated.training.descent import batches
+from bayesfed.inference.objectives.objectives import MaximumLikelihood, check_data
 from bayesfed.models import Categorical, fixed_rank
-from bayesfed.models.modes import evaluating
-from bayesfed.models.parts import initialised
+from bayesfed.models.modules import evaluating
+from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters, placed_buffers, running_statistics, shapes
 from tests.conftest import tree_equal

@@ -9,9 +9,9 @@ import torch
 from scipy.special import exp1
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.channels import Gain, channel_uses, fading, pack, transmit, unpack
-from bayesfed.federated.power import ChannelInversion, Gbma, Plan, common_amplitude, transmit_power_w
 from bayesfed.keys import Key
+from bayesfed.wireless.channels import Gain, channel_uses, fading, pack, transmit, unpack
+from bayesfed.wireless.power_control import ChannelInversion, Gbma, Plan, common_amplitude, transmit_power_w
 
 KEY = Key(0, "air")
 ROUNDS = 10_000

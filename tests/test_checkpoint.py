@@ -15,7 +15,7 @@ import bayesfed as bf
 from bayesfed import files
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning
 from bayesfed.federated import ClientMemory, Snapshot, checkpoint, early_stop, load, newest, rounds, save, untimed
-from bayesfed.federated.records import from_line, to_line
+from bayesfed.federated.engine.records import from_line, to_line
 from tests.conftest import tree_equal
 
 WORK = {"steps": 1, "batch_size": 8}

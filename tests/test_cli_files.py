@@ -11,7 +11,7 @@ from bayesfed.cli import experiment, lines, names
 from bayesfed.cli.build import build, seeds
 from bayesfed.cli.experiment import ExperimentError
 from bayesfed.cli.hints import keys, options
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm
 
 RIGHT = """\
 rounds = 2

@@ -11,7 +11,7 @@ import bayesfed as bf
 from bayesfed.cli import plots, results
 from bayesfed.cli.compare import comparison
 from bayesfed.cli.main import main
-from bayesfed.federated.records import untimed
+from bayesfed.federated.engine.records import untimed
 
 TEXT = """\
 rounds = 3

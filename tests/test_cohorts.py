@@ -12,7 +12,7 @@ from bayesfed.compress import Coded, ErrorFeedback, Uniform
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import rounds
-from bayesfed.federated.cohorts import MOST, PARAMETERS, WORK, pays
+from bayesfed.federated.clients.cohorts import MOST, PARAMETERS, WORK, pays
 from tests.conftest import tree_equal
 
 WORK_OF = {"steps": 8, "batch_size": 8}

@@ -13,7 +13,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.models.compaction import forms
 from bayesfed.models.compaction.compact import compact
 from bayesfed.models.compaction.forms import candidates
-from bayesfed.models.compaction.pruned import ELEMENTWISE
+from bayesfed.models.modules import ELEMENTWISE
 from bayesfed.trees import parameters
 
 

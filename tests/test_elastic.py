@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.views import Slice
+from bayesfed.federated.aggregation.views import Slice
 from bayesfed.keys import Key
 from bayesfed.models import (
     channel_graph,

@@ -34,7 +34,7 @@ from bayesfed.federated import (
     rounds,
     untimed,
 )
-from bayesfed.federated.locals import batches
+from bayesfed.federated.training.descent import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
 from bayesfed.keys import Key
 from bayesfed.models import Categorical

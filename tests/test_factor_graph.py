@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from bayesfed.inference.graphs.factor_graph import FactorGraph
-from bayesfed.inference.graphs.flat import Tables
-from bayesfed.inference.graphs.recognise import colours
-from bayesfed.models.grid import Link
-from bayesfed.models.ising import Ising
-from bayesfed.models.supports import Transition
+from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.graphs.recognise import colours
+from bayesfed.models.random_fields.grid import Link
+from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.support_priors import Transition
 from tests.graphs import AGREE, CHAIN, LOGS, bipartite, by_model, by_tables, lattice, random_graph, same
 
 # Lowering.

@@ -5,7 +5,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.federated import ramp
-from bayesfed.models.supports import neighbour_share
+from bayesfed.models.random_fields.support_priors import neighbour_share
 
 pytestmark = pytest.mark.data
 

@@ -8,18 +8,20 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.baselines.split_mix import split_mix
-from bayesfed.algorithms.fed_hm import fed_hm
+from bayesfed.algorithms.baselines.split_mix.ensembles import Ensemble, Nets, joined, parted
+from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
+from bayesfed.algorithms.fed_hm.recipe import fed_hm
+from bayesfed.algorithms.fed_hm.server import Refactor
+from bayesfed.algorithms.fed_hm.view import Factored, spectra_of, whole_of
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import rounds, score
-from bayesfed.federated.ensembles import Ensemble, Nets, joined, parted
-from bayesfed.federated.factored import Factored, Refactor, spectra_of, whole_of
-from bayesfed.federated.protocols import Profile
-from bayesfed.federated.sizes import by_device, dynamic, fixed
-from bayesfed.federated.update import Sum
-from bayesfed.inference.decay import Decayed
-from bayesfed.inference.objectives import MaximumLikelihood
-from bayesfed.models import Categorical, hybrid, hybrid_ranks, residual, unrollings
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core.update import Sum
+from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.weight_decay import Decayed
+from bayesfed.models import Categorical, hybrid, hybrid_ranks, unrollings
+from bayesfed.models.nets import resnet as residual
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
 

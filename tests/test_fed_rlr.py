@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr.local import free, sent_shapes
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
 from bayesfed.federated import Adapt, Digital, Keep, Retract, RiemannianSgd, Sgd, Sum, Update, checkpoint, inverse, load, rounds
-from bayesfed.federated.ledger import channel_uses
-from bayesfed.federated.riemannian import free, sent_shapes
+from bayesfed.federated.engine.ledger import channel_uses
 from bayesfed.geometry import (
     FixedRank,
     Tangent,
@@ -34,7 +34,7 @@ from bayesfed.geometry import (
     to_dense,
     to_factors,
 )
-from bayesfed.models.fixed_rank_trees import points, with_points
+from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import is_finite, parameters, shapes
 from tests.conftest import tree_equal

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesfed.federated.client import one_thread
+from bayesfed.federated.clients.turn import one_thread
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -12,7 +12,7 @@ from bayesfed.federated import fraction, load, rounds, save
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, read_reply
 from bayesfed.flower.pool import Flower
-from bayesfed.models.norms import untracked
+from bayesfed.models.nets.norms import untracked
 from bayesfed.testing import check_pool
 from bayesfed.testing.clients import _Counter
 from bayesfed.trees import parameters

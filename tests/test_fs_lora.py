@@ -10,17 +10,17 @@ from torch import nn
 from torch.func import functional_call
 
 import bayesfed as bf
+from bayesfed.algorithms.lora.merging import Merge, base_weights
+from bayesfed.algorithms.lora.slices import cut_slices
+from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Refactored, Sketched, Slices, Stack, Unlike
-from bayesfed.federated.merging import Merge, base_weights
-from bayesfed.federated.protocols import Profile
-from bayesfed.federated.slicing import cut_slices
-from bayesfed.federated.stacking import refactored
-from bayesfed.federated.update import Sum
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core.update import Sum
 from bayesfed.models import Drawn, adapters, importance_sketch, merged, random_sketch, resized, slice_norms
-from bayesfed.models.sketch import inclusion
+from bayesfed.models.adapters.sketching import inclusion
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import shapes, trainable
 from tests.conftest import tree_equal

@@ -16,9 +16,9 @@ import bayesfed as bf
 from bayesfed.compress.wire import DIGEST, digest_of, unseal
 from bayesfed.errors import ArgumentError, ClientError, RefusedError, TooFewClientsError, UpdateError, WireError
 from bayesfed.federated import Digital, checkpoint, load, rounds
-from bayesfed.federated.client import Reply, Task
-from bayesfed.federated.envelopes import Envelope, masked, opened
-from bayesfed.federated.gate import Gate
+from bayesfed.federated.clients.envelopes import Envelope, masked, opened
+from bayesfed.federated.clients.turn import Reply, Task
+from bayesfed.federated.engine.gate import Gate
 from bayesfed.keys import Key
 from bayesfed.testing.hostile import TRAP, Between, Trap
 from bayesfed.testing.law import refuses
@@ -334,9 +334,9 @@ def test_too_few_clients_end_the_run_and_the_checkpoint_is_good(net, clients, tm
     ids=["norm", "integers", "shape", "missing", "more"],
 )
 def test_fields_name_what_is_wrong_with_a_payload(payload, field):
-    from bayesfed.federated.links import opened as lifted
-    from bayesfed.federated.protocols import Arrival, Assignment
-    from bayesfed.federated.views import Whole
+    from bayesfed.federated.aggregation.views import Whole
+    from bayesfed.federated.core.protocols import Arrival, Assignment
+    from bayesfed.federated.links.digital import opened as lifted
 
     arrival = Arrival(
         "a", 3, Digital().pack(payload, bf.Cast(32), META, Key(0)), Assignment(Whole({"w": (2, 3)}), 1.0), "value", Key(0), phase="train"

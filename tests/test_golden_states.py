@@ -21,7 +21,7 @@ import torch
 import bayesfed as bf
 from bayesfed.inference import FactorGraph, infer
 from bayesfed.models import Grid, Link
-from bayesfed.models.supports import MarkovGrid
+from bayesfed.models.random_fields.support_priors import MarkovGrid
 from bayesfed.testing import recipes
 
 FILE = Path(__file__).parent / "golden_states.json"

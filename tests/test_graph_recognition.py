@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.graphs.factor_graph import FactorGraph
-from bayesfed.inference.graphs.recognise import recognise
-from bayesfed.models.grid import Grid, Link
-from bayesfed.models.ising import Ising
+from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
+from bayesfed.inference.sum_product.graphs.recognise import recognise
+from bayesfed.models.random_fields.grid import Grid, Link
+from bayesfed.models.random_fields.ising import Ising
 from tests.graphs import AGREE, CHAIN, by_model, by_tables, lattice, same
 
 # Grids told from edges.

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.inference.graphs.factor_graph import FactorGraph
-from bayesfed.models.grid import Grid, Link
+from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
+from bayesfed.models.random_fields.grid import Grid, Link
 from tests.graphs import AGREE, CHAIN, by_model, by_tables, lattice, random_graph, same
 
 # There and back.

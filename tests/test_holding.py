@@ -11,7 +11,7 @@ from bayesfed.compress import Coded, ErrorFeedback, Float, Ternary, TopK
 from bayesfed.compress.feedback import RESIDUAL
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Fit, Holding, TernaryStep, fraction, rounds
-from bayesfed.federated.protocols import Local
+from bayesfed.federated.core.protocols import Local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 

@@ -11,8 +11,8 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.inference import MeanField, MeanFieldElbo, Structured, kl_divergence, support_evidence
-from bayesfed.inference.elbo import decode_inclusion, encode_inclusion
-from bayesfed.inference.turbo import Exchange, SupportState
+from bayesfed.inference.turbo.elbo import decode_inclusion, encode_inclusion
+from bayesfed.inference.turbo.exchange import Exchange, SupportState
 from bayesfed.keys import Key, forked
 from bayesfed.models import Gammas, MarkovGrid, SiteBelief, guide
 from bayesfed.testing import LawError, check_blocks

@@ -10,9 +10,9 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.buffers import travelling
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models import adapters, costs, lora_rank, lora_scale, merged, resized
-from bayesfed.models.lora_layers import Frozen, LoraLinear
+from bayesfed.models.adapters.lora_layers import Frozen, LoraLinear
 from bayesfed.trees import parameters, placed, trainable
 from tests.conftest import tree_equal
 

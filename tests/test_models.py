@@ -17,8 +17,8 @@ from bayesfed.errors import ArgumentError, DataError, OrderingWarning, PriorErro
 from bayesfed.inference import Structured
 from bayesfed.keys import Key, forked
 from bayesfed.models import Neighbourhood, SiteBelief, Transition, guide, weight_matrices
-from bayesfed.models.ising import Ising
-from bayesfed.models.supports import neighbour_share
+from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.support_priors import neighbour_share
 from bayesfed.testing import check_support
 
 

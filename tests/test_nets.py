@@ -11,7 +11,7 @@ import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.inference import MeanFieldElbo
-from bayesfed.inference.elbo import encode_inclusion, sampled_outputs
+from bayesfed.inference.turbo.elbo import encode_inclusion, sampled_outputs
 from bayesfed.keys import Key
 from bayesfed.trees import running_statistics
 

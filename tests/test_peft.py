@@ -9,9 +9,9 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, DataError, UpdateError
-from bayesfed.federated.protocols import Model
+from bayesfed.federated.core.algorithm import Model
 from bayesfed.models import adapters, resized
-from bayesfed.models.lora_layers import Frozen
+from bayesfed.models.adapters.lora_layers import Frozen
 from bayesfed.trees import parameters, trainable
 from tests.conftest import tree_equal
 

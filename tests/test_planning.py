@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 import bayesfed as bf
+from bayesfed.algorithms.anycost_fl.weights import aggregation_weight, aggregation_weights, divergence_bound
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.costs import (
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.inspect import plot_client_costs, plot_device_costs
+from bayesfed.models.costs import costs, total_cost
+from bayesfed.wireless.allocation import Infeasible, Plan, plan
+from bayesfed.wireless.devices import Device
+from bayesfed.wireless.energy import (
     RoundCost,
     compute_energy_j,
     compute_latency_s,
@@ -20,13 +26,7 @@ from bayesfed.federated.costs import (
     uplink_rate,
     work_cycles,
 )
-from bayesfed.federated.devices import Device
-from bayesfed.federated.divergence import aggregation_weight, aggregation_weights, divergence_bound
-from bayesfed.federated.fleets import fleet, jetsons, uniform_range
-from bayesfed.federated.planning import Infeasible, Plan, plan
-from bayesfed.federated.protocols import Profile
-from bayesfed.inspect import plot_client_costs, plot_device_costs
-from bayesfed.models.costs import costs, total_cost
+from bayesfed.wireless.fleets import fleet, jetsons, uniform_range
 
 KEY = bf.Key(0, "planning")
 NAMES = [f"client-{k}" for k in range(60)]

@@ -15,7 +15,7 @@ import bayesfed as bf
 from bayesfed.data import Dataset, concatenated
 from bayesfed.data import blobs as make_blobs
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
-from bayesfed.inference.predictive import Predictive
+from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect import k_hat, score_table
 from bayesfed.keys import Key
 

@@ -10,13 +10,13 @@ from scipy.optimize import brentq
 from scipy.stats import norm as gaussian
 
 import bayesfed as bf
+from bayesfed.algorithms.wrappers.noising import Clipped, Noised
 from bayesfed.compress import Coded, ErrorFeedback, TopK
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, UpdateError
 from bayesfed.federated import Keep, Sum, Update, fraction, rounds
-from bayesfed.federated.changes import norm
-from bayesfed.federated.noising import Clipped, Noised
-from bayesfed.federated.servers import Add, Average
-from bayesfed.federated.views import Whole
+from bayesfed.federated.aggregation.changes import norm
+from bayesfed.federated.aggregation.servers import Add, Average
+from bayesfed.federated.aggregation.views import Whole
 from bayesfed.testing.byzantine import byzantine
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal

@@ -5,7 +5,7 @@ import torch
 
 from bayesfed.compress import wire
 from bayesfed.errors import WireError
-from bayesfed.federated.envelopes import Envelope, masked, opened
+from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 
 ENVELOPE = Envelope("run", 0, "up", "a", 0, "train")
 

@@ -9,13 +9,13 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms import fed_avg, fed_l1, fed_mid, fed_prune
+from bayesfed.algorithms.baselines.sparse.proximal_descent import Penalised, ProximalAverage, ProximalDescent, penalise
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
 from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, rounds
-from bayesfed.federated.client import one_thread
-from bayesfed.federated.proximal import Penalised, ProximalAverage, ProximalDescent, penalise
+from bayesfed.federated.clients.turn import one_thread
 from bayesfed.inference import MaximumLikelihood
-from bayesfed.inference.proximal import LargestShare, SingularThreshold, SoftThreshold
+from bayesfed.inference.objectives.proximal_operators import LargestShare, SingularThreshold, SoftThreshold
 from bayesfed.keys import Key
 from bayesfed.models import Categorical
 from bayesfed.testing import check_local

@@ -8,8 +8,8 @@ import bayesfed as bf
 from bayesfed.data import sparse_regression
 from bayesfed.federated import ramp, score
 from bayesfed.inference import MeanField
-from bayesfed.inference.turbo import Exchange
-from bayesfed.models.supports import neighbour_share
+from bayesfed.inference.turbo.exchange import Exchange
+from bayesfed.models.random_fields.support_priors import neighbour_share
 
 
 def test_it_learns_digits_sparsely(digits, clients):

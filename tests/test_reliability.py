@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure
 
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.scoring import calibration_bins
+from bayesfed.inference.evaluation.scoring import calibration_bins
 from bayesfed.inspect import plot_reliability, save
 from bayesfed.keys import Key
 

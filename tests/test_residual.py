@@ -11,8 +11,8 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError, PriorError
 from bayesfed.keys import Key
 from bayesfed.models import femnist_cnn, resnet18, resnet34, vgg9, with_statistics
-from bayesfed.models.norms import norm_layer
-from bayesfed.models.parts import slimmed
+from bayesfed.models.nets.building_blocks import slimmed
+from bayesfed.models.nets.norms import norm_layer
 from bayesfed.trees import running_statistics
 
 KEY = Key(0, "net")

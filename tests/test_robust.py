@@ -10,8 +10,8 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Keep, Sum, Update, rounds
-from bayesfed.federated.changes import change, norm, shortened
-from bayesfed.federated.robustness import Robust, added
+from bayesfed.federated.aggregation.changes import change, norm, shortened
+from bayesfed.federated.aggregation.robust import Robust, added
 from bayesfed.testing.byzantine import byzantine
 from tests.conftest import tree_equal
 

@@ -13,8 +13,7 @@ from torchmetrics.functional import mean_squared_error
 from torchmetrics.functional.text import perplexity
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.inference.ranks import ecdf_band, rank_statistics
-from bayesfed.inference.scoring import (
+from bayesfed.inference.evaluation.scoring import (
     brier,
     calibration_bins,
     coverage,
@@ -23,6 +22,7 @@ from bayesfed.inference.scoring import (
     nll,
     predictive_entropy,
 )
+from bayesfed.inference.evaluation.simulation_based_calibration import ecdf_band, rank_statistics
 from bayesfed.keys import Key
 
 

@@ -7,11 +7,11 @@ import bayesfed as bf
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Average, score
-from bayesfed.federated.protocols import Profile
-from bayesfed.federated.sizes import by_device, dynamic, fixed
-from bayesfed.federated.update import Sum
-from bayesfed.federated.views import Slice
-from bayesfed.models.likelihoods import Categorical, PresentClasses
+from bayesfed.federated.aggregation.views import Slice
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core.update import Sum
+from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
+from bayesfed.models.priors.likelihoods import Categorical, PresentClasses
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "sizes")

@@ -12,12 +12,12 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.inference import FactorGraph, calibrate, infer, log_z, maximise
-from bayesfed.inference.transitions import even_grid, moments, parameters_of
-from bayesfed.inference.turbo import Exchange
+from bayesfed.inference.turbo.exchange import Exchange
+from bayesfed.inference.turbo.transitions import even_grid, moments, parameters_of
 from bayesfed.keys import Key, forked
 from bayesfed.models import ClusteredSupport, Grid, Link, MarkovGrid, Neighbourhood
-from bayesfed.models.clustered import gibbs, swendsen_wang
-from bayesfed.models.ordering import bulk_density
+from bayesfed.models.random_fields.phase_transition import bulk_density
+from bayesfed.models.random_fields.sampling import gibbs, swendsen_wang
 
 DRAWS = 20_000
 

@@ -15,7 +15,7 @@ import bayesfed as bf
 from bayesfed.data import Texts, by_domain
 from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError
 from bayesfed.federated import score
-from bayesfed.federated.locals import draws_globally
+from bayesfed.federated.training.descent import draws_globally
 from bayesfed.models import TextClassifier, adapters
 from bayesfed.trees import parameters, trainable
 from tests.conftest import tree_equal

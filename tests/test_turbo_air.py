@@ -7,7 +7,7 @@ from pyro.infer.autoguide import AutoNormal
 import bayesfed as bf
 from bayesfed.errors import UpdateError
 from bayesfed.federated import Digital
-from bayesfed.federated.ledger import channel_uses
+from bayesfed.federated.engine.ledger import channel_uses
 from tests.conftest import tree_equal
 
 CLEAR = bf.OverTheAir(bf.ChannelInversion(0.0, "weakest"), power_w=1.0, noise_w=0.0)

@@ -11,9 +11,9 @@ from scipy import integrate, special, stats
 from torch import nn
 
 from bayesfed.errors import ArgumentError, PriorError
+from bayesfed.geometry.thin import squared_norm
 from bayesfed.keys import Key, forked
 from bayesfed.models import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, WeightPrior
-from bayesfed.models.weights import squared_norm
 
 MIXTURE = SpikeAndSlab(inclusion=0.3, spike=0.1, slab=2.0)
 PRIORS = [Gaussian(0.5), Gaussian(0.5, centre=1.0), Laplace(0.3), Horseshoe(0.1), MIXTURE, ProductGaussian(rank=2, precision=3.0)]

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm
 
 # Papers by `Algorithm.name`, the method's own first, then what it is built from.
 _KEYS: dict[str, tuple[str, ...]] = {

@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Partition
 from bayesfed.errors import DataError, complain
-from bayesfed.federated.locals import Descent, Sgd, draws_globally
-from bayesfed.federated.protocols import Link
-from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.descent import Descent, draws_globally
+from bayesfed.federated.training.optimisers import Sgd
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
-from bayesfed.models.bayesian import BayesianNet
 from bayesfed.models.elastic.shares import Share, shrunk_shares
 from bayesfed.models.elastic.tracing import channel_graph
-from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, parameters
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def guides() -> dict[str, Any]:
     """Return the guides a file may name: Pyro's automatic ones, and the package's own."""
     from pyro.infer import autoguide
 
-    from bayesfed.models.slice_normal import SliceNormal
+    from bayesfed.models.adapters.slice_normal import SliceNormal
 
     listed = {name: getattr(autoguide, name) for name in autoguide.__all__}
     kinds = {name: one for name, one in listed.items() if inspect.isclass(one) and issubclass(one, autoguide.AutoGuide)}

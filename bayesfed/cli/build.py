@@ -16,10 +16,10 @@ from bayesfed.cli.splits import split_rows
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import federate, iid
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.pools import InProcess
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.clients.pools import InProcess
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.keys import Key
-from bayesfed.models.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
 
 CLIENTS = 10
 

@@ -19,11 +19,12 @@ from bayesfed.cli.lines import key_lines
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.devices import Device
-from bayesfed.federated.engine import OnClientError
-from bayesfed.federated.pools import InProcess
-from bayesfed.federated.protocols import Algorithm, Link
-from bayesfed.federated.samplers import Sampler, everyone
+from bayesfed.federated.clients.pools import InProcess
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.engine.round_loop import OnClientError
+from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.wireless.devices import Device
 
 Split = tuple[Dataset, Dataset]
 

@@ -15,17 +15,18 @@ from bayesfed.compress.leaf import LeafCodec
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.devices import Device
-from bayesfed.federated.locals import Optimiser
-from bayesfed.federated.protocols import Algorithm, Link
-from bayesfed.federated.robustness import Rule
-from bayesfed.federated.samplers import Sampler
-from bayesfed.federated.sizes import Capacity
+from bayesfed.federated.aggregation.robust import Rule
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.engine.samplers import Sampler
+from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.variational.fusion import Fusion
 from bayesfed.inspect.tables import table
-from bayesfed.models.likelihoods import Likelihood
-from bayesfed.models.supports import Support
-from bayesfed.models.weights import WeightPrior
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models.priors.weights import WeightPrior
+from bayesfed.models.random_fields.support_priors import Support
+from bayesfed.wireless.devices import Device
 
 KINDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "recipes": ("recipe", (Algorithm,)),

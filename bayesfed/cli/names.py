@@ -12,13 +12,26 @@ from typing import Any, TypeVar
 import bayesfed
 
 # Their `__all__`s are public as well; names of the front door go first.
-ROOMS = ("algorithms", "compress", "data", "federated", "geometry", "inference", "inference.variational.fusion", "models", "cli.splits")
+ROOMS = (
+    "algorithms",
+    "algorithms.wrappers",
+    "algorithms.fed_rlr",
+    "wireless",
+    "compress",
+    "data",
+    "federated",
+    "geometry",
+    "inference",
+    "inference.variational.fusion",
+    "models",
+    "cli.splits",
+)
 
 
 @cache
 def public() -> Mapping[str, Any]:
     """Return every public name with what it means."""
-    found = {name: getattr(bayesfed, name) for name in bayesfed.__all__}
+    found = {name: getattr(bayesfed, name) for name in vars(bayesfed)["__all__"]}
     for room in ROOMS:
         module = importlib.import_module(f"bayesfed.{room}")
         found = {name: getattr(module, name) for name in getattr(module, "__all__", ())} | found

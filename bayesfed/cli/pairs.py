@@ -18,7 +18,7 @@ from bayesfed.cli.build import build
 from bayesfed.cli.experiment import ExperimentFile
 from bayesfed.cli.hints import keys, options, required
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect.tables import table
 from bayesfed.running import run
 

@@ -9,8 +9,8 @@ from bayesfed.cli.build import Built, build
 from bayesfed.cli.results import Folder
 from bayesfed.cli.scores import predictive
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.checkpoint import newest
-from bayesfed.inference.scoring import CalibrationBins, calibration_bins
+from bayesfed.federated.engine.checkpoint import newest
+from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect.partitions import plot_partition
 from bayesfed.inspect.pictures import save
 from bayesfed.inspect.reliability import plot_reliability

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
-from bayesfed.federated.engine import Record
-from bayesfed.federated.ledger import bits, energy_j, latency_s
+from bayesfed.federated.engine.ledger import bits, energy_j, latency_s
+from bayesfed.federated.engine.round_loop import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,12 +29,12 @@ from bayesfed.cli.build import Built, build, seeds
 from bayesfed.cli.experiment import ExperimentFile, parse
 from bayesfed.cli.scores import scoring
 from bayesfed.errors import ArgumentError, BayesfedError, complain
-from bayesfed.federated.callbacks import Callback
-from bayesfed.federated.checkpoint import checkpoint, newest
-from bayesfed.federated.client import one_thread
-from bayesfed.federated.engine import Record, RoundReport
-from bayesfed.federated.ledger import bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.records import from_line, to_line
+from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.engine.callbacks import Callback
+from bayesfed.federated.engine.checkpoint import checkpoint, newest
+from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
+from bayesfed.federated.engine.records import from_line, to_line
+from bayesfed.federated.engine.round_loop import Record, RoundReport
 from bayesfed.files import write_whole
 from bayesfed.running import Result, run
 

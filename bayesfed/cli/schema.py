@@ -17,7 +17,7 @@ from bayesfed.cli.experiment import ExperimentError, ExperimentFile, Settings
 from bayesfed.cli.hints import LISTS, MAPPINGS, keys, members, options, ready, required, words, writable
 from bayesfed.cli.lines import Path
 from bayesfed.errors import BayesfedError
-from bayesfed.models.likelihoods import Likelihood
+from bayesfed.models.priors.likelihoods import Likelihood
 
 _NOT = object()
 

@@ -10,12 +10,12 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.callbacks import Callback
-from bayesfed.federated.engine import RoundReport
-from bayesfed.federated.protocols import Algorithm, Predictor
-from bayesfed.inference.predictive import Predictive
+from bayesfed.federated.core.algorithm import Algorithm, Predictor
+from bayesfed.federated.engine.callbacks import Callback
+from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.keys import Key
-from bayesfed.models.likelihoods import Likelihood
+from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree
 
 KEPT = ("nll", "ece", "rmse")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import held_out
-from bayesfed.data.texts import Texts
-from bayesfed.data.tokens import tokenised
+from bayesfed.data.texts.texts import Texts
+from bayesfed.data.texts.tokens import tokenised
 from bayesfed.keys import Key
 
 __all__ = ["split_rows", "split_texts"]

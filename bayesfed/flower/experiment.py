@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.callbacks import Callback
-from bayesfed.federated.engine import OnClientError
-from bayesfed.federated.protocols import Algorithm
-from bayesfed.federated.samplers import Sampler, everyone
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.engine.callbacks import Callback
+from bayesfed.federated.engine.round_loop import OnClientError
+from bayesfed.federated.engine.samplers import Sampler, everyone
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,9 @@ import torch
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, opened, plain, seal, unseal
 from bayesfed.errors import WireError, complain
-from bayesfed.federated.client import Reply, Task
-from bayesfed.federated.memories import Slot
-from bayesfed.federated.protocols import Info, Link, Profile
+from bayesfed.federated.clients.memories import Slot
+from bayesfed.federated.clients.turn import Reply, Task
+from bayesfed.federated.core.protocols import Info, Link, Profile
 
 VERSION = 1
 Fields = Mapping[str, str | int | float | bool]

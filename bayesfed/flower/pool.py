@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, WireError, complain
-from bayesfed.federated.client import Outcome, Reply, Task
-from bayesfed.federated.memories import Slot
-from bayesfed.federated.pools import Locals
-from bayesfed.federated.protocols import Profile
+from bayesfed.federated.clients.memories import Slot
+from bayesfed.federated.clients.pools import Locals
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.letters import Answer, Question, read_reply
 from bayesfed.flower.messages import FlowerMail, Grid, Mail, Received
 from bayesfed.flower.roster import Roster

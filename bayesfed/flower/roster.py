@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bayesfed.errors import BayesfedError, ClientError
-from bayesfed.federated.protocols import Profile
+from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.letters import Hello, Name, read_reply
 from bayesfed.flower.messages import Received
 

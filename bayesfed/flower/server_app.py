@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
-    from bayesfed.federated.engine import RoundReport
+    from bayesfed.federated.engine.round_loop import RoundReport
     from bayesfed.running import Result
 
 __all__ = ["app", "serve", "server_app"]  # noqa: F822 app is made at first use
@@ -71,7 +71,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
     ArgumentError
         If a key of the configuration is missing or wrong, a client has no secret, or there are checkpoints that are not to be resumed from.
     """
-    from bayesfed.federated.checkpoint import checkpoint, newest
+    from bayesfed.federated.engine.checkpoint import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
     from bayesfed.flower.pool import Flower
     from bayesfed.running import run as run_of

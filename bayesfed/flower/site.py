@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.client import Reply, answer
-from bayesfed.federated.memories import ClientMemory, InFolder, Slot
-from bayesfed.federated.protocols import Profile
+from bayesfed.federated.clients.memories import ClientMemory, InFolder, Slot
+from bayesfed.federated.clients.turn import Reply, answer
+from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 

@@ -173,3 +173,8 @@ def check_finite(where: str, **matrices: Tensor) -> None:
         if not is_finite(matrix):
             count = int((~torch.isfinite(matrix)).sum())
             raise ArgumentError(complain(f"{where}, {name}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate"))
+
+
+def squared_norm(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``||U V^T||_F^2 = tr(U^T U V^T V)`` of factors ``(M, r)`` and ``(N, r)`` from two r x r matrices, without the product."""
+    return ((left.mT @ left) * (right.mT @ right)).sum()

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.costs import RoundCost
-from bayesfed.federated.ledger import Row
-from bayesfed.federated.protocols import Cost
+from bayesfed.federated.core.protocols import Cost
+from bayesfed.federated.engine.ledger import Row
 from bayesfed.inspect.maps import _figure
+from bayesfed.wireless.energy import RoundCost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

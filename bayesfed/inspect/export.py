@@ -17,9 +17,9 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.engine import Record
-from bayesfed.federated.ledger import bits
-from bayesfed.federated.protocols import Algorithm, Posterior
+from bayesfed.federated.core.algorithm import Algorithm, Posterior
+from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.round_loop import Record
 from bayesfed.inspect.compat import build
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree

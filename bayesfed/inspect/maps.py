@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
-from bayesfed.federated.engine import Record
+from bayesfed.federated.engine.round_loop import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

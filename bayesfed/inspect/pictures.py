@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
-from bayesfed.federated.engine import Record
-from bayesfed.federated.ledger import bits
-from bayesfed.models.belief import SiteBelief
+from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.round_loop import Record
+from bayesfed.models.priors.belief import SiteBelief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

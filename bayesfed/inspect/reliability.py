@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.inference.scoring import CalibrationBins
+from bayesfed.inference.evaluation.scoring import CalibrationBins
 from bayesfed.inspect.pictures import _axes
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayesfed.federated.engine import Record
-from bayesfed.federated.ledger import bits
+from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.round_loop import Record
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key, forked
-from bayesfed.models.modes import evaluating
+from bayesfed.models.modules import evaluating
 
 _aten = torch.ops.aten
 

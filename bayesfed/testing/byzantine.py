@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.around import Around
-from bayesfed.federated.protocols import Algorithm, Fit, Scalar
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.client import Outcome, Reply, Task
-from bayesfed.federated.engine import Snapshot, rounds
-from bayesfed.federated.envelopes import masked
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.clients.envelopes import masked
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.engine.round_loop import Snapshot, rounds
 from bayesfed.keys import Key
 from bayesfed.testing.hostile import Arrivals, Between
 from bayesfed.testing.law import law

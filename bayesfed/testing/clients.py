@@ -10,12 +10,12 @@ import torch
 from bayesfed.compress.codecs import Cast
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ClientError, UpdateError
-from bayesfed.federated.client import Reply, Task
-from bayesfed.federated.links import Digital
-from bayesfed.federated.pools import ClientPool
-from bayesfed.federated.protocols import Fit, Local, Scalar, View
-from bayesfed.federated.samplers import Sampler
-from bayesfed.federated.update import Kind
+from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.turn import Reply, Task
+from bayesfed.federated.core.protocols import Fit, Local, Scalar, View
+from bayesfed.federated.core.update import Kind
+from bayesfed.federated.engine.samplers import Sampler
+from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same
 from bayesfed.trees import Tree

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from bayesfed.compress.wire import MAGIC, Leaf, pack, seal, unseal
 from bayesfed.errors import BayesfedError, WireError
-from bayesfed.federated.client import Outcome, Reply, Task
-from bayesfed.federated.engine import RoundReport, Snapshot, rounds
-from bayesfed.federated.envelopes import masked
-from bayesfed.federated.pools import ClientPool
-from bayesfed.federated.protocols import Algorithm, Local, Profile
+from bayesfed.federated.clients.envelopes import masked
+from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Local, Profile
+from bayesfed.federated.engine.round_loop import RoundReport, Snapshot, rounds
 from bayesfed.keys import Key
 from bayesfed.testing.law import LawError, law
 from bayesfed.testing.mutations import reseal

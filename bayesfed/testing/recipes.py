@@ -13,22 +13,23 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import Tensor, nn
 
 from bayesfed import algorithms as shipped
+from bayesfed.algorithms.fed_rlr.encodings import Factors, Points
+from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import fit_flexible
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.air import OverTheAir
-from bayesfed.federated.devices import Device
-from bayesfed.federated.pools import InProcess
-from bayesfed.federated.protocols import Algorithm
-from bayesfed.federated.sizes import fixed
-from bayesfed.federated.transmissions import Factors, Points
-from bayesfed.federated.workloads import Planner, on_devices
+from bayesfed.federated.clients.pools import InProcess
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.links.over_the_air import OverTheAir
+from bayesfed.federated.training.model_sizes import fixed
 from bayesfed.inference.variational.fusion import PVI, Fusion, ProductOfExperts, SummedGradients, Wasserstein
 from bayesfed.keys import Key, forked
-from bayesfed.models import adapter_prior, bayesian, channel_graph, declare, lora, mlp, norms, shrunk, shrunk_shares
-from bayesfed.models.likelihoods import Categorical
+from bayesfed.models import adapter_prior, bayesian, channel_graph, declare, lora, mlp, shrunk, shrunk_shares
+from bayesfed.models.nets import norms
+from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import parameters
+from bayesfed.wireless.devices import Device
 
 KEY = Key(0, "tiny recipes")
 FEATURES, CLASSES, CLIENTS = 6, 3, 4

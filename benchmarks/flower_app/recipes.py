@@ -6,7 +6,7 @@ import functools
 import os
 
 import bayesfed as bf
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.flower import Experiment
 
 CLIENTS = 3

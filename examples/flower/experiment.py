@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import bayesfed as bf
-from bayesfed.federated.protocols import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.flower import Experiment
 
 WARDS = ("ward-a", "ward-b", "ward-c")

@@ -11,15 +11,18 @@ from functools import partial
 from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.federated.buffers import Buffers, buffered, predicting, travelling
-from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
-from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile, Server
-from bayesfed.federated.servers import Add, Average
-from bayesfed.federated.views import Whole
-from bayesfed.inference.objectives import MaximumLikelihood, Objective
+from bayesfed.federated.aggregation.servers import Add, Average
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
+from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
+from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
+from bayesfed.federated.training.optimisers import Optimiser, Sgd
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.objectives.objectives import MaximumLikelihood, Objective
 from bayesfed.keys import Key
-from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 
@@ -51,7 +54,7 @@ def fed_avg(
     link
         How models reach the server; default `Digital()`.
     buffers
-        What becomes of running statistics (`bayesfed.federated.buffers`): "static" refuses networks that have any; "mean" averages them with
+        What becomes of running statistics (`bayesfed.federated.training.batch_norm`): "static" refuses networks that have any; "mean" averages them with
         the parameters; "local" leaves each client its own, and the predictor normalises by the batch it is given: query it with `batch_statistics`.
     masked
         Leave out of the loss the classes a client has no rows of (HeteroFL's masked cross-entropy); targets must be classes.

@@ -11,18 +11,20 @@ from dataclasses import replace
 from torch import nn
 
 from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.costs import device_rate
-from bayesfed.federated.devices import Device
-from bayesfed.federated.locals import Optimiser, Schedule, constant
-from bayesfed.federated.protocols import Algorithm, Assignment, Profile, Skip
-from bayesfed.federated.workloads import Planner, on_devices
-from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree
+from bayesfed.wireless.devices import Device
+from bayesfed.wireless.energy import device_rate
 
 
 def fed_hq(

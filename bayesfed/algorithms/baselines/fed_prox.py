@@ -11,10 +11,11 @@ from torch import nn
 from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.locals import Optimiser, Schedule, constant
-from bayesfed.federated.protocols import Algorithm
-from bayesfed.inference.objectives import MaximumLikelihood, Proximal
-from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
 def fed_prox(

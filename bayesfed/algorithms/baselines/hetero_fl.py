@@ -21,16 +21,19 @@ from torch import nn
 
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.buffers import Buffers, buffered, predicting, travelling
-from bayesfed.federated.links import Digital
-from bayesfed.federated.locals import Descent, LocalClasses, Optimiser, Schedule, Sgd, constant, draws_globally
-from bayesfed.federated.protocols import Algorithm, Assignment, Link, Local, Model, Phase, Profile
-from bayesfed.federated.servers import Add, Average
-from bayesfed.federated.sizes import Capacity, Sized
-from bayesfed.federated.views import Slice
-from bayesfed.inference.objectives import MaximumLikelihood
+from bayesfed.federated.aggregation.servers import Add, Average
+from bayesfed.federated.aggregation.views import Slice
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
+from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
+from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
+from bayesfed.federated.training.model_sizes import Capacity, Sized
+from bayesfed.federated.training.optimisers import Optimiser, Sgd
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.likelihoods import Categorical
+from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import Tree, parameters, shapes
 
 

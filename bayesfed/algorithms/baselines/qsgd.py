@@ -16,10 +16,11 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.quantisers.qsgd import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
-from bayesfed.federated.locals import Optimiser, Schedule, constant
-from bayesfed.federated.protocols import Algorithm
-from bayesfed.inference.objectives import MaximumLikelihood
-from bayesfed.models.likelihoods import Categorical, Likelihood
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
 def qsgd(

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.models.compaction.pruned import is_layer, is_plain
+from bayesfed.models.compaction.pruned import is_layer
 from bayesfed.models.compaction.rewriting import Rewriter
+from bayesfed.models.modules import is_plain
 from bayesfed.trees import check, parameters, shapes
 
 

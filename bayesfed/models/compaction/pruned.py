@@ -18,37 +18,10 @@ from typing import TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from bayesfed.models.modules import ELEMENTWISE, is_plain
+
 Step = tuple[str, nn.Module]
 Layer = nn.Linear | nn.Conv2d
-
-# Every entry by itself, so a vector of units can go through alone.
-ELEMENTWISE: tuple[type[nn.Module], ...] = (
-    nn.CELU,
-    nn.ELU,
-    nn.GELU,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-    nn.Hardtanh,
-    nn.LeakyReLU,
-    nn.LogSigmoid,
-    nn.Mish,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.SELU,
-    nn.Sigmoid,
-    nn.SiLU,
-    nn.Softplus,
-    nn.Softsign,
-    nn.Tanh,
-)
-# Nothing in evaluation mode.
-SILENT: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-
-
-def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Say whether a module is exactly of one of these kinds and without hooks: its call is all it does."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return type(module) in kinds and not hooked
 
 
 def is_layer(module: nn.Module) -> TypeGuard[Layer]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.models.compaction.forms import Csr, candidates, quickest
-from bayesfed.models.compaction.pruned import ELEMENTWISE, SILENT, Layer, Step, is_layer, is_plain, pruned
+from bayesfed.models.compaction.pruned import Layer, Step, is_layer, pruned
+from bayesfed.models.modules import ELEMENTWISE, SILENT, is_plain
 
 # Entries of a chunk's widest activation, for each thread: 1.6 MB in single precision was quickest beside a second-level cache of 1 MB.
 CHUNK = 400_000

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayesfed.models.compaction.pruned import ELEMENTWISE, SILENT
 from bayesfed.models.elastic.axes import Axes, Axis
 from bayesfed.models.elastic.calls import COUNTED, Call, Value
+from bayesfed.models.modules import ELEMENTWISE, SILENT
 
 Rule = Callable[[Call], Axes]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.models.elastic.graph import ChannelGraph
-from bayesfed.models.parts import slimmed
+from bayesfed.models.nets.building_blocks import slimmed
 from bayesfed.trees import check_shapes
 
 Net = TypeVar("Net", bound=nn.Module)

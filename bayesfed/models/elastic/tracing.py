@@ -23,12 +23,11 @@ from torch import Tensor, fx, nn
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key, forked
-from bayesfed.models.compaction.pruned import is_plain
 from bayesfed.models.elastic.axes import Axes, Axis, Ties
 from bayesfed.models.elastic.calls import COUNTED, Call, Value
 from bayesfed.models.elastic.graph import ChannelGraph, Group, Place
 from bayesfed.models.elastic.rules import FUNCTIONS, METHODS, MODULES, Rule
-from bayesfed.models.modes import evaluating
+from bayesfed.models.modules import evaluating, is_plain
 from bayesfed.trees import leaf_of
 
 

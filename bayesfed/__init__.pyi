@@ -1,0 +1,4 @@
+from bayesfed._names import *
+from bayesfed.algorithms import *
+
+__version__: str

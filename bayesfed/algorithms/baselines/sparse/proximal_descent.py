@@ -1,0 +1,175 @@
+"""Composite problems, a loss plus a penalty without a gradient: `ProximalDescent` on clients, `ProximalAverage` on the server.
+
+Notation: eta -> the rate of a step; psi -> the penalty of an operator of `bayesfed.inference.objectives.proximal_operators`; its leaves are chosen by `penalise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core.protocols import Fit, Info, Scalar
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.training.schedules import Schedule
+from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
+from bayesfed.keys import Key
+from bayesfed.models.modules import Predicate, weight_matrices
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Penalised:
+    """An operator and the leaves it is for; every other leaf is left alone.
+
+    Parameters
+    ----------
+    names
+        Leaves of any tree it is applied to.
+    """
+
+    operator: ProximalOperator
+    names: tuple[str, ...]
+
+    def shrunk(self, tree: Mapping[str, Tensor], rate: float) -> Tree:
+        """Return its leaves after the operator.
+
+        Raises
+        ------
+        UpdateError
+            If the tree has not all of them.
+        """
+        return {name: self.operator(leaf, rate) for name, leaf in self._chosen(tree).items()}
+
+    def figures(self, tree: Mapping[str, Tensor]) -> Info:
+        """Return ``density``, the share of entries that are not zero, and a finite ``penalty``, of its leaves together; ``NAME.FIGURE`` of each."""
+        chosen = self._chosen(tree)
+        penalty = sum(self.operator.value(leaf) for leaf in chosen.values())
+        found = {"density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()]))}
+        if math.isfinite(penalty):
+            found["penalty"] = penalty
+        return found | {f"{name}.{figure}": value for name, leaf in chosen.items() for figure, value in self.operator.figures(leaf).items()}
+
+    def _chosen(self, tree: Mapping[str, Tensor]) -> Tree:
+        if missing := [name for name in self.names if name not in tree]:
+            raise UpdateError(complain("penalised leaves", expected=missing, actual=sorted(tree), hint="penalise with the network trained"))
+        return {name: tree[name] for name in self.names}
+
+
+def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices, *, caller: str = "penalise") -> Penalised:
+    """Choose the parameters of a network that an operator is for.
+
+    Parameters
+    ----------
+    where
+        ``(parameter name, owning module) -> bool``; default the weights of linear and convolution layers, not the biases.
+    caller
+        For messages.
+
+    Raises
+    ------
+    ArgumentError
+        If `where` chooses nothing, or a parameter that is not trained, such as the weights under adapters.
+    """
+    named = dict(net.named_parameters())
+    names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
+    if not names:
+        raise ArgumentError(
+            complain(f"{caller}, where", expected="a predicate that chooses a parameter", actual=f"none of {[*named]}", hint="where=weight_matrices")
+        )
+    if frozen := [name for name in names if not named[name].requires_grad]:
+        actual = f"{len(frozen)} frozen ones: {', '.join(frozen[:3])}{', ...' * (len(frozen) > 3)}"
+        hint = 'in Python where=lambda name, module: "lora_" in name, or a network without adapters, merged(net)'
+        if not any("lora_" in name for name in named):
+            hint = "net.requires_grad_(), or a predicate that leaves them out"
+        raise ArgumentError(complain(f"{caller}, where", expected="parameters that are trained", actual=actual, hint=hint))
+    return Penalised(operator, names)
+
+
+@dataclass(frozen=True)
+class ProximalDescent:
+    """Proximal gradient steps: those of a `Descent`, each followed by ``prox_{eta psi}`` at the rate eta that the step was taken with.
+
+    The operator is that of the Euclidean norm; after an optimiser with another metric (Adam) fixed points are no longer those of the loss plus psi.
+
+    Parameters
+    ----------
+    descent
+        The steps: objective, optimiser and batches.
+    once
+        Only after the last step: prune what was trained densely.
+    """
+
+    descent: Descent
+    penalised: Penalised
+    once: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """That of the descent."""
+        return self.descent.kind
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """That of the descent."""
+        return self.descent.uses_global_randomness
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Train from the message; remember nothing. Figures are those of the trained leaves.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be scored, or training diverged.
+        UpdateError
+            If a penalised leaf is not trained.
+        """
+        figures: Info = {} if len(data) else self.penalised.figures(self.descent.objective.start(message)[0])
+
+        def after_step(trained: Tree, rate: float, left: int) -> None:
+            if not (self.once and left):
+                for name, leaf in self.penalised.shrunk(trained, rate).items():
+                    trained[name].copy_(leaf)
+            if not left:
+                figures.update(self.penalised.figures(trained))
+
+        fit = self.descent.train(message, data, key, options, after_step)
+        return fit._replace(info=fit.info | figures)
+
+
+@dataclass(frozen=True)
+class ProximalAverage:
+    """The weighted mean of the clients' models, then ``prox_{rate psi}``: a mean of sparse or low-rank models is neither.
+
+    References
+    ----------
+    Yuan, Zaheer and Reddi, "Federated composite optimization" (2021), federated mirror descent with the Euclidean mirror map and server rate 1.
+
+    Parameters
+    ----------
+    rate
+        ``round -> eta``; None: only report figures of the mean.
+    """
+
+    penalised: Penalised
+    rate: Schedule | None = None
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the model."""
+        return state
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Average values and apply the operator; a round of clients without data changes nothing."""
+        total = summed(reducer, "value")
+        if total.weight:
+            state = total.mean()
+            if self.rate:
+                state = state | self.penalised.shrunk(state, self.rate(round))
+        return state, self.penalised.figures(state)

@@ -1,0 +1,91 @@
+"""Several networks at once: the view `Nets` gives a client some of them, `EachNet` trains them one by one, `Ensemble` averages what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.views import Whole, number_of
+from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.core.wrappers import Around
+from bayesfed.keys import Key
+from bayesfed.models.modules import evaluating
+from bayesfed.trees import Shapes, Tree, to
+
+
+def joined(trees: Mapping[int, Tree]) -> Tree:
+    """Return trees as one, leaf NAME of network i under ``i/NAME``."""
+    return {f"{number}/{name}": leaf for number, tree in trees.items() for name, leaf in tree.items()}
+
+
+def parted(tree: Tree) -> dict[int, Tree]:
+    """Undo `joined`."""
+    found: dict[int, Tree] = {}
+    for name, leaf in tree.items():
+        number, _, rest = name.partition("/")
+        found.setdefault(int(number), {})[rest] = leaf
+    return found
+
+
+@dataclass(frozen=True)
+class Nets:
+    """Clients get some of the networks, whole.
+
+    Parameters
+    ----------
+    chosen
+        Their numbers.
+    expected
+        Names and shapes of all networks' leaves, `joined`.
+    """
+
+    chosen: Collection[int]
+    expected: Shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return the leaves of the chosen ones."""
+        return {name: leaf for name, leaf in tree.items() if self._has(name)}
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Put them among zeros; their weight says which they are."""
+        update = Whole({name: shape for name, shape in self.expected.items() if self._has(name)}).lift(payload, weight, kind)
+        like = next(iter(update.total.values()))
+        total = {name: update.total[name] if self._has(name) else like.new_zeros(shape) for name, shape in self.expected.items()}
+        each = number_of(weight)
+        return Update(total, {name: torch.full_like(leaf, each * self._has(name)) for name, leaf in total.items()}, kind)
+
+    def _has(self, name: str) -> bool:
+        return int(name.partition("/")[0]) in self.chosen
+
+
+@dataclass(frozen=True)
+class EachNet(Around):
+    """Train every network received by itself, on the same rows."""
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Fit one after the other; figures are means over networks."""
+        kept = parted(memory)
+        fits = {number: self.local.fit(tree, kept.get(number, {}), data, key.child(number), options) for number, tree in parted(message).items()}
+        names = next(iter(fits.values())).info if fits else {}
+        info = {name: sum(fit.info[name] for fit in fits.values()) / len(fits) for name in names}
+        return Fit(joined({n: fit.payload for n, fit in fits.items()}), joined({n: fit.memory for n, fit in fits.items()}), info)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """A `Predictor`: the mean of the outputs of the first networks of a joined tree, in evaluation mode."""
+
+    net: nn.Module
+    parameters: Tree
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return mean outputs, without gradients."""
+        with torch.no_grad(), evaluating(self.net):
+            outputs: Sequence[Tensor] = [functional_call(self.net, to(tree, inputs.device), (inputs,)) for tree in parted(self.parameters).values()]
+            return torch.stack(list(outputs)).mean(0)

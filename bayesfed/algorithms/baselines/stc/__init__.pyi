@@ -1,0 +1,2 @@
+from .recipe import stc as stc
+from .server import TernaryStep as TernaryStep

@@ -1,0 +1,120 @@
+"""Moments of what reaches a batch norm: `BatchMoments`, a client's, and `PooledStatistics`, which the server makes of them.
+
+Moments about zero add, so that the server needs a sum alone: ``mean = sum_k n_k m_k / n`` and ``variance = sum_k n_k s_k / n - mean^2``, those of
+all rows together. What that subtraction loses is ``mean^2 / variance`` times the rounding error, hence double precision; within a client
+batches are merged about their means (Chan, Golub and LeVeque, 1983, (2.1)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import DataError, complain
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core.protocols import Fit, Info, Scalar
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.keys import Key
+from bayesfed.trees import Tree, leaf_of
+
+
+class _Reached(Exception):
+    """Ends a forward pass at the norm that is queried."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+
+@dataclass(frozen=True)
+class BatchMoments:
+    """Run all rows up to a batch norm and return the moments about zero of its inputs, for each channel: over rows and pixels, in float64.
+
+    Payload: ``NORM.mean`` and ``NORM.square``, ``(channels,)``; a client without rows has zeros. Its weight is its number of rows: every row has
+    as many pixels.
+
+    Parameters
+    ----------
+    net
+        In evaluation mode, its norms with running statistics; the message has its parameters and their statistics.
+    norm
+        Name of the batch norm.
+    channels
+        Of the norm.
+    batch_size
+        Rows of a forward pass; it changes nothing but the memory that is needed.
+    """
+
+    net: nn.Module
+    norm: str
+    channels: int
+    batch_size: int
+    kind: Kind = "moments"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Return the moments; remember nothing.
+
+        Raises
+        ------
+        DataError
+            If a forward pass never comes to the norm.
+        """
+        count = 0
+        mean = torch.zeros(self.channels, dtype=torch.float64, device=data.inputs.device)
+        scatter = torch.zeros_like(mean)
+        for start in range(0, len(data), self.batch_size):
+            values = self._inputs(message, data.inputs[start : start + self.batch_size]).double().transpose(0, 1).flatten(1)
+            more, total = values.shape[1], count + values.shape[1]
+            variance, centre = torch.var_mean(values, dim=1, correction=0)
+            scatter += more * variance + (centre - mean).square() * (count * more / total)
+            mean += (centre - mean) * (more / total)
+            count = total
+        square = scatter / max(count, 1) + mean.square()
+        return Fit({leaf_of(self.norm, "mean"): mean, leaf_of(self.norm, "square"): square}, {}, {"samples": float(len(data))})
+
+    def _inputs(self, message: Tree, rows: Tensor) -> Tensor:
+        def stop(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
+            raise _Reached(given[0])
+
+        handle = self.net.get_submodule(self.norm).register_forward_pre_hook(stop)
+        try:
+            with torch.no_grad():
+                functional_call(self.net, message, (rows,))
+        except _Reached as reached:
+            return reached.inputs
+        finally:
+            handle.remove()
+        raise DataError(complain(f"batch norm {self.norm!r}", expected="rows that come to it", actual="a forward pass without it", hint="one path"))
+
+
+@dataclass(frozen=True)
+class PooledStatistics:
+    """Set a norm's running statistics to the mean and the variance (not Bessel's) of all clients' rows together.
+
+    With the variance of the rows themselves evaluation is what training mode is on all of them as one batch.
+    """
+
+    norm: str
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish parameters and statistics."""
+        return state
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Pool the moments.
+
+        Raises
+        ------
+        UpdateError
+            If no client with rows took part.
+        """
+        found = summed(reducer, "moments").mean()
+        mean, square = found[leaf_of(self.norm, "mean")], found[leaf_of(self.norm, "square")]
+        # Rounding may leave a channel that never varies just below 0.
+        statistics = {"running_mean": mean, "running_var": (square - mean.square()).clamp_min(0)}
+        return state | {name: leaf.to(state[name]) for part, leaf in statistics.items() for name in [leaf_of(self.norm, part)]}, {}

@@ -1,0 +1,106 @@
+"""The statistics of static batch norm, queried from clients after training (HeteroFL, Diao, Ding and Tarokh, 2021; FedHM, Yao et al.).
+
+======================  ==============================================
+HeteroFL                here
+======================  ==============================================
+static batch norm       ``norm="static"``: training normalises by the batch
+query of statistics     one phase for each norm, in the order in which a forward pass comes to them
+global statistics       mean and variance of all clients' rows, exactly: the papers average those of batches
+======================  ==============================================
+
+What reaches a norm depends on the norms before it, so that each is queried with the global statistics of those before already in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.algorithms.batch_statistics.moments import BatchMoments, PooledStatistics
+from bayesfed.compress.codecs import Cast
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
+from bayesfed.federated.core.protocols import Assignment, Profile
+from bayesfed.federated.links.digital import Digital
+from bayesfed.keys import Key
+from bayesfed.models.nets.norms import batch_norms, tracked
+from bayesfed.trees import Tree, check, leaf_of, shapes
+from bayesfed.trees import parameters as parameters_of
+
+
+def batch_statistics(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor, *, batch_size: int = 128) -> Algorithm:
+    """Query the statistics of a trained network's static batch norms: one round, ``bf.run(algorithm, clients, rounds=1).model``.
+
+    The round has a phase for each norm. Clients get the parameters and the statistics so far, 32 bits a number, run their rows up to the norm in
+    evaluation mode, and send two numbers of 64 bits a channel. The result does not depend on how rows are spread over clients or cut into
+    batches: it is the network that normalises by all rows as training does by a batch. Clients without rows have no say, and one that fails
+    under ``on_client_error="drop"`` has none in that norm. The predictor has running statistics, so that a row's output is its own.
+
+    Parameters
+    ----------
+    net, parameters
+        A `Model`'s, also of one of the sizes of `fed_hm` or `hetero_fl`. Never changed. Batch norms that have statistics keep them.
+    sample
+        Inputs as the network gets them, ``(B, ...)``, a single row or zeros, say: only the order of the norms is read from them.
+    batch_size
+        Rows of a forward pass.
+
+    Raises
+    ------
+    ArgumentError
+        If no batch norm is without statistics, a forward pass comes to one never or more than once, the parameters are not the network's, or
+        `batch_size` is below 1.
+    UpdateError
+        In the run, if no client with rows takes part.
+    """
+    if batch_size < 1:
+        raise ArgumentError(complain("batch_statistics", expected="batch_size >= 1", actual=batch_size, hint="128"))
+    norms = {name: norm.num_features for name, norm in batch_norms(net).items() if norm.running_mean is None}
+    if not norms:
+        actual = "running statistics" if batch_norms(net) else "no batch norm"
+        raise ArgumentError(complain("batch_statistics", expected="static batch norms", actual=actual, hint="bayesfed.models.untracked(net)"))
+    try:
+        check(parameters, shapes(parameters_of(net)), where="batch_statistics")
+    except UpdateError as error:
+        raise ArgumentError(str(error)) from None
+    twin = tracked(net).eval()
+    queried = {leaf_of(name, part) for name in norms for part in ("running_mean", "running_var")}
+    initial = {**parameters, **{name: value for name, value in twin.named_buffers() if name in queried}}
+    down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in initial.values()) else 32)
+
+    def phase(norm: str) -> Phase:
+        view = Whole({leaf_of(norm, part): (norms[norm],) for part in ("mean", "square")})
+
+        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+            return Assignment(view, float(profile.samples), down, Cast(64))
+
+        # Squares of what a layer puts out: a limit for models would not fit.
+        link = Digital(max_norm=1e20)
+        return Phase(norm or "norm", assign, BatchMoments(twin, norm, norms[norm], batch_size), PooledStatistics(norm), link)
+
+    order = _order(twin, initial, sorted(norms), sample)
+    return Algorithm("batch_statistics", initial, tuple(phase(norm) for norm in order), lambda state: Model(twin, state))
+
+
+def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> list[str]:
+    """Return the norms in the order in which a forward pass comes to them."""
+    order: list[str] = []
+
+    def note(name: str) -> None:
+        order.append(name)
+
+    handles = [net.get_submodule(name).register_forward_pre_hook(lambda norm, given, name=name: note(name)) for name in norms]
+    try:
+        with torch.no_grad():
+            functional_call(net, state, (sample,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    if sorted(order) != norms:
+        odd = {name: order.count(name) for name in norms if order.count(name) != 1}
+        raise ArgumentError(complain("batch_statistics", expected="a forward pass that uses each norm once", actual=odd, hint="a norm for each use"))
+    return order

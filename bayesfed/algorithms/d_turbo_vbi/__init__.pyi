@@ -1,0 +1,3 @@
+from .recipe import d_turbo_vbi as d_turbo_vbi
+from .server import TurboStep as TurboStep
+from .server import ramp as ramp

@@ -1,0 +1,202 @@
+"""D-Turbo-VBI (Xia, Tsang and Lau, "Bayesian federated model compression for communication and computation efficiency").
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+w, rho, s               sites ``NAME.w``, ``NAME.rho``, ``NAME.s``
+mu, sigma               ``mean``, ``sd``
+pi-tilde of (8)         sigmoid of ``log_odds``
+pi of (9), v_{h -> s}   sigmoid of ``prior_log_odds``
+v_{eta -> s}            ``evidence``
+a, b, a-bar, b-bar      `Gammas`: shapes and rates, spike first
+p((x, y) in D_t)        weight N_t / N of the sum
+1 / p(...) of (21)      `likelihood_scale` "global": N / N_t
+I_cl, I_glob, eta       `steps`, rounds, optimiser x schedule
+======================  ==============================================
+
+What an inactive entry (q(s) <= 1/2) is: zero in the transmitted model, mean 0 with the spike's sd at the server; it is not sent
+in either direction and not trained. It keeps the evidence it was switched off with and returns, at zero, when its
+neighbours' messages outweigh that; the report counts returns as ``reactivated``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from bayesfed.algorithms.d_turbo_vbi.server import TurboStep, no_field
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.aggregation.views import Active
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
+from bayesfed.federated.core.protocols import Assignment, Info, Link, Profile, View
+from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.delta_downlink import Holding
+from bayesfed.federated.training.descent import Descent, draws_globally
+from bayesfed.federated.training.optimisers import Adam, Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.turbo.blocks import Blocks, Structured
+from bayesfed.inference.turbo.elbo import MeanFieldElbo, Spread, spread_leaf
+from bayesfed.inference.turbo.exchange import Exchange
+from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
+from bayesfed.keys import Key
+from bayesfed.models.priors.declared import Declared
+from bayesfed.trees import Tree
+
+LikelihoodScale = Literal["global", "local"]
+
+
+def d_turbo_vbi(
+    declared: Declared,
+    *,
+    observations: int,
+    likelihood_scale: LikelihoodScale = "global",
+    steps: int = 50,
+    batch_size: int = 64,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    codec: Codec | None = None,
+    spread: Spread = "shared",
+    initial_sd: float = 0.01,
+    blocks: Blocks | None = None,
+    exchange: Exchange | None = None,
+    field: Callable[[int], float] = no_field,
+    warm_up: int = 0,
+    inclusion_levels: int = 256,
+    before_averaging: bool = False,
+    use_prior: bool = True,
+    sample: bool = True,
+    link: Link | None = None,
+) -> Algorithm:
+    """Learn a clustered-sparse posterior over many clients.
+
+    Parameters
+    ----------
+    declared
+        The network with its prior and likelihood; the likelihood's temperature trades accuracy for sparsity.
+    observations
+        N, the rows of all clients together.
+    likelihood_scale
+        "global" lets each client's rows stand for all N, (21); "local" counts them once, which leaves averaged posteriors
+        too wide.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default Adam at 2e-3.
+    codec
+        Of both directions; default 16-bit floats, as in the paper.
+    spread, initial_sd
+        One posterior sd for all weights, one a layer or one a weight, and where it starts.
+    blocks
+        `Structured()` (default) or the published `MeanField()`.
+    exchange, field
+        Module A to B turns a round, and log-odds that come into the prior over the rounds.
+    warm_up
+        Rounds in which nothing is switched off: weights are judged by what the data made of them, not by
+        the values they began with.
+    inclusion_levels
+        To how many levels, 2 to 256, q(s) is rounded for the clients, who weigh prior precisions by it; 16 cost less than four bits in a
+        message that codes its bytes.
+    before_averaging
+        Update q(s), q(rho) before the average, as Algorithm 1 prints.
+    use_prior, sample
+        Both false with `Cast(32)` is FedAvg on the means, bit for bit.
+    link
+        Default `Digital()`. All clients have one support, so `OverTheAir` adds active entries alone; noise may make a standard deviation negative,
+        which stops the run. Fading that `Gbma` leaves multiplies means and sds alike; `ChannelInversion` leaves none.
+
+    Raises
+    ------
+    ArgumentError
+        If `observations` or `initial_sd` is not positive.
+    """
+    if observations < 1 or not initial_sd > 0:
+        raise ArgumentError(
+            complain("d_turbo_vbi", expected="observations >= 1 and initial_sd > 0", actual=(observations, initial_sd), hint="len(train), 0.01")
+        )
+    if likelihood_scale not in ("global", "local"):
+        raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
+    if not 2 <= inclusion_levels <= 256:
+        raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 2 to 256", actual=inclusion_levels, hint="16"))
+    blocks, codec = blocks or Structured(), codec or Cast(16)
+    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up, inclusion_levels)
+    initial = server.initial(declared.initial, initial_sd)
+    points = [name for name in declared.initial if name not in declared.sites]
+    spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
+    sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
+    expected = {name: tuple(initial[name].shape) for name in sent}
+
+    def supports(state: Tree) -> Tree:
+        return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        active = Active(supports(state), expected, tuple(spreads))
+        view: View = _Gathered(active) if link else active
+        scale = observations / profile.samples if likelihood_scale == "global" and profile.samples else 1.0
+        return Assignment(view, profile.samples, codec, codec, {"learning_rate": schedule(round), "scale": scale})
+
+    def model(state: Tree) -> Model:
+        weights = {name: state[f"{name}.mean"].reshape(site.shape) for name, site in declared.sites.items()}
+        return Model(declared.net, {name: state[name] for name in points} | weights)
+
+    def posterior(state: Tree) -> DeclaredPosterior:
+        return DeclaredPosterior(declared, server.belief(state), {name: state[name] for name in points})
+
+    objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
+    local = Descent(objective, optimiser or Adam(2e-3), steps, batch_size, "moments", draws_globally(declared.net))
+    heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
+    return Algorithm("d_turbo_vbi", initial, (Phase("train", assign, Holding(local, ("*.support",)), heard, link or Digital()),), model, posterior)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """`Active`, left as it travels: one support for all, so a link that adds need not send its zeros."""
+
+    active: Active
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Gather active entries."""
+        return self.active.restrict(tree)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Check and weight, and gather again."""
+        return Update(gather_active(self.active.lift(payload, weight, kind).total, self.active.masks), weight, kind)
+
+
+@dataclass(frozen=True)
+class _Scattered:
+    """`TurboStep` on sums of active entries, which a link may have made noisy."""
+
+    server: TurboStep
+    supports: Callable[[Tree], Tree]
+    spreads: tuple[str, ...]
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish as the server does."""
+        return self.server.publish(state, round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Put the sum back in place and step.
+
+        Raises
+        ------
+        UpdateError
+            If a mean of standard deviations is not above 0.
+        """
+        heard, masks = summed(reducer, "moments"), self.supports(state)
+        mean = heard.mean() if heard.weight else {}
+        for name in self.spreads if mean else ():
+            if mean[name].numel() and not (lowest := float(mean[name].min())) > 0:
+                where, hint = f"d_turbo_vbi, round {round}, leaf {name!r}", "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0)
+                raise UpdateError(complain(where, expected="standard deviations above 0", actual=lowest, hint=hint))
+        total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
+        return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
+
+
+def _back(name: str, leaf: Tensor, masks: Tree) -> Tensor:
+    mask = masks.get(name.rpartition(".")[0])
+    return leaf if mask is None or not leaf.ndim else scatter_active(leaf, mask)

@@ -1,0 +1,83 @@
+"""`Factored`: the view that gives each client layers as factors of its own ranks (FedHM, Yao et al., 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.models.low_rank.factored_layers import Unrolling
+from bayesfed.models.low_rank.factored_spectra import Spectrum
+from bayesfed.models.low_rank.factored_trees import align, factorise
+from bayesfed.trees import Shapes, Tree, check, leaf_of
+
+SVD = "svd/"
+
+
+Ranks = Mapping[str, int]
+
+
+def whole_of(state: Tree) -> Tree:
+    """Return the network in a state."""
+    return {name: leaf for name, leaf in state.items() if not name.startswith(SVD)}
+
+
+def spectra_of(state: Tree) -> dict[str, Spectrum]:
+    """Return the triplets in a state, by layer."""
+    names = [name.removeprefix(SVD).removesuffix("/values") for name in state if name.startswith(SVD) and name.endswith("/values")]
+    found = {}
+    for name in names:
+        u, values, v, rest, residual = (state[f"{SVD}{name}/{part}"] for part in ("u", "values", "v", "rest", "residual"))
+        found[name] = Spectrum(u, values, v, float(rest), float(residual))
+    return found
+
+
+def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:
+    """Return the state of a network and its triplets."""
+    state = dict(whole)
+    for name, spectrum in found.items():
+        parts = {"u": spectrum.u, "values": spectrum.values, "v": spectrum.v}
+        figures = {"rest": spectrum.rest, "residual": spectrum.residual}
+        state |= {f"{SVD}{name}/{part}": leaf for part, leaf in parts.items()}
+        state |= {f"{SVD}{name}/{part}": torch.tensor(value, dtype=torch.float64) for part, value in figures.items()}
+    return state
+
+
+@dataclass(frozen=True)
+class Factored:
+    """Clients get layers as factors of their own ranks; what they return is multiplied out (1).
+
+    Parameters
+    ----------
+    layers
+        How weights are laid out.
+    ranks
+        Of the layers that are factored; empty for the whole network.
+    expected
+        Names and shapes of what a client sends back.
+    base
+        The state that clients were sent factors of. With it, what the ranks left out of a layer is added to what comes back: a client that trains
+        nothing returns the whole network at any rank. Without, as published, the mean loses it.
+    """
+
+    layers: Mapping[str, Unrolling]
+    ranks: Ranks
+    expected: Shapes
+    base: Tree | None = None
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Cut the triplets to these ranks; spectral initialisation."""
+        return factorise(whole_of(tree), self.layers, self.ranks, spectra_of(tree))
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Multiply factors out, then weigh."""
+        check(payload, self.expected, where="payload")
+        layouts = {name: self.layers[name] for name in self.ranks}
+        full = align(payload, layouts)
+        if self.base is not None:
+            sent = align(self.restrict(self.base), layouts)
+            full |= {leaf: full[leaf] + (self.base[leaf] - sent[leaf]) for leaf in (leaf_of(name, "weight") for name in self.ranks)}
+        return Whole({name: tuple(leaf.shape) for name, leaf in full.items()}).lift(full, weight, kind)

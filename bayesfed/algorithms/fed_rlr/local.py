@@ -1,0 +1,161 @@
+"""Training on the manifold of fixed-rank weights: `RiemannianSgd`, a client's steps, and `Retract`, the server's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.update import Kind
+from bayesfed.federated.training.descent import batches
+from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction, norm
+from bayesfed.geometry.thin import signed_qr
+from bayesfed.inference.objectives.objectives import check_data
+from bayesfed.keys import Key, forked
+from bayesfed.models.low_rank.fixed_rank_trees import points, probes, tangents, with_points
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import Shapes, Tree, shapes
+
+_PARTS = (".u", ".s", ".v")
+
+
+def free(tree: Tree) -> Tree:
+    """Return the leaves that are no part of a point: biases, and weights that are dense."""
+    held = {f"{name}{part}".removeprefix(".") for name in points(tree) for part in _PARTS}
+    return {name: leaf for name, leaf in tree.items() if name not in held}
+
+
+def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
+    """Return names and shapes of a client's payload."""
+    found = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
+    return found | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
+
+
+@dataclass(frozen=True)
+class RiemannianSgd:
+    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), never an ``M x N`` array among them.
+
+    The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a Gaussian prior at the broadcast model
+    (`Gaussian.around`); it acts on all leaves. Free leaves take plain SGD steps and travel as changes.
+
+    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``, the share of the distance that is normal to the
+    tangent space there, which tangent vectors do not carry unless the server's retraction is the orthographic one.
+
+    Options read from the message: ``learning_rate`` (a factor) and ``pull`` (eta mu, the share of the distance a step takes back).
+
+    Parameters
+    ----------
+    net
+        With layers of fixed rank.
+    reset
+        Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps. A memory of other ranks
+        than the message's is of another manifold, and the client begins anew.
+    clip
+        Largest norm of a step's whole gradient, Riemannian and free leaves together; a longer one is shortened.
+    """
+
+    net: nn.Module
+    likelihood: Likelihood
+    transmission: Transmission
+    learning_rate: float
+    steps: int
+    batch_size: int
+    retraction: Retraction = metric_retraction
+    reset: bool = True
+    clip: float = math.inf
+    uses_global_randomness: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What the payload's numbers mean."""
+        return self.transmission.kind
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Train; a client without rows says that nothing changed.
+
+        Raises
+        ------
+        DataError
+            If the data cannot be scored, or training diverged.
+        """
+        base = _settled(message)
+        keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
+        own, losses = memory if keeps else base, list[Tensor]()
+        rate, pull = self.learning_rate * float(options.get("learning_rate", 1.0)), float(options.get("pull", 0.0))
+        if len(data):
+            # Dropout and its like draw from torch's global generator.
+            with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+                check_data(self.net, self.likelihood, own, data)
+                for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
+                    own, score = self._step(own, base, batch, rate, pull)
+                    losses.append(score)
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        if not loss - loss == 0:
+            raise DataError(complain("local Riemannian SGD", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
+        begun, found = points(base), points(own)
+        payload = {
+            f"{name}.{part}": leaf
+            for name, point in begun.items()
+            for part, leaf in self.transmission.send(point, found[name], key.child("send", name)).items()
+        }
+        payload |= {name: leaf - base[name] for name, leaf in free(own).items()}
+        gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
+        within = sum(float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items())
+        figures = {"consensus_gap": gap, "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0}
+        kept = {} if self.reset else dict(own if len(data) else memory)
+        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures})
+
+    def _step(self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float) -> tuple[Tree, Tensor]:
+        here, others = points(own), {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()}
+        probe = probes(here)
+        loss = self.likelihood.loss(functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets)
+        loss.backward()
+        with torch.no_grad():
+            for leaf in probe.values():
+                # What a batch does not reach has no gradient, and stays.
+                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            moved, centres = dict[str, FixedRank](), points(base) if pull else {}
+            gradients = tangents(here, probe)
+            rate = rate * self._shrunk(gradients, others)
+            for name, gradient in gradients.items():
+                direction = -rate * gradient
+                moved[name] = self._moved(name, here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
+            result = with_points(own, moved)
+            for name, leaf in others.items():
+                change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
+                result[name] = leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
+        return result, loss.detach()
+
+    def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:
+        if math.isinf(self.clip):
+            return 1.0
+        size = sum(float(norm(gradient)) ** 2 for gradient in gradients.values())
+        size += sum(float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None)
+        return min(1.0, self.clip / max(math.sqrt(size), 1e-30))
+
+    def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:
+        try:
+            return self.retraction(point, direction)
+        except (ArgumentError, RuntimeError) as problem:
+            raise DataError(f"local Riemannian SGD, layer {name!r}: {problem}") from None
+
+
+def _settled(message: Tree) -> Tree:
+    """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the matrices are those received.
+
+    Nothing that rounding did may look like a change to be sent back: ``u^T u s - s`` is of the core's size times the rounding.
+    """
+    found = {}
+    for name, point in points(message).items():
+        (u, left), (v, right) = signed_qr(point.u), signed_qr(point.v)
+        found[name] = FixedRank(u, left @ point.s @ right.mT, v)
+    return with_points(message, found)

@@ -1,0 +1,71 @@
+"""Ranks that change between rounds: the server drops directions that carry nothing, and makes room where all are used.
+
+Payloads follow, since a client's assignment is derived from the state; a client whose own model has other ranks begins anew at the broadcast one.
+
+New directions are random, outside the present spaces, and their block of the core is zero: the matrix is what it was. Gradients flow into them all
+the same, with no need of a small core to begin with: the projection reads ``G V`` and ``G^T U`` of the new columns too, and the core's new block
+becomes ``-eta U^T G V`` in the first step. But the point is at the edge of its manifold, where the curvature is infinite: `metric_retraction` is
+defined there, and `orthographic_retraction` is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.geometry import FixedRank, energy_rank, grow, singular_values, truncate
+from bayesfed.geometry.thin import gaussian
+from bayesfed.keys import Key
+from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Every few rounds, truncate each layer by its energy; a layer that needs all its directions gets some more.
+
+    Parameters
+    ----------
+    every
+        Rounds from one change of ranks to the next, in which new directions prove their worth.
+    loss
+        Share of a layer's squared Frobenius norm that a truncation may lose, in [0, 1); 0 truncates nothing.
+    extra
+        Directions that a layer gets if it lost none, as far as its shape and `largest` allow; 0 grows nothing.
+    largest
+        Rank beyond which no layer grows; None: min(M, N).
+
+    Raises
+    ------
+    ArgumentError
+        If one of them is outside its range.
+
+    References
+    ----------
+    Truncation as `energy_rank`; growth as `grow`, its directions drawn from a key of the layer's name and the round.
+    """
+
+    every: int = 5
+    loss: float = 0.01
+    extra: int = 1
+    largest: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.every >= 1 and 0 <= self.loss < 1 and self.extra >= 0 and (self.largest is None or self.largest >= 1)):
+            expected, found = "every >= 1, loss in [0, 1), extra >= 0, largest >= 1 or None", (self.every, self.loss, self.extra, self.largest)
+            raise ArgumentError(complain("Adapt", expected=expected, actual=found, hint="Adapt(every=5, loss=0.01, extra=1)"))
+
+    def step(self, tree: Tree, round: int) -> Tree:
+        """Return the tree at the ranks of the next round; between changes, the tree itself."""
+        if (round + 1) % self.every:
+            return tree
+        return with_points(tree, {name: self._changed(point, Key(0, "adapt", round, name)) for name, point in points(tree).items()})
+
+    def _changed(self, point: FixedRank, key: Key) -> FixedRank:
+        if self.loss and energy_rank(singular_values(point), self.loss) < point.rank:
+            return truncate(point, self.loss)
+        extra = min(self.extra, min(*point.shape, self.largest or point.shape[0]) - point.rank)
+        if extra < 1:
+            return point
+        left, right = (gaussian((size, extra), key.child(side), point.u) for side, size in zip(("left", "right"), point.shape, strict=True))
+        return grow(point, left, right)

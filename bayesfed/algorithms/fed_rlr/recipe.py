@@ -1,0 +1,138 @@
+"""FedRLR (Xue and Lau, "Riemannian low-rank model compression for federated learning with over-the-air aggregation").
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+Theta = U Sigma V^T     leaves ``NAME.u``, ``NAME.s``, ``NAME.v``
+R                       `rank`
+eta = q / (nu + t)      `learning_rate` q / (nu K) x `schedule` `inverse(nu)`
+mu = c_1 / eta          `consensus` c_1 / K, as eta mu / K is what a step does
+D_m                     `batch_size`
+S_U, S_V, F             `Factors`
+(29), CI                `OverTheAir(Gbma("product"), ...)`, `OverTheAir(ChannelInversion(...), ...)`
+======================  ==============================================
+
+The paper's loss is f / K, so its eta is K times the learning rate of a local SGD. It sends factors, keeps every client's own Theta_k and takes one
+step a round: ``fed_rlr(net, 4, transmission=Factors(), reset=False, steps=1, consensus=c_1 / K, ...)``. The default sends tangent vectors at the
+broadcast model, which the air adds without precoder and cross terms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from bayesfed.algorithms.fed_rlr.encodings import Retraction, Tangents, Transmission
+from bayesfed.algorithms.fed_rlr.local import RiemannianSgd, sent_shapes
+from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
+from bayesfed.algorithms.fed_rlr.server import Retract
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
+from bayesfed.federated.core.protocols import Assignment, Link, Profile
+from bayesfed.federated.core.update import Sum
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.links.over_the_air import OverTheAir
+from bayesfed.federated.training.descent import draws_globally
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.geometry import metric_retraction, orthographic_retraction
+from bayesfed.keys import Key
+from bayesfed.models.low_rank.fixed_rank import fixed_rank
+from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, parameters, running_statistics
+
+
+def fed_rlr(
+    net: nn.Module,
+    rank: int | float | Mapping[str, int] | None,
+    *,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 64,
+    learning_rate: float = 0.05,
+    schedule: Schedule = constant,
+    consensus: float | Callable[[int], float] = 0.0,
+    reset: bool = True,
+    clip: float = math.inf,
+    transmission: Transmission | None = None,
+    retraction: Retraction = metric_retraction,
+    link: Link | None = None,
+    codec: Codec | None = None,
+    adapt: Adapt | None = None,
+) -> Algorithm:
+    """Train weights that are of fixed rank all the way, from the best low-rank approximation of the network's own.
+
+    Parameters
+    ----------
+    net
+        Any network; or one that `fixed_rank` made, with `rank` None.
+    rank
+        As for `fixed_rank`: one for all layers, ranks by name, or the share of each layer's numbers to keep.
+    steps, batch_size, learning_rate, schedule
+        Riemannian SGD of a round. Rates are those of plain SGD: at full rank, with one step, it is FedAvg.
+    consensus
+        The share of its distance to the broadcast model that a step takes back, or ``round -> share``.
+    reset
+        Begin rounds at the broadcast model; False keeps every client's own, as in the paper, until ranks change under it.
+    clip
+        Largest norm of a step's gradient; steps on thin networks are long where singular values are small. Default: none.
+    transmission
+        `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital links.
+    retraction
+        Of the clients' steps.
+    link
+        Default `Digital()`.
+    codec
+        Of both directions; default 32-bit floats.
+    adapt
+        How ranks change between rounds; default: they do not.
+
+    Raises
+    ------
+    ArgumentError
+        If a rank is impossible, nothing has fixed rank, `steps`, `batch_size`, `learning_rate` or `clip` is not positive, the network has running
+        statistics, `consensus` is outside [0, 1] (in its round, if it is a function), `Points()` should go over the air, or ranks should grow under
+        the orthographic retraction.
+    """
+    if steps < 1 or batch_size < 1 or not 0 < learning_rate < math.inf or not clip > 0:
+        found = (steps, batch_size, learning_rate, clip)
+        expected = "steps, batch_size >= 1, learning_rate and clip > 0"
+        raise ArgumentError(complain("fed_rlr", expected=expected, actual=found, hint="50, 64, 0.05, math.inf"))
+    if not callable(consensus):
+        _share("fed_rlr, consensus", consensus)
+    if running := running_statistics(net):
+        raise ArgumentError(complain("fed_rlr", expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
+    # The factors that a run begins with are the same on any number of cores.
+    with one_thread():
+        thin = net if rank is None else fixed_rank(net, rank)
+    initial, codec, transmission = parameters(thin), codec or Cast(32), transmission or Tangents()
+    if not points(initial):
+        raise ArgumentError(complain("fed_rlr", expected="layers of fixed rank", actual="none", hint="a rank, or fixed_rank(net, rank)"))
+    sending = transmission
+    if isinstance(link, OverTheAir) and not sending.adds:
+        actual = type(sending).__name__
+        raise ArgumentError(complain("fed_rlr, OverTheAir", expected="a transmission that adds", actual=actual, hint="Tangents(), or Digital()"))
+    if adapt and adapt.extra and orthographic_retraction in (retraction, getattr(sending, "retraction", None)):
+        expected = "metric_retraction where ranks grow: a new direction's core is singular"
+        raise ArgumentError(complain("fed_rlr, adapt", expected=expected, actual="orthographic_retraction", hint="Adapt(extra=0)"))
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        pull = _share(f"fed_rlr, consensus, round {round}", consensus(round)) if callable(consensus) else consensus
+        weight = profile.samples if sending.weighs else float(profile.samples > 0)
+        return Assignment(Whole(sent_shapes(state, sending)), weight, codec, codec, {"learning_rate": schedule(round), "pull": pull})
+
+    local = RiemannianSgd(thin, likelihood or Categorical(), sending, learning_rate, steps, batch_size, retraction, reset, clip, draws_globally(thin))
+    phase = Phase("train", assign, local, Retract(sending, adapt), link or Digital(), Sum if sending.adds else Keep)
+    return Algorithm("fed_rlr", initial, (phase,), lambda state: Model(thin, state))
+
+
+def _share(where: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ArgumentError(complain(where, expected="a share in [0, 1]", actual=value, hint="0.0006"))
+    return value

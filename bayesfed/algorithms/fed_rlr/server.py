@@ -1,0 +1,75 @@
+"""`Retract`: FedRLR's server moves every point to where the sum of the clients' messages says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed.algorithms.fed_rlr.encodings import Transmission
+from bayesfed.algorithms.fed_rlr.local import free
+from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.update import Reducer, Sum
+from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Retract:
+    """Move every point to where the clients' sum says, and free leaves by their mean change.
+
+    Parameters
+    ----------
+    adapt
+        How ranks change; None: they do not. Otherwise figures ``NAME.rank`` say what they are.
+    """
+
+    transmission: Transmission
+    adapt: Adapt | None = None
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the model."""
+        return state
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Receive.
+
+        Raises
+        ------
+        UpdateError
+            If another reducer was used, the clients sent another kind, or a point cannot go where they say; with layer and round.
+        """
+        totals, weights = self._received(reducer)
+        if not weights:
+            return state, {}
+        moved = {}
+        for name, point in points(state).items():
+            mine = [{part: total[f"{name}.{part}"].to(point.u.dtype) for part in self.transmission.shapes(point)} for total in totals]
+            try:
+                moved[name] = self.transmission.receive(point, mine, weights)
+            except (ArgumentError, RuntimeError) as problem:
+                raise UpdateError(f"Retract, layer {name!r}, round {round}: {problem}") from None
+        result = with_points(state, moved)
+        for name, leaf in free(state).items():
+            change = sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
+            result[name] = leaf + change.to(leaf.dtype)
+        if self.adapt is None:
+            return result, {}
+        result = self.adapt.step(result, round)
+        return result, {f"{name}.rank": float(point.rank) for name, point in points(result).items()}
+
+    def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
+        if isinstance(reducer, Sum) and self.transmission.adds and reducer.total is not None:
+            updates = [reducer.total]
+        elif isinstance(reducer, Keep) and not self.transmission.adds:
+            updates = list(reducer.updates.values())
+        else:
+            updates = []
+        if any(update.kind != self.transmission.kind for update in updates) or not updates:
+            actual = {update.kind for update in updates} or type(reducer).__name__
+            raise UpdateError(complain("Retract", expected=f"updates of kind {self.transmission.kind!r}", actual=actual, hint="fed_rlr's own phase"))
+        kept = [update for update in updates if not isinstance(update.weight, dict) and update.weight > 0]
+        return [update.total for update in kept], [float(update.weight) for update in kept if not isinstance(update.weight, dict)]

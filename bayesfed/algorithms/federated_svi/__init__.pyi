@@ -1,0 +1,4 @@
+from .conjugate import conjugate as conjugate
+from .local import SviLocal as SviLocal
+from .recipe import federated_svi as federated_svi
+from .server import Fuse as Fuse

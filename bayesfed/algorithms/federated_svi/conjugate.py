@@ -1,0 +1,134 @@
+"""Conjugate models in closed form: clients send what their rows add to the prior's natural parameters, and the server adds it up.
+
+With a prior ``p(z) ∝ exp(<eta_0, T(z)>)`` and a likelihood ``p(D_t | z) ∝ exp(<s_t, T(z)>)`` the posterior of all rows has
+``eta = eta_0 + sum_t s_t`` (Bishop, 2006, 2.4): no approximation and no iterations, whatever the partition.
+
+======================  ==============================================
+notation                here
+======================  ==============================================
+eta_0, eta              `prior`, the state
+s_t                     ``statistics(rows)``, in the client's memory
+T, the family           the caller's; nothing here needs it
+======================  ==============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Scalar
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.links.digital import Digital
+from bayesfed.inference.variational.fusion import SITE
+from bayesfed.keys import Key
+from bayesfed.trees import Tree, zip_map
+
+Statistics = Callable[[Dataset], Tree]
+
+
+@dataclass(frozen=True)
+class NaturalParameters:
+    """A `Predictor` in name only: natural parameters, of whatever family the caller has in mind."""
+
+    parameters: Tree
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Refuse: what the parameters say of new inputs depends on the family."""
+        raise PosteriorError(
+            complain("conjugate", expected="a look at `model.parameters`, the posterior's natural parameters", actual="a call", hint="no `test` rows")
+        )
+
+
+@dataclass(frozen=True)
+class AddStatistics:
+    """A client's closed-form step: what its rows say, less what it said before; memory ``site/NAME``.
+
+    Parameters
+    ----------
+    zeros
+        A tree like the natural parameters, all zero: what a client without rows says.
+    """
+
+    statistics: Statistics
+    zeros: Tree
+    kind: Kind = "natural"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Send the change.
+
+        Raises
+        ------
+        DataError
+            If the statistics have not the names and shapes of the prior, or are not finite.
+        """
+        found = self._found(data) if len(data) else self.zeros
+        change = {name: leaf - memory[f"{SITE}{name}"] if f"{SITE}{name}" in memory else leaf.clone() for name, leaf in found.items()}
+        return Fit(change, {f"{SITE}{name}": leaf for name, leaf in found.items()}, {"samples": float(len(data))})
+
+    def _found(self, data: Dataset) -> Tree:
+        found = {name: torch.as_tensor(leaf).detach().cpu() for name, leaf in self.statistics(data).items()}
+        shapes, expected = ({name: tuple(leaf.shape) for name, leaf in tree.items()} for tree in (found, self.zeros))
+        if shapes != expected:
+            raise DataError(complain("conjugate, statistics", expected=f"shapes {expected}", actual=shapes, hint="one leaf for each of the prior's"))
+        if broken := [name for name, leaf in found.items() if not bool(torch.isfinite(leaf).all())]:
+            raise DataError(complain("conjugate, statistics", expected="finite numbers", actual=f"{broken} are not", hint="a look at the rows"))
+        return {name: found[name].to(leaf.dtype) for name, leaf in self.zeros.items()}
+
+
+@dataclass(frozen=True)
+class AddNatural:
+    """Add what clients say to the posterior's natural parameters. Clients need to hear nothing, and do not."""
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish nothing."""
+        return {}
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Add the sum of the changes."""
+        return zip_map(torch.add, state, summed(reducer, "natural").total), {}
+
+
+def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None) -> Algorithm:
+    """Infer a conjugate model exactly, in one round.
+
+    A client that takes part again sends only what changed, so more rounds of the same rows change nothing and a client whose rows
+    changed corrects itself. `Result.model.parameters` are the posterior's natural parameters.
+
+    Parameters
+    ----------
+    prior
+        Its natural parameters, of any names and shapes, floating point; counted once, by the server.
+    statistics
+        ``statistics(rows)``: what the likelihood of a client's rows adds to them, a tree of the same names and shapes. Not asked of a client
+        without rows, which adds exactly nothing. With ``InProcess(..., workers=...)`` it must be picklable.
+    codec
+        Of the clients' messages; default floats as the prior has them, 32 or 64 bits. With a codec that rounds the answer is rounded too.
+
+    Raises
+    ------
+    ArgumentError
+        If the prior is empty or not of finite floating-point numbers.
+    """
+    if not prior or not all(leaf.is_floating_point() and bool(torch.isfinite(leaf).all()) for leaf in prior.values()):
+        found = {name: str(leaf.dtype) for name, leaf in prior.items()}
+        raise ArgumentError(complain("conjugate, prior", expected="finite floating-point leaves", actual=found, hint="{'h': torch.zeros(8)}"))
+    initial = {name: leaf.detach().cpu().clone() for name, leaf in prior.items()}
+    codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
+    view = Whole({name: tuple(leaf.shape) for name, leaf in initial.items()})
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        return Assignment(view, 1.0, codec, codec)
+
+    local = AddStatistics(statistics, {name: torch.zeros_like(leaf) for name, leaf in initial.items()})
+    return Algorithm("conjugate", initial, (Phase("train", assign, local, AddNatural(), Digital()),), NaturalParameters)

@@ -1,0 +1,141 @@
+"""Federated stochastic variational inference for any Pyro model and guide.
+
+============================  ===========================================================
+notation                      here
+============================  ===========================================================
+p(z), p(D_t | z)              the model's latent sites; its observed sites on client t
+q(z)                          the guide's shared draws
+t_t(z)                        a client's factor, in its memory (`ProductOfExperts`, `PVI`)
+N, N_t                        `observations`, a client's rows
+============================  ===========================================================
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pyro.infer import Trace_ELBO
+
+from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
+from bayesfed.algorithms.federated_svi.server import Fuse
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.protocols import Assignment, Link, Profile
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.optimisers import Adam, Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.variational.fusion import Fused, Fusion
+from bayesfed.inference.variational.layout import read_layout
+from bayesfed.inference.variational.posterior import FittedGuide
+from bayesfed.inference.variational.program import Program, Runs
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+
+def federated_svi(
+    model: Runs,
+    guide: Runs,
+    *,
+    fusion: Fusion,
+    scale: Literal["local", "global"],
+    observations: int,
+    example: Dataset,
+    steps: int = 50,
+    batch_size: int | None = None,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    averaging: float = 0.5,
+    antithetic: bool = True,
+    elbo: Elbo | None = None,
+    client_plate: str = "client",
+    stay: tuple[str, ...] = (),
+    codec: Codec | None = None,
+    link: Link | None = None,
+    seed: int = 0,
+) -> Algorithm:
+    """Fit a guide to the rows of all clients.
+
+    Parameters
+    ----------
+    model
+        ``model(inputs, targets=None)``: a PyroModule or a function of `pyro.sample` and `pyro.param`.
+    guide
+        The same, an automatic guide of the model, or its class (``AutoNormal``, ``partial(AutoNormal, init_scale=0.01)``): what a model
+        with local latents needs.
+    fusion
+        How posteriors become one: `MeanParameters`, `Wasserstein`, `ReverseKL`, `ProductOfExperts`, `PVI`, `SummedGradients`.
+    scale
+        "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI (21). Rules that add clients up take
+        "local" only.
+    observations
+        N, the rows of all clients together.
+    example
+        A few rows, to run model and guide on for names and shapes; their values are not learned from.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default all rows a step, Adam at 1e-2. With `SummedGradients`, whose clients take no steps of their own, the
+        schedule is the server's and `steps` counts the draws of a gradient.
+    averaging
+        The share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
+    antithetic
+        Whether every second step mirrors the Gaussian draws of the one before, which takes most of the noise out of the gradients.
+    elbo
+        Default `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too.
+    client_plate, stay
+        Sites under a plate of this name are local latents: their parameters, and others whose names match a pattern of `stay`, never travel.
+    codec
+        Of both directions; default floats as the guide has them, 32 or 64 bits.
+    link
+        Default `Digital()`. `OverTheAir` adds any rule's sums; its noise reaches precisions too, which `SummedGradients` bears best.
+    seed
+        Of the parameters' first values.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is outside its domain, or the scale is one that the rule would count rows twice with.
+    PosteriorError
+        If the rule cannot serve the guide.
+    """
+    if observations < 1 or steps < 1 or (batch_size is not None and batch_size < 1) or not len(example):
+        found = (observations, steps, batch_size, len(example))
+        raise ArgumentError(
+            complain("federated_svi", expected="observations, steps, batch_size and rows of the example >= 1", actual=found, hint="len(train), 50")
+        )
+    if not 0 <= averaging <= 1:
+        raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
+    if scale not in ("local", "global"):
+        raise ArgumentError(complain("federated_svi, scale", expected="'local' or 'global'", actual=repr(scale), hint="'local'"))
+    if fusion.adds and scale != "local":
+        raise ArgumentError(
+            complain(
+                f"federated_svi, {type(fusion).__name__}",
+                expected="scale 'local': it adds clients up",
+                actual="'global', which would count every row once a client",
+                hint="scale='local'",
+            )
+        )
+    program = Program(model, guide)
+    pair = program.at(example, Key(seed, "federated_svi", "first"))
+    fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
+    fusion.check(fused)
+    server = Fuse(fused, fusion, schedule)
+    initial = server.initial()
+    codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
+    sent = {name: tuple(leaf.shape) for name, leaf in server.publish(initial, 0, None).items()}
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        times = observations / profile.samples if scale == "global" and profile.samples else 1.0
+        options = {"learning_rate": schedule(round), "scale": times, "share": profile.samples / observations if fusion.adds else 1.0}
+        return Assignment(Whole(sent), 1.0 if fusion.adds else profile.samples, codec, codec, options)
+
+    def posterior(state: Tree) -> FittedGuide:
+        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(state, 0, None), fused))
+
+    local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), optimiser or Adam(1e-2), steps, batch_size, averaging, antithetic)
+    return Algorithm(
+        "federated_svi", initial, (Phase("train", assign, local, server, link or Digital()),), lambda state: posterior(state).predictor, posterior
+    )

@@ -1,0 +1,149 @@
+"""Adapters with a posterior: federated SVI on `lora` networks, whole or sketched as in FSLoRA (Fang et al.).
+
+=========================  ===================================================
+notation                   here
+=========================  ===================================================
+q(B, A, head)              ``guide(model)``; `SliceNormal`
+p(B, A, head)              the priors of `model`: `adapter_prior`
+S, k of r slices           `Slices` over the guide's leaves; `ranks`
+rows' term at B S A        a network of k slices, its scale times ``r / k``
+sum over j in S of KL_j    of the slices a client has, times ``r / k``
+=========================  ===================================================
+
+Sketching has a price beyond noise: rows' terms are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. Of a slice the posterior is
+narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. With k = r this is `federated_svi`, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+
+from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
+from bayesfed.algorithms.federated_svi.recipe import federated_svi
+from bayesfed.algorithms.lora.adapting import by_rank
+from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.lora.sketched_svi import SketchedSvi, cut_model
+from bayesfed.algorithms.lora.slices import sliced
+from bayesfed.compress.codecs import Codec
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
+from bayesfed.federated.training.model_sizes import Capacity, Sized
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.variational.fusion import Fusion, ProductOfExperts
+from bayesfed.inference.variational.program import Runs
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters, lora_rank
+from bayesfed.models.adapters.sketching import random_sketch
+from bayesfed.models.adapters.slice_normal import JOINT, SliceNormal
+from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.trees import Tree, leaf_of, shapes
+
+
+def bayesian_lora(
+    model: BayesianNet,
+    ranks: Sequence[int],
+    capacity: Capacity,
+    *,
+    guide: Callable[[BayesianNet], Runs] = SliceNormal,
+    fusion: Fusion,
+    scale: Literal["local", "global"],
+    observations: int,
+    example: Dataset,
+    steps: int = 50,
+    batch_size: int | None = 16,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    averaging: float = 0.5,
+    antithetic: bool = True,
+    elbo: Elbo | None = None,
+    codec: Codec | None = None,
+    link: Link | None = None,
+    seed: int = 0,
+) -> Algorithm:
+    """Fit a posterior of adapters on devices of unlike strength: each gets that of some slices, drawn anew every round.
+
+    Parameters
+    ----------
+    model
+        ``bayesian(net, adapter_prior(net))``, `net` from `lora`. What has no prior, the frozen base among it, is fixed and shared.
+    ranks, capacity
+        Slices of every size, k, falling, and the number of the size that a client trains in a round; as in `fs_lora`.
+    guide
+        ``model -> guide``, whose parameters are named after the adapters and have their shapes: `SliceNormal` (``partial(SliceNormal, rank=2)``),
+        `AutoNormal`. One that draws all parameters at once (`AutoLowRankMultivariateNormal`) serves ``ranks=[r]`` only.
+    fusion, scale, observations, example
+        As in `federated_svi`. A slice that a client does not have is untouched by it: rules that add get nothing of it, rules that average its
+        present value. `ProductOfExperts`, which is done after one round, is not for sketches.
+    steps, batch_size, optimiser, schedule, averaging, antithetic, elbo, codec, link, seed
+        As in `federated_svi`.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no adapters of one rank, ranks do not fall from at most that to at least 1, the guide's parameters cannot be cut into
+        slices, or as in `federated_svi`.
+    """
+    rank, layers = lora_rank(model.net), sorted(adapters(model.net))
+
+    def fitted(part: BayesianNet) -> Algorithm:
+        return federated_svi(
+            part,
+            guide(part),
+            fusion=fusion,
+            scale=scale,
+            observations=observations,
+            example=example,
+            steps=steps,
+            batch_size=batch_size,
+            optimiser=optimiser,
+            schedule=schedule,
+            averaging=averaging,
+            antithetic=antithetic,
+            elbo=elbo,
+            codec=codec,
+            link=link,
+            seed=seed,
+        )
+
+    nets = by_rank(model.net, ranks, where="bayesian_lora", sketched=True)
+    whole = fitted(model)
+    (phase,) = whole.phases
+    full = shapes(phase.server.publish(whole.initial, 0, None))
+    _check(full, layers, fusion, min(ranks) < rank)
+
+    def local(k: int, number: int) -> Local:
+        if k == rank:
+            return phase.local
+        part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
+        found = cast(SviLocal, fitted(part).phases[0].local)
+        weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in ("lora_b", "lora_a", JOINT)}
+        return SketchedSvi(replace(found, sites=weights), model, nets[number], whole.initial)
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        given = cast(Assignment, phase.assign(state, round, profile, key))
+        size = capacity(profile, round, key)
+        options = {**given.options, "size": size}
+        if ranks[size] == rank:
+            return replace(given, options=options)
+        drawn = {name: random_sketch(rank, ranks[size], key.child("sketch", name)) for name in layers}
+        rest = None if fusion.adds else phase.server.publish(state, round, None)
+        return replace(given, view=Slices(drawn, full, named=True, rest=rest), options=options)
+
+    locals = tuple(local(k, number) for number, k in enumerate(ranks))
+    return replace(whole, name="bayesian_lora", phases=(replace(phase, assign=assign, local=Sized(locals)),))
+
+
+def _check(full: dict[str, tuple[int, ...]], layers: Sequence[str], fusion: Fusion, sketched: bool) -> None:
+    missing = sorted(set(layers) - {layer for layer, _ in sliced(full, layers).values()})
+    if missing and sketched:
+        hint = "SliceNormal, or ranks=[r]"
+        raise ArgumentError(complain("bayesian_lora, guide", expected="parameters named after every adapter", actual=f"none of {missing}", hint=hint))
+    if sketched and isinstance(fusion, ProductOfExperts):
+        raise ArgumentError(complain("bayesian_lora, fusion", expected="a rule for many rounds", actual="ProductOfExperts", hint="PVI(0.3)"))

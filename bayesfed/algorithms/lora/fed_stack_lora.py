@@ -1,0 +1,86 @@
+"""FedStackLoRA, or FLoRA (Wang et al., "FLoRA: federated fine-tuning large language models with heterogeneous low-rank adaptations", 2024).
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+r_k                     one of `ranks`
+stacking                `Stack`, the weights on B
+W + Delta W             `Merge` and `Merging`: the delta apart from W
+new modules each round  `fresh_adapter`, drawn by every client
+======================  ==============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.lora.merging import DELTA, STACK, Merge, Merging, base_weights
+from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
+from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import Tree, shapes, trainable
+
+
+def fed_stack_lora(
+    net: nn.Module,
+    ranks: Sequence[int],
+    capacity: Capacity,
+    *,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 16,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    by_rows: bool = False,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train new adapters every round and merge all of them, exactly, into what lies under the next ones.
+
+    The down-link is that of the method: all clients' slices to each client that heard the last round, and a whole delta to others.
+
+    Parameters
+    ----------
+    net
+        From `lora`, its adapters not trained yet. All clients have its scale.
+    ranks, capacity
+        Slices of every size, falling, and the number of the size that a client trains.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default SGD at 0.05.
+    by_rows
+        Weigh clients by their rows; or alike.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no adapters of one rank, trained ones, or running statistics, or ranks do not fall from at most that to at least 1.
+    """
+    (_, initial), nets = adapted(net, where="fed_stack_lora"), by_rank(net, ranks, where="fed_stack_lora")
+    if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
+        raise ArgumentError(complain("fed_stack_lora", expected="adapters that are zero", actual=trained, hint="lora(merged(net), 8, key)"))
+    layers = tuple(sorted(adapters(net)))
+    views = [Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)]
+    idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
+
+    def view(state: Tree, size: int, key: Key) -> Unlike:
+        return views[size]
+
+    def model(state: Tree) -> Model:
+        head = {name: leaf for name, leaf in state.items() if not name.startswith((DELTA, STACK))}
+        return Model(net, idle | head | base_weights(net, state))
+
+    locals = [Merging(descent(made, "factors", likelihood, steps, batch_size, optimiser), made) for made in nets]
+    phase = exchange(capacity, view, locals, Merge(net), by_rows=by_rows, schedule=schedule, codec=codec, link=link, reducer=partial(Stack, layers))
+    return Algorithm("fed_stack_lora", {name: leaf for name, leaf in initial.items() if name not in idle}, (phase,), model)

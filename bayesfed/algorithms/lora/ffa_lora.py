@@ -1,0 +1,64 @@
+"""FFA-LoRA (Sun et al., "Improving LoRA in privacy-preserving federated learning", 2024): A stays as it was drawn, B alone is trained.
+
+Notation: A_0 -> ``NAME.lora_a``, frozen like the base and never sent; B -> ``NAME.lora_b``. Averages of B are averages of products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from bayesfed.algorithms.lora.fed_lora import fed_lora
+from bayesfed.compress.codecs import Codec
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.models.adapters.lora import adapters, lora_rank, resized
+from bayesfed.models.priors.likelihoods import Likelihood
+
+
+def ffa_lora(
+    net: nn.Module,
+    *,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 16,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    by_rows: bool = False,
+    codec: Codec | None = None,
+    up: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train B and the head: half the traffic of `fed_lora`, and an exact average.
+
+    Parameters
+    ----------
+    net
+        From `lora`; never changed.
+    steps, batch_size, optimiser, schedule, by_rows, codec, up, link
+        As `fed_lora`.
+
+    Raises
+    ------
+    ArgumentError
+        As `fed_lora`.
+    """
+    half = resized(net, lora_rank(net))
+    for layer in adapters(half).values():
+        layer.lora_a.requires_grad_(False)
+    made = fed_lora(
+        half,
+        likelihood=likelihood,
+        steps=steps,
+        batch_size=batch_size,
+        optimiser=optimiser,
+        schedule=schedule,
+        by_rows=by_rows,
+        codec=codec,
+        up=up,
+        link=link,
+    )
+    return replace(made, name="ffa_lora")

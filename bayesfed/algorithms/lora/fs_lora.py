@@ -1,0 +1,105 @@
+"""FSLoRA (Fang et al., "Federated sketching LoRA: on-device collaborative fine-tuning of large language models").
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+W_0                     the frozen weights of `lora(net, r, key)`
+B, A; r                 leaves ``NAME.lora_b``, ``NAME.lora_a``; `lora_rank`
+S_i^t; k_i              `Slices`, drawn anew for every layer; `ranks`
+H, gamma, xi            `steps`, the optimiser, `batch_size`
+(3), (4)                the gradients of a network of k slices, its scale times ``r / k``
+(5)                     `Add`: over all clients that take part, whoever had a slice
+ratio k_i / r           `capacity` among `ranks`: `fixed`, `dynamic`, `by_device`
+======================  ==============================================
+
+The total update of section 3.3 lacks a minus; (5) adds differences, as is done here. Top-k (C.2) is a codec: ``up=Coded(TopK(0.5))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from torch import nn
+
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
+from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.servers import Add
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
+from bayesfed.models.adapters.sketching import Drawn, importance_sketch, random_sketch, slice_norms
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import Tree, leaf_of, shapes
+
+Sampling = Literal["uniform", "importance"]
+
+
+def fs_lora(
+    net: nn.Module,
+    ranks: Sequence[int],
+    capacity: Capacity,
+    *,
+    sampling: Sampling = "uniform",
+    broadcast: bool = False,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 16,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    by_rows: bool = False,
+    codec: Codec | None = None,
+    up: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train adapters of one rank on devices of unlike strength: each gets some slices, drawn anew every round.
+
+    Parameters
+    ----------
+    net
+        From `lora`; its adapters and head are trained and travel, the frozen rest is one tensor in memory for all clients.
+    ranks
+        Slices of every size, k, falling; the adapters' own rank is federated LoRA.
+    capacity
+        The number of the size that a client trains in a round.
+    sampling
+        "uniform": the paper's. "importance": slices of larger norm more often, each multiplied by one over its chance; as many multipliers as
+        slices travel down.
+    broadcast
+        Send adapters whole and let clients cut their slices: the paper's down-link. False: slices alone.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default SGD at 0.05.
+    by_rows
+        Weigh clients by their rows; or alike, as in (5).
+    codec, up
+        Of the down-link, and of changes; default 32-bit floats, and the same.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no adapters of one rank, or running statistics, ranks do not fall from at most that to at least 1, or there is no such
+        sampling.
+    """
+    if sampling not in get_args(Sampling):
+        raise ArgumentError(complain("fs_lora, sampling", expected="'uniform' or 'importance'", actual=repr(sampling), hint="'uniform'"))
+    weighted = sampling == "importance"
+    (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=True, by_slice=weighted)
+    full, layers = shapes(initial), sorted(adapters(net))
+
+    def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
+        if not weighted:
+            return random_sketch(rank, k, key)
+        return importance_sketch(slice_norms(state[leaf_of(name, "lora_b")], state[leaf_of(name, "lora_a")]), k, key)
+
+    def view(state: Tree, size: int, key: Key) -> Slices:
+        return Slices({name: draw(state, name, ranks[size], key.child(name)) for name in layers}, full, weighted, broadcast)
+
+    locals = [Sketched(descent(made, "delta", likelihood, steps, batch_size, optimiser), made) for made in nets]
+    phase = exchange(capacity, view, locals, Add(), by_rows=by_rows, schedule=schedule, codec=codec, up=up, link=link)
+    return Algorithm("fs_lora", initial, (phase,), lambda state: Model(net, state))

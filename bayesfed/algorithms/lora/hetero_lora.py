@@ -1,0 +1,109 @@
+"""HeteroLoRA (Cho et al., "Heterogeneous LoRA for federated fine-tuning of on-device foundation models", 2024).
+
+======================  ==============================================
+paper                   here
+======================  ==============================================
+r_k                     one of `ranks`, the leading slices
+truncation              `Slices` of the first k
+zero-padding            `Slices.lift`; the sum is divided by all weights
+||Delta W_k||_F         `ByNorm`, the weight of a client
+======================  ==============================================
+
+Rank self-pruning, in which clients drop slices by themselves, is not here: FSLoRA's comparison fixes ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.compress.codecs import Codec
+from bayesfed.federated.aggregation.servers import Average
+from bayesfed.federated.aggregation.views import number_of
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link, View
+from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.geometry.thin import product_norm
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
+from bayesfed.models.adapters.sketching import Drawn
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import Tree, check, leaf_of, shapes
+
+
+@dataclass(frozen=True)
+class ByNorm:
+    """Slices whose weight is multiplied by the Frobenius norm of all products of the payload: those that changed nothing have no say."""
+
+    slices: Slices
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Restrict as the slices do."""
+        return self.slices.restrict(tree)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Lift as the slices do, at another weight."""
+        check(payload, self.slices.expected, where="payload")
+        pairs = [(payload[leaf_of(name, "lora_b")], payload[leaf_of(name, "lora_a")]) for name in self.slices.drawn]
+        norm = math.sqrt(sum(float(product_norm(b, a.mT)) ** 2 for b, a in pairs))
+        return self.slices.lift(payload, number_of(weight) * norm, kind)
+
+
+def hetero_lora(
+    net: nn.Module,
+    ranks: Sequence[int],
+    capacity: Capacity,
+    *,
+    by_norm: bool = True,
+    by_rows: bool = False,
+    likelihood: Likelihood | None = None,
+    steps: int = 50,
+    batch_size: int = 16,
+    optimiser: Optimiser | None = None,
+    schedule: Schedule = constant,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train adapters of unlike rank: each client the leading slices, which are averaged with zeros of those that lack them.
+
+    Parameters
+    ----------
+    net
+        From `lora`, at the largest rank. All clients have its scale.
+    ranks, capacity
+        Slices of every size, falling, and the number of the size that a client trains.
+    by_norm
+        Weigh clients by the norm of their adapters, on top of `by_rows`; or, where both are false, alike.
+    steps, batch_size, optimiser, schedule
+        Local work of a round; default SGD at 0.05.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no adapters of one rank, or running statistics, or ranks do not fall from at most that to at least 1.
+    """
+    (_, initial), nets = adapted(net, where="hetero_lora"), by_rank(net, ranks, where="hetero_lora")
+    full, layers = shapes(initial), sorted(adapters(net))
+    slices = [Slices(dict.fromkeys(layers, Drawn(torch.arange(k), torch.ones(k))), full) for k in ranks]
+    views: list[View] = [ByNorm(one) if by_norm else one for one in slices]
+
+    def view(state: Tree, size: int, key: Key) -> View:
+        return views[size]
+
+    def model(size: int, state: Tree) -> Model:
+        return Model(nets[size], slices[size].restrict(state))
+
+    locals = [descent(made, "value", likelihood, steps, batch_size, optimiser) for made in nets]
+    phase = exchange(capacity, view, locals, Average(), by_rows=by_rows, schedule=schedule, codec=codec, link=link)
+    sizes = {str(k): partial(model, size) for size, k in enumerate(ranks)}
+    return Algorithm("hetero_lora", initial, (phase,), lambda state: Model(net, state), sizes=sizes)

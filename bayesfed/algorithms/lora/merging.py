@@ -1,0 +1,105 @@
+"""FedStackLoRA's rounds (Wang et al., 2024): stacked adapters are merged into what lies under them, and new adapters begin.
+
+The pretrained weights are never written to: merges add up in a separate delta, ``(m, n)`` a layer, which the server keeps and so does every client.
+A client that heard the last round is sent the stack, ``K (m + n)`` numbers a layer for K slices of all clients together; another the delta itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from bayesfed.algorithms.lora.stacking import stacked
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.views import number_of
+from bayesfed.federated.core.protocols import Fit, Info, Scalar
+from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.core.wrappers import Around
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
+from bayesfed.models.adapters.lora_layers import fresh_adapter
+from bayesfed.trees import Tree, leaf_of, placed
+
+DELTA, STACK = "delta/", "stack/"
+
+
+def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
+    """Return base weights plus the deltas in a tree, by their names in the network; those without a delta are left out."""
+    return {
+        leaf_of(name, "base.weight"): layer.base.weight.detach() + tree[DELTA + name].to(layer.base.weight)
+        for name, layer in adapters(net).items()
+        if DELTA + name in tree
+    }
+
+
+def merge(net: nn.Module, deltas: Mapping[str, Tensor], tree: Mapping[str, Tensor]) -> Tree:
+    """Return the deltas after the stacks in a tree were merged: ``delta + scale B A``."""
+    merged = {name: leaf for name, leaf in deltas.items() if name.startswith(DELTA)}
+    for name, layer in adapters(net).items():
+        if f"{STACK}{name}/b" in tree:
+            b, a = tree[f"{STACK}{name}/b"], tree[f"{STACK}{name}/a"]
+            before, product = merged.get(DELTA + name), (b * layer.scale) @ a
+            merged[DELTA + name] = product if before is None else before + product
+    return merged
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Merge the stack of a round's adapters; other leaves become their mean.
+
+    The state has the other leaves and, once there was a round, ``delta/NAME`` with the stack that it ended with.
+
+    Parameters
+    ----------
+    net
+        With adapters, for their scale.
+    """
+
+    net: nn.Module
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the last stack to clients that hold the delta before it, the delta to others."""
+        left_out = DELTA if version is not None and version == round - 1 else STACK
+        return {name: leaf for name, leaf in state.items() if not name.startswith(left_out)}
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Merge; a round of clients without data changes nothing."""
+        stack = stacked(reducer)
+        # Clients that heard this round hold the delta as it is: what a stack said before is not said again.
+        if not (stack.total and number_of(stack.total.weight)):
+            return {name: leaf for name, leaf in state.items() if not name.startswith(STACK)}, {}
+        pairs, rest = stack.mean()
+        sent = {f"{STACK}{name}/{leaf}": factor for name, pair in pairs.items() for leaf, factor in zip("ba", pair, strict=True)}
+        slices = float(sum(b.shape[1] for b, _ in pairs.values()))
+        return rest | merge(self.net, state, sent) | sent, {"stacked_slices": slices}
+
+
+@dataclass(frozen=True)
+class Merging(Around):
+    """Merge what the server stacked, then let `local` train new adapters over it. The delta is the client's memory.
+
+    Parameters
+    ----------
+    local
+        What trains the network; of kind "factors".
+    net
+        The very network that `local` trains; its frozen weights are never written to.
+    """
+
+    net: nn.Module
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Merge, begin anew and train."""
+        said = {name: leaf for name, leaf in message.items() if name.startswith(DELTA)}
+        known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith(DELTA)}
+        deltas = merge(self.net, known, message)
+        begun = {name: leaf for name, leaf in message.items() if not name.startswith((DELTA, STACK))}
+        for name, layer in adapters(self.net).items():
+            b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
+            begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}
+        own = dict(self.net.named_parameters())
+        with placed(self.net, own | base_weights(self.net, deltas)):
+            fit = self.local.fit(begun, {}, data, key, options)
+        return fit._replace(memory=fit.memory | deltas)

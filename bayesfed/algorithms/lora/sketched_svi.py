@@ -1,0 +1,87 @@
+"""`SketchedSvi`: a client that has the posterior of k of r slices of every adapter.
+
+What it does not have, it says nothing of: neither its rows nor its share of the prior touch those slices in this round. What it has, counts more, so
+that the mean over draws is the whole: the adapter's product is ``r / k`` times as large, as in FSLoRA, and so are the slices' prior and entropy,
+``E[sum over drawn j of (r / k) KL_j] = KL``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from bayesfed.algorithms.federated_svi.local import SviLocal
+from bayesfed.algorithms.lora.sketch_view import read_sketch
+from bayesfed.algorithms.lora.slices import cut_slices, put_slices
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.update import Kind
+from bayesfed.inference.variational.fusion import PVI, SITE
+from bayesfed.keys import Key
+from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models.priors.weights import Gaussian, WeightPrior
+from bayesfed.trees import Tree
+
+
+def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor]) -> BayesianNet:
+    """Return the model of some slices: centres of Gaussian priors and fixed values are those of the chosen ones.
+
+    Parameters
+    ----------
+    net
+        The network with as many slices (`resized`).
+    indices
+        By layer.
+    """
+    centres = {name: prior.centre for name, prior in model.priors.items() if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor)}
+    cut = cut_slices(centres, indices)
+
+    def of(name: str, prior: WeightPrior) -> WeightPrior:
+        return replace(prior, centre=cut[name]) if isinstance(prior, Gaussian) and name in cut else prior
+
+    return BayesianNet(net, {name: of(name, prior) for name, prior in model.priors.items()}, cut_slices(model.values, indices), model.likelihood)
+
+
+@dataclass(frozen=True)
+class SketchedSvi:
+    """Let `local` fit the slices of a message, which names them; the factors that `PVI` keeps of all slices stay whole in memory.
+
+    Parameters
+    ----------
+    local
+        Of a model of k slices.
+    model
+        Of all slices.
+    net
+        The network of k slices.
+    initial
+        The state of all slices before round 0.
+    """
+
+    local: SviLocal
+    model: BayesianNet
+    net: nn.Module
+    initial: Tree
+    uses_global_randomness: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """That of the local step."""
+        return self.local.kind
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Fit the slices."""
+        message, indices = read_sketch(message)
+        whole = {name.removeprefix(SITE): leaf for name, leaf in memory.items()}
+        if not whole and isinstance(self.local.fusion, PVI):
+            share = float(options.get("share", 1.0))
+            whole = {name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()}
+        fused = self.local.fused
+        pair = replace(fused.pair, model=cut_model(self.model, self.net, indices))
+        local = replace(self.local, fused=replace(fused, pair=pair))
+        held = {f"{SITE}{name}": leaf for name, leaf in cut_slices(whole, indices).items()}
+        fit = local.fit(message, held, data, key, options)
+        kept = put_slices({name.removeprefix(SITE): leaf for name, leaf in fit.memory.items()}, indices, whole)
+        return Fit(fit.payload, {f"{SITE}{name}": leaf for name, leaf in kept.items()}, fit.info)

@@ -1,0 +1,167 @@
+"""Adapters of unlike rank added exactly: factors side by side, ``sum_i w_i B_i A_i = [w_1 B_1, w_2 B_2, ...] [A_1; A_2; ...]``.
+
+The view `Unlike` and the reducer `Stack` make the sum; the server `Refactored` truncates it by thin QRs and an SVD (FlexLoRA), and
+`bayesfed.algorithms.lora.merging` adds it to what lies under the adapters (FedStackLoRA). No product is formed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bayesfed.algorithms.lora.slices import cut_slices
+from bayesfed.errors import UpdateError, complain
+from bayesfed.federated.aggregation.views import number_of
+from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.geometry.thin import product_svd
+from bayesfed.trees import Shapes, Tree, check, leaf_of
+
+
+def adapter_leaves(layers: Collection[str]) -> set[str]:
+    """Return the names of the factors of these layers."""
+    return {leaf_of(name, leaf) for name in layers for leaf in ("lora_b", "lora_a")}
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """Clients get the leading slices of every adapter, and all of the other leaves; what they send back keeps its rank, B and the others weighted.
+
+    Parameters
+    ----------
+    rank
+        k.
+    layers
+        With adapters.
+    expected
+        Names and shapes of what a client sends back.
+    """
+
+    rank: int
+    layers: tuple[str, ...]
+    expected: Shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Cut adapters, where the tree has any."""
+        return cut_slices(tree, dict.fromkeys(self.layers, torch.arange(self.rank)))
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Weigh everything but A: the weight of a product."""
+        check(payload, self.expected, where="payload")
+        number, as_they_are = number_of(weight), {leaf_of(name, "lora_a") for name in self.layers}
+        return Update({name: leaf if name in as_they_are else number * leaf for name, leaf in payload.items()}, number, kind)
+
+
+@dataclass
+class Stack:
+    """Add updates of kind "factors": adapters by concatenation in client order, other leaves and weights by addition. Zero weights add nothing."""
+
+    layers: tuple[str, ...]
+    total: Update | None = None
+    _parts: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add(self, client: str, update: Update) -> None:
+        """Add one update."""
+        factors = adapter_leaves(self.layers)
+        rest = Update({name: leaf for name, leaf in update.total.items() if name not in factors}, update.weight, update.kind)
+        self.total = rest if self.total is None else self.total + rest
+        if number_of(update.weight) > 0:
+            for name in sorted(factors):
+                self._parts.setdefault(name, []).append(update.total[name])
+
+    def mean(self) -> tuple[dict[str, tuple[Tensor, Tensor]], Tree]:
+        """Return B and A of the mean product, ``(m, K)`` and ``(K, n)``, by layer, and the mean of the other leaves.
+
+        Raises
+        ------
+        UpdateError
+            If nobody with data took part.
+        """
+        if self.total is None:
+            raise UpdateError(complain("Stack", expected="an update", actual="none", hint="a client with data"))
+        rest, weight = self.total.mean(), number_of(self.total.weight)
+        pairs = {}
+        for name in self.layers:
+            b, a = (torch.cat(self._parts[leaf_of(name, leaf)], axis) for leaf, axis in (("lora_b", 1), ("lora_a", 0)))
+            pairs[name] = (b / weight, a)
+        return pairs, rest
+
+
+def stacked(reducer: Reducer) -> Stack:
+    """Return the stack a server asked for.
+
+    Raises
+    ------
+    UpdateError
+        If another reducer was used, or the clients sent another kind.
+    """
+    if not isinstance(reducer, Stack) or reducer.total is None or reducer.total.kind != "factors":
+        total = reducer.total if isinstance(reducer, Stack | Sum) else None
+        found = f"kind {total.kind!r}" if total else type(reducer).__name__
+        raise UpdateError(complain("server step", expected="a stack of kind 'factors'", actual=found, hint="reducer=partial(Stack, layers)"))
+    return reducer
+
+
+def refactored(b: Tensor, a: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return the best approximation of ``B A`` of a rank as ``U Sigma`` and ``V^T`` (FlexLoRA, Bai et al., 2024).
+
+    Rows of A are orthonormal also where singular values are zero, so that every slice can be trained; beyond the rank of any ``m x n`` matrix both
+    are zero.
+
+    Parameters
+    ----------
+    b, a
+        ``(m, K)`` and ``(K, n)``.
+    rank
+        R; K may be less.
+    """
+    lacking, full = max(0, rank - b.shape[1]), min(rank, b.shape[0], a.shape[1])
+    u, s, v = product_svd(functional.pad(b, (0, lacking)), functional.pad(a.mT, (0, lacking)), full)
+    return functional.pad(u * s, (0, rank - full)), functional.pad(v.mT, (0, 0, 0, rank - full))
+
+
+@dataclass(frozen=True)
+class Refactored:
+    """Replace adapters by the best approximation of the mean product, other leaves by their mean (FlexLoRA).
+
+    Parameters
+    ----------
+    layers
+        With adapters.
+    rank
+        Of the server's, whose leading slices clients get.
+    """
+
+    layers: tuple[str, ...]
+    rank: int
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the state; each client's view cuts its slices."""
+        return state
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Refactor; a round of clients without data changes nothing.
+
+        The report has ``svd_error``, the largest relative error of a layer.
+        """
+        stack = stacked(reducer)
+        if not (stack.total and number_of(stack.total.weight)):
+            return state, {}
+        pairs, rest = stack.mean()
+        found, errors = dict(rest), [0.0]
+        for name, (b, a) in pairs.items():
+            kept_b, kept_a = refactored(b, a, self.rank)
+            found[leaf_of(name, "lora_b")], found[leaf_of(name, "lora_a")] = kept_b, kept_a
+            # Of a product's energy, what is left out: both norms without forming it.
+            whole, kept = _energy(b, a), float(kept_b.double().square().sum())
+            errors.append((max(0.0, whole - kept) / whole) ** 0.5 if whole else 0.0)
+        return {name: found[name] for name in state}, {"svd_error": max(errors)}
+
+
+def _energy(b: Tensor, a: Tensor) -> float:
+    b, a = b.double(), a.double()
+    return float(((b.mT @ b) * (a @ a.mT)).sum())

@@ -1,0 +1,130 @@
+"""The parts of `bayesfed.federated.private`: changes shortened at the server and at clients, the noisy sum, and what is told of epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from bayesfed.algorithms.wrappers.accounting import epsilon
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import UpdateError, complain
+from bayesfed.federated.aggregation.changes import shortened
+from bayesfed.federated.aggregation.views import number_of
+from bayesfed.federated.core.algorithm import Server
+from bayesfed.federated.core.protocols import Fit, Info, Scalar, View
+from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.federated.core.wrappers import Around
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is told of privacy: epsilon at `delta`."""
+
+    noise: float
+    delta: float
+    participants: int | None
+    population: int | None
+
+    def after(self, rounds: int) -> Info:
+        """Return the figures of so many rounds."""
+        spent = epsilon(self.noise, rounds, self.delta, participants=self.participants, population=self.population)
+        return {"epsilon": spent, "delta": self.delta}
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Another view, of which no client moves the sum by more than `clip`.
+
+    Parameters
+    ----------
+    state
+        Where the round began; values are measured from it.
+    """
+
+    view: View
+    clip: float
+    state: Tree
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Restrict as the view does."""
+        return self.view.restrict(tree)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Lift as the view does, then shorten.
+
+        Raises
+        ------
+        UpdateError
+            As the view does; if the view weighs entries one by one, or the weight is neither 0 nor 1.
+        """
+        update = self.view.lift(payload, weight, kind)
+        if isinstance(update.weight, dict) or update.weight not in (0.0, 1.0):
+            actual = "a weight for each entry" if isinstance(update.weight, dict) else update.weight
+            raise UpdateError(complain("private", expected="clients of weight 1", actual=actual, hint="a view that covers everything"))
+        return shortened(update, self.state, self.clip) if update.weight and math.isfinite(self.clip) else update
+
+
+@dataclass(frozen=True)
+class ClippedLocal(Around):
+    """Another local, whose payload is shortened before it is coded; values are measured from the message."""
+
+    clip: float
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+        """Fit, then shorten."""
+        fit = self.local.fit(message, memory, data, key, options)
+        return fit._replace(payload=shortened(Update(fit.payload, 1.0, self.kind), message, self.clip).total)
+
+
+@dataclass(frozen=True)
+class Noised:
+    """Another server's step, on the noisy sum over a fixed number of clients.
+
+    The same round has the same noise: a run that is resumed reproduces it, and says nothing new.
+    """
+
+    server: Server
+    kind: Kind
+    clip: float
+    noise: float
+    participants: int
+    key: Key
+    budget: Budget | None
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish as the server does."""
+        return self.server.publish(state, round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Add noise, then step. Clients who did not come count as having changed nothing.
+
+        Raises
+        ------
+        UpdateError
+            If the clients did not send a sum, or more came than `participants`: privacy would not be what is reported.
+        """
+        if not isinstance(reducer, Sum) or reducer.total is None:
+            raise UpdateError(complain("private", expected="a sum", actual=type(reducer).__name__, hint="private(algorithm, ...)"))
+        total, came = reducer.total, number_of(reducer.total.weight)
+        if came > self.participants:
+            hint = f"participants={came:g}, or a sampler of fewer"
+            raise UpdateError(complain(f"private, round {round}", expected=f"at most {self.participants} clients", actual=came, hint=hint))
+        summed = {name: self._noisy(name, leaf, state, self.participants - came, round) for name, leaf in total.total.items()}
+        state, info = self.server.step(state, Sum(Update(summed, float(self.participants), total.kind)), round)
+        return state, {**info, **(self.budget.after(round + 1) if self.budget else {})}
+
+    def _noisy(self, name: str, leaf: torch.Tensor, state: Tree, absent: float, round: int) -> torch.Tensor:
+        result = leaf
+        if self.kind == "value" and absent:
+            if name not in state:
+                raise UpdateError(complain("private", expected="values of the state's leaves", actual=name, hint="a method that sends changes"))
+            result = result + absent * state[name]
+        if self.noise:
+            drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=self.key.child(round, name).generator())
+            result = (result.double() + self.noise * self.clip * drawn.to(leaf.device)).to(leaf.dtype)
+        return result

@@ -1,0 +1,34 @@
+"""`robust`: any method that adds changes or values, with a robust rule in place of the sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bayesfed.algorithms.wrappers.phases import alike, check_digital, each_phase
+from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated.aggregation.robust import Robust, Rule
+from bayesfed.federated.core.algorithm import Algorithm, Phase
+
+
+def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
+    """Combine clients' updates by a rule; what the server then does with them is the method's own.
+
+    Hostile clients may still do what the rule lets through: see the bounds of each rule, and `SECURITY.md`. A client that a rule leaves out counts as
+    heard: its memory advances, and its bits are in the ledger.
+
+    Parameters
+    ----------
+    rule
+        `Median()`, `TrimmedMean(share)`, `Krum(byzantine, keep)` or `NormGate(factor)`.
+
+    Raises
+    ------
+    ArgumentError
+        If clients send something other than changes or values, the channel adds their updates, or the server does not take a sum.
+    """
+
+    def changed(phase: Phase) -> Phase:
+        check_digital(phase, f"robust, {algorithm.name!r}")
+        return replace(phase, assign=alike(phase.assign), server=Robust(phase.server, rule), reducer=Keep)
+
+    return each_phase(algorithm, "robust", changed)

@@ -1,0 +1,105 @@
+"""Data sets of Hugging Face's `datasets`: one split, its columns by name. The library itself is not imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.readers.labels import class_numbers, named_numbers, nearest, regression_targets
+from bayesfed.data.rows import as_inputs, numbers_of
+from bayesfed.errors import DataError, complain
+
+
+class Split(Protocol):
+    """What is used of ``datasets.Dataset``: its columns' features, and rows as dictionaries."""
+
+    @property
+    def features(self) -> Mapping[str, Any] | None:
+        """Columns and what they hold; a feature with ``names`` is that of a class label."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over rows, a dictionary each."""
+        ...
+
+
+def from_hugging_face(
+    dataset: Split,
+    *,
+    inputs: str | Sequence[str] | None = None,
+    label: str = "label",
+    classes: Sequence[str] | None = None,
+    regression: bool = False,
+    scale: float | None = None,
+) -> Dataset:
+    """Read one split: inputs ``(N, ...)``, float32, and targets ``(N,)``.
+
+    Parameters
+    ----------
+    inputs
+        One column, of pictures, arrays or lists of one shape; or several of one number each, which make ``(N, columns)``. None: the only column
+        beside the label. Pictures become ``(rows, columns)`` if grey and ``(3, rows, columns)`` else.
+    label
+        The column of targets.
+    classes
+        Names in the order of the classes' numbers. None: those of the column's feature, if it is a ``ClassLabel``; else every label that occurs,
+        integers by size and texts by alphabet.
+    regression
+        Targets are numbers instead of labels.
+    scale
+        Factor on inputs. None: 1 / 255 for bytes (uint8), as pixels are, and 1 for everything else.
+
+    Raises
+    ------
+    DataError
+        If it is several splits or no such data set, a column is missing (the message names the nearest one), several might be the inputs, there are
+        no rows, a label is missing (-1 of a test split), or inputs are texts, not finite or of unlike shapes; the message names the row.
+    """
+    features = getattr(dataset, "features", None)
+    if not isinstance(features, Mapping):
+        if isinstance(dataset, Mapping):
+            actual = f"the splits {', '.join(map(str, dataset))}"
+            raise DataError(complain("from_hugging_face", expected="one split", actual=actual, hint=f"dataset[{next(iter(dataset), 'train')!r}]"))
+        hint = "datasets.load_dataset(..., split='train')"
+        raise DataError(complain("from_hugging_face", expected="a data set whose columns are known", actual=type(dataset).__name__, hint=hint))
+    columns = _columns(inputs, label, list(features))
+    several = inputs is not None and not isinstance(inputs, str)
+    rows: list[np.ndarray[Any, Any]] = []
+    labels: list[object] = []
+    for number, row in enumerate(dataset):
+        values = [numbers_of(row[name], f"row {number}, column {name!r}") for name in columns]
+        rows.append(_joined(values, columns, number) if several else values[0])
+        labels.append(row[label].item() if hasattr(row[label], "item") else row[label])
+
+    def at(row: int) -> str:
+        return f"row {row}, column {label!r}"
+
+    tensor = as_inputs(rows, scale, lambda row: f"row {row}, column {', '.join(map(repr, columns))}")
+    if regression:
+        return Dataset(tensor, regression_targets(labels, at))
+    names = getattr(features[label], "names", None)
+    return Dataset(tensor, *(class_numbers(labels, classes, at) if names is None else named_numbers(labels, names, classes, at)))
+
+
+def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -> list[str]:
+    """Return the inputs' columns."""
+    others = [name for name in there if name != label]
+    chosen = others if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
+    for name in (label, *chosen):
+        if name not in there:
+            raise DataError(complain("from_hugging_face", expected=f"a column {name!r}", actual=f"{', '.join(there)}", hint=nearest(name, there)))
+    if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
+        actual = f"{', '.join(chosen) or 'none'}"
+        hint = f"inputs={others[0]!r}" if others else "another data set"
+        raise DataError(complain("from_hugging_face, inputs", expected="columns beside the label", actual=actual, hint=hint))
+    return chosen
+
+
+def _joined(values: list[np.ndarray[Any, Any]], columns: list[str], number: int) -> np.ndarray[Any, Any]:
+    if any(value.ndim for value in values):
+        shapes = {name: value.shape for name, value in zip(columns, values, strict=True)}
+        raise DataError(complain(f"row {number}", expected="one number a column, of several", actual=shapes, hint="inputs='...', one column"))
+    return np.array([float(value) for value in values])

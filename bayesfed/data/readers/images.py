@@ -1,0 +1,96 @@
+"""Pictures of one's own: a folder for each class, read with Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.readers.labels import class_numbers
+from bayesfed.data.rows import as_inputs, check_mode, numbers_of
+from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def from_image_folder(
+    folder: str | Path,
+    *,
+    size: tuple[int, int] | None = None,
+    colour: Literal["rgb", "grey"] = "rgb",
+    classes: Sequence[str] | None = None,
+) -> Dataset:
+    """Read ``folder/CLASS/picture.png``: inputs in [0, 1], ``(N, 3, rows, columns)``, or ``(N, rows, columns)`` in grey.
+
+    Rows are ordered by class and file name. Cameras' rotation marks are obeyed, transparency is dropped. Files whose names begin with a dot,
+    and files of unknown suffix beside the classes' folders, are no pictures.
+
+    Parameters
+    ----------
+    size
+        Rows and columns to resize to, whatever the shape was. None: pictures must be of one size.
+    colour
+        "rgb" or "grey".
+    classes
+        Names in the order of the classes' numbers, such as a training set's ``.classes`` for its test set. None: the folders, integers by size
+        and texts by alphabet.
+
+    Raises
+    ------
+    MissingExtraError
+        If Pillow is not installed.
+    ArgumentError
+        If `size` or `colour` is none.
+    DataError
+        If there are no classes, a class is empty or none of `classes`, a picture lies outside of the classes' folders, a file is no picture or has
+        more than 8 bits a colour, or sizes differ; the message names the file.
+    """
+    if colour not in ("rgb", "grey"):
+        raise ArgumentError(complain("from_image_folder, colour", expected="'rgb' or 'grey'", actual=repr(colour), hint="'rgb'"))
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise ArgumentError(complain("from_image_folder, size", expected="rows and columns, at least 1", actual=size, hint="(32, 32)"))
+    try:
+        from PIL import Image
+    except ImportError as problem:
+        raise MissingExtraError("Pillow", "images") from problem
+    folder = Path(folder)
+    files = list(_files(folder, set(Image.registered_extensions())))
+    targets, names = class_numbers([path.relative_to(folder).parts[0] for path in files], classes, lambda row: str(files[row]))
+    pictures = (_picture(path, size, colour) for path in files)
+    return Dataset(as_inputs(pictures, None, lambda row: str(files[row])), targets, names)
+
+
+def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
+    """Yield the pictures of all classes, by name."""
+    if not folder.is_dir():
+        raise DataError(complain(str(folder), expected="a folder", actual="none", hint="checking the path"))
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    if loose := [path for path in inside if path.is_file() and path.suffix.lower() in suffixes]:
+        raise DataError(complain(str(loose[0]), expected="pictures in a folder that names their class", actual="no such folder", hint="CLASS/a.png"))
+    homes = [path for path in inside if path.is_dir()]
+    if not homes:
+        raise DataError(complain(str(folder), expected="a folder for each class", actual="none", hint="the folder above or below"))
+    for home in homes:
+        found = sorted(path for path in home.rglob("*") if path.is_file() and not path.name.startswith("."))
+        if not found:
+            raise DataError(complain(str(home), expected="at least one picture", actual="none", hint="removing the folder"))
+        yield from found
+
+
+def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarray[Any, Any]:
+    """Read one picture as bytes."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            check_mode(opened, str(path))
+            picture: Image.Image = ImageOps.exif_transpose(opened).convert("RGB" if colour == "rgb" else "L")
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as problem:
+        raise DataError(complain(str(path), expected="a picture", actual=problem, hint="moving the file elsewhere")) from problem
+    if size is not None:
+        picture = picture.resize((size[1], size[0]))
+    return numbers_of(picture, str(path))

@@ -1,0 +1,97 @@
+"""Arrays of one's own, from NumPy's npz."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.readers.labels import class_numbers, nearest
+from bayesfed.errors import DataError, complain
+
+
+def from_npz(
+    path: str | Path,
+    *,
+    inputs: str = "inputs",
+    targets: str = "targets",
+    classes: Sequence[str] | None = None,
+    regression: bool = False,
+    scale: float | None = None,
+    channels_last: bool = False,
+) -> Dataset:
+    """Read two arrays of an npz file: inputs ``(N, ...)``, which become float32, and targets ``(N,)``.
+
+    Parameters
+    ----------
+    inputs, targets
+        The arrays' names in the file.
+    classes
+        Names in the order of the classes' numbers, such as a training set's ``.classes`` for its test set. None: every label that occurs,
+        integers by size and texts by alphabet.
+    regression
+        Targets are numbers, of any shape ``(N, ...)``, instead of labels.
+    scale
+        Factor on inputs. None: 1 / 255 for bytes (uint8), as pixels are, and 1 for everything else.
+    channels_last
+        Inputs are pictures ``(N, rows, columns, channels)``; channels come first in what is returned.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or no npz, has no such arrays (the message names the nearest one) or holds Python objects, which are never
+        unpickled; if lengths differ, there are no rows, values are not finite, or labels are neither integers nor texts.
+    """
+    path = Path(path)
+    found = _arrays(path, inputs, targets)
+    values, labels = found[inputs], found[targets]
+    if values.dtype.kind not in "biuf":
+        raise DataError(complain(f"{path}, {inputs}", expected="an array of numbers", actual=values.dtype, hint="encoding texts as numbers"))
+    if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
+        actual = f"shapes {values.shape} and {labels.shape}"
+        raise DataError(complain(f"{path}, {inputs} and {targets}", expected="as many rows, at least one", actual=actual, hint="saving them anew"))
+    if channels_last:
+        if values.ndim != 4:
+            actual = f"shape {values.shape}"
+            raise DataError(complain(f"{path}, {inputs}", expected="(N, rows, columns, channels)", actual=actual, hint="channels_last=False"))
+        values = np.moveaxis(values, -1, 1)
+    factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if scale is None else scale
+    tensor = torch.from_numpy(values.astype(np.float32) * np.float32(factor))
+    where = f"{path}, {targets}"
+    if regression:
+        if labels.dtype.kind not in "biuf":
+            raise DataError(complain(where, expected="numbers", actual=labels.dtype, hint="regression=False"))
+        return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
+    if labels.ndim != 1:
+        raise DataError(
+            complain(where, expected="one label a row, (N,)", actual=f"shape {labels.shape}", hint="labels.argmax(1) if they are one-hot")
+        )
+    if labels.dtype.kind not in "biuUS":
+        raise DataError(complain(where, expected="integers or texts as labels", actual=labels.dtype, hint="regression=True"))
+    plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
+    numbers, names = class_numbers(plain, classes, lambda row: f"{where}, row {row}")
+    return Dataset(tensor, numbers, names)
+
+
+def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Read arrays by name; nothing is unpickled."""
+    try:
+        with zipfile.ZipFile(path):
+            pass  # an npz is a zip; anything else would be taken for a pickle or a single array
+        with np.load(path, allow_pickle=False) as opened:
+            if missing := [name for name in names if name not in opened.files]:
+                actual = f"{', '.join(opened.files) or 'none'}"
+                hint = nearest(missing[0], opened.files) if opened.files else "np.savez(path, inputs=..., targets=...)"
+                raise DataError(complain(str(path), expected=f"an array {missing[0]!r}", actual=actual, hint=hint))
+            return {name: opened[name] for name in names}
+    except (OSError, EOFError, zipfile.BadZipFile) as problem:
+        raise DataError(complain(str(path), expected="a readable npz file", actual=problem, hint="np.savez(path, ...)")) from problem
+    except ValueError as problem:
+        if isinstance(problem, DataError):
+            raise
+        raise DataError(complain(str(path), expected="arrays of numbers or texts", actual=problem, hint="labels.astype(str)")) from problem

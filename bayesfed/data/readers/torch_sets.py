@@ -1,0 +1,77 @@
+"""PyTorch's data sets: pairs of an input and a target, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.readers.labels import class_numbers, named_numbers, regression_targets
+from bayesfed.data.rows import as_inputs, numbers_of
+from bayesfed.errors import DataError, complain
+
+
+def from_torch(dataset: TorchDataset[Any], *, classes: Sequence[str] | None = None, regression: bool = False, scale: float | None = None) -> Dataset:
+    """Read every pair of a map-style or iterable data set: inputs ``(N, ...)``, float32, and targets ``(N,)``.
+
+    Transforms are applied once, here: one that draws at random gives the same picture in every epoch.
+
+    Parameters
+    ----------
+    dataset
+        Of pairs (input, target); inputs are tensors, arrays or Pillow's pictures, targets integers, texts or numbers.
+    classes
+        Names in the order of the classes' numbers. None: the data set's own ``classes``, as torchvision's sets have (of a ``Subset``, those of
+        what it is of); else every label that occurs, integers by size and texts by alphabet.
+    regression
+        Targets are numbers instead of labels.
+    scale
+        Factor on inputs. None: 1 / 255 for bytes (uint8), as pixels are, and 1 for everything else.
+
+    Raises
+    ------
+    DataError
+        If there are no rows, a row is no pair, a label is missing or has no name, or inputs are texts, not finite or of unlike shapes; the message
+        names the row.
+    """
+    rows: list[np.ndarray[Any, Any]] = []
+    labels: list[object] = []
+    for number, row in enumerate(_rows(dataset)):
+        if not isinstance(row, tuple | list) or len(row) != 2:
+            found = f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
+            raise DataError(complain(f"row {number}", expected="a pair (input, target)", actual=found, hint="a data set of two tensors"))
+        rows.append(numbers_of(row[0], f"row {number}, input"))
+        labels.append(row[1].item() if hasattr(row[1], "item") and np.ndim(row[1]) == 0 else row[1])
+
+    def at(row: int) -> str:
+        return f"row {row}, target"
+
+    inputs = as_inputs(rows, scale, lambda row: f"row {row}, input")
+    if regression:
+        return Dataset(inputs, regression_targets(labels, at))
+    names = _names(dataset)
+    return Dataset(inputs, *(class_numbers(labels, classes, at) if names is None else named_numbers(labels, names, classes, at)))
+
+
+def _rows(dataset: Any) -> Iterator[Any]:
+    """Yield all rows; by number where there is a length, since plain iteration would trust an IndexError to end it."""
+    if isinstance(dataset, IterableDataset):
+        yield from dataset
+        return
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        expected = "a torch.utils.data.Dataset"
+        raise DataError(complain("from_torch", expected=expected, actual=type(dataset).__name__, hint="TensorDataset(inputs, targets)"))
+    for number in range(len(dataset)):
+        yield dataset[number]
+
+
+def _names(dataset: Any) -> list[str] | None:
+    """Return the classes' names of a data set, or of that which it is a subset of."""
+    while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    found = getattr(dataset, "classes", None)
+    return [str(name) for name in found] if isinstance(found, list | tuple) and found else None

@@ -1,0 +1,94 @@
+"""Sentences with the mean of twenty people's ratings, from four domains (Hutto and Gilbert, 2014, VADER).
+
+They come with the source distribution of vaderSentiment, one file a domain, each line ``id TAB mean rating from -4 to 4 TAB text``::
+
+    pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
+    tar xzOf vaderSentiment-3.3.2.tar.gz vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz
+
+==========  ============================================  ======
+movies      Rotten Tomatoes reviews, by sentence          10,605
+products    Amazon reviews, by sentence                    3,708
+tweets      Twitter                                        4,200
+editorials  New York Times editorials, by sentence         5,190
+==========  ============================================  ======
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from bayesfed.data.texts.texts import Texts
+from bayesfed.errors import ArgumentError, DataError, complain
+
+_FILES = {
+    "movies": "movieReviewSnippets_GroundTruth.txt",
+    "products": "amazonReviewSnippets_GroundTruth.txt",
+    "tweets": "tweets_GroundTruth.txt",
+    "editorials": "nytEditorialSnippets_GroundTruth.txt",
+}
+_ARCHIVE = "vaderSentiment-3.3.2"
+_COMMAND = (
+    "`pip download --no-deps --no-binary :all: vaderSentiment==3.3.2 && "
+    f"tar xzOf {_ARCHIVE}.tar.gz {_ARCHIVE}/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz`, then the folder hutto_ICWSM_2014"
+)
+
+
+def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), threshold: float = 0.0, encoding: str = "utf-8") -> Texts:
+    """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it is below ``-threshold``.
+
+    Parameters
+    ----------
+    folder
+        With the files ``*_GroundTruth.txt``.
+    domains
+        Among "movies", "products", "tweets" and "editorials", in the order in which rows come.
+    threshold
+        Rows from ``-threshold`` to ``threshold``, neither clearly one nor the other, are left out. At 0 those are 383 of 23,703.
+    encoding
+        Of the files; the published ones are UTF-8.
+
+    Raises
+    ------
+    ArgumentError
+        If a domain is unknown or named twice, there is none, or the threshold is negative.
+    DataError
+        If a file is missing (the message names the command that gets it), is not of the encoding, or a line has no rating from -4 to 4 or no
+        text; the message names file and line. If no row is left.
+    """
+    if not domains or isinstance(domains, str) or not set(domains) <= _FILES.keys() or len(set(domains)) != len(domains):
+        raise ArgumentError(complain("sentiment, domains", expected=f"some of {list(_FILES)}", actual=domains, hint="['movies', 'tweets']"))
+    if not 0 <= threshold < 4:
+        raise ArgumentError(complain("sentiment, threshold", expected="a number from 0 to 4", actual=threshold, hint="0.5"))
+    folder = Path(folder)
+    if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
+        raise DataError(complain(str(folder), expected=", ".join(missing), actual="no such files", hint=_COMMAND))
+    rows = [
+        (text, int(rating > 0), name)
+        for name in domains
+        for rating, text in _rated(folder / _FILES[name], encoding)
+        if rating > threshold or rating < -threshold
+    ]
+    if not rows:
+        raise DataError(complain(str(folder), expected=f"ratings beyond {threshold}", actual="none", hint="a smaller threshold"))
+    texts, labels, homes = zip(*rows, strict=True)
+    return Texts(texts, torch.tensor(labels), homes)
+
+
+def _rated(path: Path, encoding: str) -> Iterator[tuple[float, str]]:
+    """Yield rating and text of every line."""
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            _, rating, text = line.decode(encoding).split("\t")
+            value = float(rating)
+            if not -4 <= value <= 4:
+                raise ValueError(f"a rating of {rating}")
+            if not text.strip():
+                raise ValueError("no text")
+        except ValueError as problem:
+            expected = f"an id, a rating from -4 to 4 and a text in {encoding}, by tabs"
+            raise DataError(complain(f"{path}, line {number}", expected=expected, actual=problem, hint="the published file")) from problem
+        yield value, text.strip()

@@ -1,0 +1,133 @@
+"""Texts as tokens: cut and padded to one length, once, and kept on disk.
+
+A row's input is an integer matrix ``(2, L)``: token ids, and under them the mask, 1 for tokens and 0 for padding. So a `Dataset` of tokens is like
+any other to samplers, partitions and pools, and `bayesfed.models.nets.text` has the networks that read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.texts.pretrained import model_folder, offline
+from bayesfed.data.texts.texts import Texts
+from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError, complain
+from bayesfed.files import write_whole
+
+# What a tokenizer is made of; weights beside it are not.
+_KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
+
+
+def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None) -> Dataset:
+    """Return a data set of tokens: inputs ``(N, 2, length)``, integers, and the texts' labels and domains.
+
+    Parameters
+    ----------
+    tokenizer
+        A folder with a Hugging Face tokenizer, such as `minilm_folder`, or a name that is in their cache. Nothing is downloaded, and no code from
+        the folder is run.
+    length
+        L: longer texts lose their end, shorter ones are padded at theirs.
+    cache
+        A folder to keep the tokens in, made if need be. The file's name is a digest of the texts, of the tokenizer's files and of the
+        settings, so another tokenizer is another file. None: tokenise anew.
+
+    Raises
+    ------
+    MissingExtraError
+        If transformers is not installed.
+    ArgumentError
+        If `length` is below 1, or leaves no room for a token beside those that the tokenizer adds.
+    DataError
+        If there is no tokenizer, or it has no token for padding.
+
+    Warns
+    -----
+    CacheWarning
+        If the file is damaged; it is made again.
+    """
+    if length < 1:
+        raise ArgumentError(complain("tokenised, length", expected="at least 1", actual=length, hint="64"))
+    folder, domains = model_folder(tokenizer), tuple(texts.domains)
+    if cache is None:
+        return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)
+    file = Path(cache) / f"tokens-{_digest(texts.texts, folder, length)}.safetensors"
+    if file.is_file():
+        try:
+            return Dataset(_kept(file, (len(texts), 2, length)), texts.labels, domains=domains)
+        except ValueError as problem:
+            text = complain(str(file), expected="the tokens that were kept", actual=problem, hint="nothing: they are made again")
+            warnings.warn(text, CacheWarning, stacklevel=2)
+    inputs = _tokens(texts.texts, folder, length)
+    _keep(file, inputs)
+    return Dataset(inputs, texts.labels, domains=domains)
+
+
+def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
+    """Tokenise."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as problem:
+        raise MissingExtraError("transformers", "lora") from problem
+    found = offline("a tokenizer", folder, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    if found.pad_token is None:
+        raise DataError(complain(str(folder), expected="a tokenizer with a token for padding", actual="one without", hint="a pad_token there"))
+    if length <= (added := found.num_special_tokens_to_add()):
+        raise ArgumentError(complain("tokenised, length", expected=f"more than the {added} tokens added to a text", actual=length, hint="64"))
+    made = found(list(texts), padding="max_length", truncation=True, max_length=length, padding_side="right", return_tensors="np")
+    return torch.from_numpy(np.stack([made["input_ids"], made["attention_mask"]], axis=1).astype(np.int64))
+
+
+def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
+    """Return a digest of everything that tokens depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    files = sorted(path for path in folder.iterdir() if path.suffix in _KINDS)
+    settings = {"length": length, "texts": list(texts), "versions": _versions()}
+    for part in (json.dumps(settings).encode(), *(part for path in files for part in (path.name.encode(), path.read_bytes()))):
+        digest.update(hashlib.blake2b(part).digest())
+    return digest.hexdigest()
+
+
+def _versions() -> list[str]:
+    """Return the versions of what tokenises; rules have changed between them."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return [version(name) for name in ("tokenizers", "transformers")]
+    except PackageNotFoundError as problem:
+        raise MissingExtraError(str(problem.name), "lora") from problem
+
+
+def _keep(file: Path, inputs: Tensor) -> None:
+    """Write tokens with their own digest."""
+    from safetensors.torch import save
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, save({"inputs": inputs}, {"digest": _own(inputs)}))
+
+
+def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
+    """Read tokens; raise `ValueError` unless they are those that were written."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            inputs, written = cast(Tensor, opened.get_tensor("inputs")), (opened.metadata() or {}).get("digest")
+    except (SafetensorError, OSError) as problem:
+        raise ValueError(problem) from problem
+    if inputs.dtype != torch.int64 or tuple(inputs.shape) != shape or _own(inputs) != written:
+        raise ValueError("other bytes")
+    return inputs.clone()
+
+
+def _own(inputs: Tensor) -> str:
+    return hashlib.blake2b(inputs.numpy().tobytes(), digest_size=16).hexdigest()

@@ -1,0 +1,59 @@
+"""A client's change as one vector: its norm, and shortening it; and clients that weigh alike, which rules about single clients need.
+
+A payload of kind "delta" is a change; of kind "value" it is measured from where the round began, the server's state. Norms are Euclidean, over
+all leaves together, in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bayesfed.errors import UpdateError, complain
+from bayesfed.federated.aggregation.views import number_of
+from bayesfed.federated.core.update import Kind, Update
+from bayesfed.trees import Tree
+
+# Kinds whose sums are of vectors that may be measured, sorted and shortened one by one.
+VECTORS: tuple[Kind, ...] = ("delta", "value")
+
+
+def change(update: Update, state: Tree) -> Tree:
+    """Return a client's change, in double precision: its payload, less the state where it sends values.
+
+    Raises
+    ------
+    UpdateError
+        If its weight is not a number above 0, or values have other names or shapes than the state.
+    """
+    weight = number_of(update.weight)
+    if not weight > 0:
+        raise UpdateError(complain("a client's change", expected="a weight above 0", actual=weight, hint="a client with data"))
+    own = {name: leaf.double() / weight for name, leaf in update.total.items()}
+    if update.kind == "delta":
+        return own
+    if strange := [name for name, leaf in own.items() if name not in state or state[name].shape != leaf.shape]:
+        raise UpdateError(complain("a client's change", expected="values of the state's leaves", actual=strange, hint="a method that sends changes"))
+    return {name: leaf - state[name].double() for name, leaf in own.items()}
+
+
+def norm(tree: Tree) -> float:
+    """Return the Euclidean norm of all leaves together."""
+    return math.sqrt(math.fsum(float(leaf.double().square().sum()) for leaf in tree.values()))
+
+
+def shortened(update: Update, state: Tree, longest: float) -> Update:
+    """Return an update whose change is at most `longest`: the update itself where it is, to the bit.
+
+    Raises
+    ------
+    UpdateError
+        As `change` does.
+    """
+    moved = change(update, state)
+    if (length := norm(moved)) <= longest:
+        return update
+    # A little less, so that rounding to the leaves' own precision never leaves it longer.
+    share, weight = (longest / length) * (1 - 1e-6), number_of(update.weight)
+    kept = {name: share * leaf + (state[name].double() if update.kind == "value" else 0.0) for name, leaf in moved.items()}
+    return replace(update, total={name: (weight * leaf).to(update.total[name].dtype) for name, leaf in kept.items()})

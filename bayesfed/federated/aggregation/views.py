@@ -1,0 +1,152 @@
+"""Views: `Whole` models, `Active` supports, leading `Slice`s, and `Kept`, where zeros do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.core.protocols import View
+from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.trees import Shapes, Tree, check
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Every client gets every leaf.
+
+    Parameters
+    ----------
+    expected
+        Names and shapes of what it sends back.
+    """
+
+    expected: Shapes
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return the tree."""
+        return tree
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Weight the payload."""
+        check(payload, self.expected, where="payload")
+        return Update(_scaled(payload, weight), weight, kind)
+
+
+@dataclass(frozen=True)
+class Active:
+    """Clients get the active entries of masked leaves and nothing of the others.
+
+    Parameters
+    ----------
+    masks
+        By site: ``(M, N)`` booleans. A leaf ``SITE.*`` of a mask's shape travels as its active entries.
+    expected
+        Names and full shapes of what a client sends back.
+    positive
+        Names of leaves that must be above zero: standard deviations.
+    """
+
+    masks: Mapping[str, Tensor]
+    expected: Shapes
+    positive: Collection[str] = ()
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Gather active entries; the masks themselves are in the tree."""
+        return gather_active(tree, self.masks)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Scatter active entries back into zeros, then weight."""
+        sent = {name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape) for name, shape in self.expected.items()}
+        check(payload, sent, where="payload")
+        for name in self.positive:
+            if payload[name].numel() and not float(payload[name].min()) > 0:
+                lowest = float(payload[name].min())
+                raise UpdateError(complain(f"payload, leaf {name!r}", expected="values above 0", actual=lowest, hint="a standard deviation"))
+        dense = {name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask) for name, leaf in payload.items()}
+        return Update(_scaled(dense, weight), weight, kind)
+
+    def _mask(self, name: str) -> Tensor | None:
+        mask = self.masks.get(name.rpartition(".")[0])
+        return mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Clients get the first entries of every axis of every leaf: a network of fewer channels (HeteroFL, Diao et al., 2021).
+
+    Parameters
+    ----------
+    full, part
+        Names and shapes of the whole model, and of the client's: the same names, no axis longer.
+    """
+
+    full: Shapes
+    part: Shapes
+
+    def __post_init__(self) -> None:
+        longer = [
+            name
+            for name, shape in self.full.items()
+            if len(self.part.get(name, ())) != len(shape) or any(a > b for a, b in zip(self.part[name], shape, strict=True))
+        ]
+        if longer or self.full.keys() != self.part.keys():
+            names = sorted(longer or self.full.keys() ^ self.part.keys())
+            raise ArgumentError(complain("Slice", expected="the leaves of the whole model, no axis longer", actual=names, hint="a narrower network"))
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return leading entries."""
+        return {name: leaf[self._cut(name)].contiguous() for name, leaf in tree.items()}
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Put the entries back among zeros; their weight says which they are."""
+        check(payload, self.part, where="payload")
+        total, covered = {}, {}
+        for name, leaf in _scaled(payload, weight).items():
+            total[name], covered[name] = leaf.new_zeros(self.full[name]), leaf.new_zeros(self.full[name])
+            total[name][self._cut(name)] = leaf
+            covered[name][self._cut(name)] = number_of(weight)
+        return Update(total, covered, kind)
+
+    def _cut(self, name: str) -> tuple[slice, ...]:
+        return tuple(slice(0, length) for length in self.part[name])
+
+
+def number_of(weight: Weight) -> float:
+    """Return a weight that is a number; raise `UpdateError` for one by entries."""
+    if isinstance(weight, dict):
+        raise UpdateError(complain("lift", expected="a number as weight", actual="a tree", hint="a view that covers entries itself"))
+    return weight
+
+
+def _scaled(tree: Tree, weight: Weight) -> Tree:
+    weight = number_of(weight)
+    return {name: weight * leaf if leaf.is_floating_point() else weight * leaf.to(torch.get_default_dtype()) for name, leaf in tree.items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Another view, of whose entries a client has a say only in those that it sent: zeros of a sparse change do not count (AnycostFL (5)).
+
+    Parameters
+    ----------
+    view
+        One that covers entries itself, such as `Slice`.
+    """
+
+    view: View
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Restrict as the view does."""
+        return self.view.restrict(tree)
+
+    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+        """Lift as the view does; the weight of zeros is zero."""
+        update = self.view.lift(payload, weight, kind)
+        if not isinstance(update.weight, dict):
+            raise UpdateError(complain("Kept", expected="a view that covers entries itself", actual=type(self.view).__name__, hint="Slice"))
+        return Update(update.total, {name: covered * (update.total[name] != 0) for name, covered in update.weight.items()}, update.kind)

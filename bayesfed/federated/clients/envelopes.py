@@ -1,0 +1,172 @@
+"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client's.
+
+The last 16 bytes of a message are the digest of what is before them. An envelope masks them (exclusive or), so that messages are as long as
+without it, and only who expects this very message finds the digest in order.
+
+==========  ====================================================================================================
+without     8 bytes that name the run, 8 that name the exchange (its nonce): strays, replays and mix-ups are found out, and told apart
+with key    BLAKE2b of envelope and message under the client's secret: nobody without it writes a message that is taken,
+            or has an old one taken for a new one
+==========  ====================================================================================================
+
+What is masked must have the layout of `bayesfed.compress.wire`. The secret never travels. A mask that depends on the message by a keyed
+hash, added to a digest anyone can compute, is as hard to forge as that hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, unseal
+from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.federated.core.protocols import Direction
+
+HALF = DIGEST // 2
+# BLAKE2b takes no longer key, and a short one can be guessed.
+SHORTEST, LONGEST = 16, 64
+CLAIMS = ("client", "round", "phase")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What a message is bound to.
+
+    Parameters
+    ----------
+    run
+        The run's id; empty: the message is in no envelope unless there is a secret.
+    seed
+        Of the run: random streams that both ends share are named by it.
+    """
+
+    run: str
+    seed: int
+    direction: Direction
+    client: str
+    round: int
+    phase: str
+
+    def mask(self, body: bytes | memoryview, secret: bytes | None = None) -> bytes:
+        """Return the 16 bytes to mask the digest of `body` with."""
+        if secret is not None:
+            text = _text(asdict(self))
+            keyed = hashlib.blake2b(struct.pack("<I", len(text)) + text, digest_size=DIGEST, key=secret)
+            keyed.update(body)
+            return keyed.digest()
+        return _name(self.run) + self.nonce if self.run else bytes(DIGEST)
+
+    @property
+    def nonce(self) -> bytes:
+        """8 bytes that name the exchange within its run."""
+        return _name([self.seed, self.direction, self.client, self.round, self.phase])
+
+
+def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> bytes:
+    """Put a message into its envelope, or take it out: doing it twice undoes it."""
+    last = _last.masked
+    if last and message is last[1] and last[2:] == (envelope, secret):
+        # In process a message comes out of the envelope that it was just put into.
+        return last[0]
+    body = memoryview(message)[:-DIGEST]
+    result = b"".join([body, _xor(message[-DIGEST:], envelope.mask(body, secret))])
+    _last.masked = (message, result, envelope, secret) if type(message) is bytes else None
+    return result
+
+
+class _Last(threading.local):
+    """What this thread masked last: the message, what came of it, envelope and secret."""
+
+    masked: tuple[bytes, bytes, Envelope, bytes | None] | None = None
+
+
+_last = _Last()
+
+
+def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, limit: int = MAX_BYTES) -> bytes:
+    """Take a message out of its envelope and check it: size, digest, and what its header promises; sections are left unread.
+
+    Raises
+    ------
+    WireError
+        If it is not this envelope's message, undamaged and within the limit (as `unseal`). Its field is "digest" where no more can be said;
+        "client", "round" or "phase" for another exchange's message, which is genuine; "run" for another run's; "nonce" for one of this run
+        that went another way.
+    """
+    plain = masked(message, envelope, secret)
+    try:
+        unseal(plain, limit=limit)
+    except WireError as problem:
+        if problem.field != "digest":
+            raise
+        raise _explained(plain, envelope, secret, limit) from None
+    return plain
+
+
+def check_secrets(where: str, secrets: Mapping[str, bytes], clients: Iterable[str]) -> dict[str, bytes]:
+    """Return the clients' secrets; raise `ArgumentError` for a client without one, or one that is no key. Errors say lengths, never values."""
+    found = dict(secrets)
+    if without := sorted(set(clients) - found.keys()):
+        raise ArgumentError(complain(where, expected="a secret for every client", actual=f"none for {without}", hint="secrets.token_bytes(32)"))
+    for client, secret in found.items():
+        if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
+            actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+            expected = f"{SHORTEST} to {LONGEST} bytes for client {client!r}"
+            raise ArgumentError(complain(where, expected=expected, actual=actual, hint="secrets.token_bytes(32)"))
+    return found
+
+
+def _explained(plain: bytes, envelope: Envelope, secret: bytes | None, limit: int) -> WireError:
+    """Say what is wrong with a message whose digest is not in order."""
+    body = memoryview(plain)[:-DIGEST]
+    # The sender's mask, if nothing else is wrong.
+    theirs = _xor(_xor(digest_of(body), plain[-DIGEST:]), envelope.mask(body, secret))
+    claims = _claims(plain, limit)
+    if differing := [name for name in CLAIMS if name in claims and claims[name] != getattr(envelope, name)]:
+        try:
+            genuine = replace(envelope, **claims).mask(body, secret) == theirs
+        except (TypeError, ValueError):
+            genuine = False
+        if genuine:
+            name = differing[0]
+            return _refusal(name, f"one of {name} {getattr(envelope, name)!r}", f"one of {name} {claims[name]!r}")
+    said = ", ".join(f"{name} {claims[name]!r}" for name in differing)
+    if secret is None and envelope.run:
+        run, nonce = theirs[:HALF] == _name(envelope.run), theirs[HALF:] == envelope.nonce
+        if nonce:
+            return _refusal("run", f"one of run {envelope.run!r}", "one of another run")
+        if run:
+            return _refusal("nonce", "the nonce of this exchange", f"another one{f', of {said}' if said else ''}")
+    kind = "forged, replayed or damaged" if secret is not None else "damaged, or of another run"
+    return _refusal("digest", "a matching digest", f"another one: {kind}{f'; it says {said}' if said else ''}")
+
+
+def _refusal(field: str, expected: str, actual: str) -> WireError:
+    return WireError(complain("message", expected=expected, actual=actual, hint="this exchange's own message"), field=field)
+
+
+def _claims(plain: bytes, limit: int) -> dict[str, Any]:
+    """Return what an unproven message says of client, round and phase."""
+    try:
+        _, meta = unseal(plain[:-DIGEST] + digest_of(memoryview(plain)[:-DIGEST]), limit=limit)
+    except WireError:
+        return {}
+    return {name: meta[name] for name in CLAIMS if name in meta and type(meta[name]) in {str, int}}
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    length = min(len(left), len(right))
+    return (int.from_bytes(left[:length], "little") ^ int.from_bytes(right[:length], "little")).to_bytes(length, "little")
+
+
+def _name(what: object) -> bytes:
+    return hashlib.blake2b(_text(what), digest_size=HALF).digest()
+
+
+def _text(what: object) -> bytes:
+    return json.dumps(what, separators=(",", ":"), sort_keys=True).encode()

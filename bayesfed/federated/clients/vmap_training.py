@@ -1,0 +1,147 @@
+"""Gradient steps of many clients of one shape at once, by `torch.func.vmap`: what `bayesfed.federated.clients.cohorts` does of a client's turn.
+
+Every client draws its own batches from its own key, as it would alone. A batched product may add in another order than a single one, so that
+payloads differ from those of clients trained one by one in the last bits (1e-6 at most is tested), and with who trains together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pyro
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bayesfed.data.dataset import Dataset, unchecked
+from bayesfed.errors import ClientError
+from bayesfed.federated.clients.turn import Task, attempt, one_thread
+from bayesfed.federated.core.protocols import Fit, Local, Scalar
+from bayesfed.federated.training.descent import Descent, row_numbers
+from bayesfed.federated.training.optimisers import Adam, Sgd
+from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
+from bayesfed.keys import Key
+from bayesfed.models.nets.norms import batch_norms
+from bayesfed.trees import Tree, to
+
+
+class Member(NamedTuple):
+    """One client of a cohort: its task, its rows, and its message as read."""
+
+    task: Task
+    data: Dataset
+    message: Tree
+    options: dict[str, Scalar]
+
+
+class _Begun(NamedTuple):
+    trained: Tree
+    fixed: Tree
+    message: Tree
+
+
+def obstacle(local: Local) -> str:
+    """Say what keeps a local from being batched; empty if nothing is known to, which `together` may still find out.
+
+    What can be: `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, of networks without dropout and batch norm.
+    """
+    if not isinstance(local, Descent) or type(local) is not Descent:
+        return f"{type(local).__name__} does more than gradient steps"
+    objective = local.objective.likelihood_part if isinstance(local.objective, Proximal) else local.objective
+    if not isinstance(objective, MaximumLikelihood):
+        return f"{type(objective).__name__} is no point objective"
+    if type(local.optimiser) not in (Sgd, Adam):
+        return f"{type(local.optimiser).__name__} is not known to work entry by entry"
+    if local.uses_global_randomness:
+        return "the network draws from torch's global generator (dropout)"
+    return "the network has batch norm" if batch_norms(objective.net) else ""
+
+
+def shape_of(local: Local, member: Member) -> tuple[Hashable, ...]:
+    """Return what clients that train together have in common."""
+    leaves = tuple((name, leaf.shape, leaf.dtype) for name, leaf in member.message.items())
+    rows = tuple((values.shape[1:], values.dtype, values.device) for values in (member.data.inputs, member.data.targets))
+    options = sorted((name, value) for name, value in member.options.items() if name != "client")
+    return member.task.phase, rows_of(local, member), leaves, rows, tuple(options)
+
+
+def rows_of(local: Local, member: Member) -> int:
+    """Return how many rows a client takes a step."""
+    return min(len(member.data), local.batch_size) if isinstance(local, Descent) else len(member.data)
+
+
+def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientError]:
+    """Train clients of one shape at once; each returns what it would alone, up to rounding, and fails alone.
+
+    Raises
+    ------
+    Exception
+        Whatever `vmap` or the network raise if the network cannot be batched: a branch on a value, ``.item()``, a draw without a key.
+    """
+    with one_thread():
+        begun = [attempt(member.task, "fit", partial(_begin, local, member)) for member in members]
+        sound = [(member, start) for member, start in zip(members, begun, strict=True) if not isinstance(start, ClientError)]
+        ended = iter(_steps(local, sound) if sound else ())
+    return [start if isinstance(start, ClientError) else next(ended) for start in begun]
+
+
+def _begin(local: Descent, member: Member) -> _Begun:
+    message = to(member.message, member.data.inputs.device)
+    trained, fixed = local.objective.start(message)
+    local.objective.check(trained, fixed, member.data)
+    return _Begun(trained, fixed, message)
+
+
+def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit | ClientError]:
+    members, begun = [member for member, _ in sound], [start for _, start in sound]
+    rate, steps = local.asked(members[0].options)
+    trained = _stacked([start.trained for start in begun])
+    fixed = _stacked([start.fixed for start in begun])
+    leaves = [leaf.requires_grad_() for leaf in trained.values()]
+    optimiser, (rows, order) = local.optimiser.build(leaves, rate), _rows(local, members, steps)
+    # Neither is of use to a point objective.
+    observations, noise = 1.0, Key(0).generator()
+
+    def score(trained: Tree, fixed: Tree, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        with local.objective.held(trained):
+            loss, nll = local.objective.loss(trained, fixed, unchecked(inputs, targets), observations, noise)
+        return loss, nll
+
+    scores, losses = vmap(score), []
+    # Distributions that look at their arguments' values cannot be batched; the data were checked.
+    with pyro.validation_enabled(False):
+        for step in range(steps):
+            optimiser.zero_grad()
+            loss, nll = scores(trained, fixed, *(_taken(values, order[step], len(members)) for values in (rows.inputs, rows.targets)))
+            # Clients share nothing: the gradient of the sum is, in each one's slice, the gradient of its own loss.
+            loss.sum().backward()
+            optimiser.step()
+            losses.append(torch.stack([loss.detach(), nll.detach()]))
+    means = torch.stack(losses).mean(0).T.tolist()
+    fits = []
+    for number, (member, start) in enumerate(sound):
+        own = {name: leaf.detach()[number] for name, leaf in trained.items()}
+        fits.append(attempt(member.task, "fit", partial(local.ended, own, start.fixed, start.message, member.data, *means[number])))
+    return fits
+
+
+def _rows(local: Descent, members: Sequence[Member], steps: int) -> tuple[Dataset, Tensor]:
+    """Return all clients' rows as one set, and which of them every client takes at every step, ``(steps, K B)``."""
+    orders, first = [], 0
+    for member in members:
+        generator = member.task.key.child("fit", "batches").generator()
+        orders.append(row_numbers(len(member.data), local.batch_size, steps, generator) + first)
+        first += len(member.data)
+    rows = unchecked(torch.cat([member.data.inputs for member in members]), torch.cat([member.data.targets for member in members]))
+    return rows, torch.cat(orders, dim=1).to(rows.inputs.device)
+
+
+def _taken(values: Tensor, rows: Tensor, clients: int) -> Tensor:
+    """Return rows as those of each client, ``(K, B, ...)``: several times faster than indexing by a matrix."""
+    return values.index_select(0, rows).view(clients, -1, *values.shape[1:])
+
+
+def _stacked(trees: Sequence[Tree]) -> Tree:
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}

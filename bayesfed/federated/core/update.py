@@ -1,0 +1,88 @@
+"""`Update`: the only thing that is ever aggregated, and the two reducers over it.
+
+Averages, averages over covering clients, products of Gaussians and tangent-space means are all "add,
+then a server step". So memory holds one model instead of K, the air can do the adding, and secure
+aggregation stays possible. A `kind` guards the sum: adding unlike things is an error in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import UpdateError, complain
+from bayesfed.trees import Tree, zip_map
+
+Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent", "factors"]
+"""What a message means, and so which server may add it."""
+Weight = float | Tree
+
+
+@dataclass(frozen=True)
+class Update:
+    """A weighted sum of what clients sent.
+
+    Parameters
+    ----------
+    total
+        ``sum_k weight_k x_k``, leaf by leaf.
+    weight
+        ``sum_k weight_k``: a number, or a tree when clients cover different entries.
+    kind
+        What the numbers mean; only equal kinds add.
+    """
+
+    total: Tree
+    weight: Weight
+    kind: Kind
+
+    def __add__(self, other: Update) -> Update:
+        if self.kind != other.kind:
+            raise UpdateError(complain("adding updates", expected=f"kind {self.kind!r}", actual=repr(other.kind), hint="one kind for all clients"))
+        if isinstance(self.weight, dict) and isinstance(other.weight, dict):
+            weight: Weight = zip_map(torch.add, self.weight, other.weight)
+        elif isinstance(self.weight, dict) or isinstance(other.weight, dict):
+            raise UpdateError(complain("adding updates", expected="weights of one form", actual="a number and a tree", hint="one view for all"))
+        else:
+            weight = self.weight + other.weight
+        return Update(zip_map(torch.add, self.total, other.total), weight, self.kind)
+
+    def mean(self) -> Tree:
+        """Return ``total / weight``; NaN-free: entries nobody covered are zero.
+
+        Raises
+        ------
+        UpdateError
+            If a scalar weight is zero: nobody with data took part.
+        """
+        if isinstance(self.weight, dict):
+            return zip_map(_covered, self.total, self.weight)
+        if not self.weight > 0:
+            raise UpdateError(complain("averaging updates", expected="a positive total weight", actual=self.weight, hint="a client with data"))
+        return {name: leaf / self.weight for name, leaf in self.total.items()}
+
+
+def _covered(total: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(weight > 0, total / weight.clamp_min(torch.finfo(total.dtype).tiny), torch.zeros_like(total))
+
+
+class Reducer(Protocol):
+    """The seam between arriving updates and the server step."""
+
+    def add(self, client: str, update: Update) -> None:
+        """Take one client's update; called in client order."""
+        ...
+
+
+@dataclass
+class Sum:
+    """The default: keep the running sum."""
+
+    total: Update | None = None
+
+    def add(self, client: str, update: Update) -> None:
+        """Add one update."""
+        self.total = update if self.total is None else self.total + update

@@ -1,0 +1,137 @@
+"""Callbacks: functions of a `RoundReport`. One that returns True stops the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Predictor, Weighing
+from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.keys import Key
+
+Callback = Callable[[RoundReport], bool | None]
+"""Called after every round; True ends the run."""
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return per row whether the largest logit is the label's, ``(B,)``."""
+    return (outputs.argmax(dim=1) == targets).float()
+
+
+def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
+    """Return the mean of a per-row metric over a data set."""
+    if not len(data):
+        raise ArgumentError(complain("score", expected="data to score on", actual="an empty set", hint="a test set"))
+    total = 0.0
+    for start in range(0, len(data), batch_size):
+        part = data[slice(start, start + batch_size)]
+        total += float(metric(model(part.inputs), part.targets).sum())
+    return total / len(data)
+
+
+def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1) -> Callback:
+    """Score the model that is transmitted and enter it in the report's metrics."""
+    if every < 1:
+        raise ArgumentError(complain("evaluate", expected="every >= 1", actual=every, hint="5"))
+
+    def callback(report: RoundReport) -> None:
+        if report.snapshot.round % every == 0:
+            report.metrics[name] = score(report.model, data, metric)
+
+    return callback
+
+
+def elbo(report: RoundReport) -> None:
+    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training, less the server's KL.
+
+    An estimate: each client's likelihood term is its mean over the round's batches. At temperature 1.
+    """
+    if "kl" in report.server and all({"nll", "samples"} <= info.keys() for info in report.clients.values()):
+        data = sum(info["nll"] * info["samples"] for info in report.clients.values())
+        report.metrics["elbo"] = -(data + report.server["kl"])
+
+
+def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -> Callback:
+    """Enter ``elbo``, the bound on log p(data) in nats: of the rows that are fitted, all of them, or of rows held out.
+
+    For methods whose posterior has importance weights (`federated_svi`, without local latents). Every round sees the same base draws, so
+    that the curve moves with the posterior and not with them.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no rows, `draws` or `every` is below 1, or the method's posterior has no importance weights.
+    """
+    if not len(data) or draws < 1 or every < 1:
+        found = (len(data), draws, every)
+        raise ArgumentError(complain("evidence", expected="rows, draws and every >= 1", actual=found, hint="evidence(train)"))
+
+    def callback(report: RoundReport) -> None:
+        if report.snapshot.round % every == 0:
+            posterior = report.algorithm.posterior(report.state) if report.algorithm.posterior else None
+            if not isinstance(posterior, Weighing):
+                found = type(posterior).__name__
+                raise ArgumentError(complain("evidence", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
+            report.metrics["elbo"] = float(posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean())
+
+    return callback
+
+
+def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
+    """Stop when a metric has not improved for `patience` scored rounds; put the callback that enters it before this one.
+
+    A resumed run counts on from the rounds in its snapshot's history.
+    """
+    if patience < 1:
+        raise ArgumentError(complain("early_stop", expected="patience >= 1", actual=patience, hint="5"))
+    best, since, seen = -math.inf, 0, False
+
+    def callback(report: RoundReport) -> bool:
+        nonlocal best, since, seen
+        earlier = () if seen else report.snapshot.history
+        for metrics in [*(record.metrics for record in earlier), report.metrics]:
+            if name in metrics:
+                value = metrics[name] if larger_is_better else -metrics[name]
+                best, since = (value, 0) if value > best else (best, since + 1)
+        seen = True
+        return since >= patience
+
+    return callback
+
+
+def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
+    """Copy one leaf of the state into `frames` by round: the first, every `every`-th and so on.
+
+    ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+    """
+
+    def callback(report: RoundReport) -> None:
+        if leaf not in report.state:
+            raise ArgumentError(complain("keep", expected=f"one of {sorted(report.state)}", actual=repr(leaf), hint="a leaf of the state"))
+        if report.round == 0 or report.snapshot.round % every == 0:
+            frames[report.round] = report.state[leaf].clone()
+
+    return callback
+
+
+def progress(total: int, *, label: str = "rounds") -> Callback:
+    """Draw a progress bar with the latest metrics and density."""
+    from tqdm import tqdm
+
+    bar = tqdm(total=total, desc=label, unit="round")
+
+    def callback(report: RoundReport) -> None:
+        figures = {name: f"{value:.4g}" for name, value in report.metrics.items()}
+        if "density" in report.server:
+            figures["density"] = f"{report.server['density']:.3f}"
+        bar.set_postfix(figures, refresh=False)
+        bar.update(report.snapshot.round - bar.n)
+        if bar.n >= total:
+            bar.close()
+
+    return callback

@@ -1,0 +1,102 @@
+"""The gate: what stands between everything that arrives and the sum of one phase.
+
+A pool may hand in whatever reaches it: answers twice, answers to earlier rounds, answers of clients that nobody asked, bytes that somebody made up.
+The gate lets through one sound message a client; the link then decodes it and checks what is in it (`bayesfed.federated.links.digital.opened`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from bayesfed.compress.wire import MAX_BYTES
+from bayesfed.errors import UpdateError, complain
+from bayesfed.federated.clients.envelopes import opened
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.trees import Tree
+
+# Bytes that an answer may take, in the message and decoded: what any is allowed, and so many times what the client was sent.
+LEAST, TIMES = 1 << 20, 16
+MOST_FIGURES = 64
+
+
+@dataclass
+class Gate:
+    """What was asked in one phase of one round, and who has answered.
+
+    Parameters
+    ----------
+    secrets
+        By client, in keyed mode.
+    """
+
+    secrets: Mapping[str, bytes]
+    _asked: dict[str, tuple[Task, int]] = field(default_factory=dict, repr=False)
+    _answered: set[str] = field(default_factory=set)
+
+    def __repr__(self) -> str:
+        return f"Gate({len(self._asked)} asked, {len(self._answered)} answered{', keyed' if self.secrets else ''})"
+
+    def ask(self, task: Task, sent: Tree) -> None:
+        """Expect an answer to a task, of a size in proportion to the tree that was sent with it."""
+        size = sum(leaf.numel() * max(leaf.element_size(), 4) for leaf in sent.values())
+        # Without its message: a thousand clients' are a thousand models.
+        self._asked[task.client] = (replace(task, message=b""), min(LEAST + TIMES * size, MAX_BYTES))
+
+    def turn(self, task: Task) -> None:
+        """Raise unless an answer to this task is still waited for.
+
+        Raises
+        ------
+        UpdateError
+            Field "client" if it was not asked, "run", "round" or "phase" for a stale answer, "duplicate" for a second one.
+        """
+        if task.client not in self._asked:
+            raise _refusal("client", "one that was asked", f"client {task.client!r}")
+        expected, _ = self._asked[task.client]
+        for name in ("run", "round", "phase", "seed"):
+            if (found := getattr(task, name)) != (value := getattr(expected, name)):
+                raise _refusal("run" if name == "seed" else name, f"one of {name} {value!r}", f"a stale one of {name} {found!r}")
+        if task.client in self._answered:
+            raise _refusal("duplicate", "one answer a client", "a second one")
+
+    def admit(self, task: Task, reply: Reply) -> bytes:
+        """Return the message of an answer, out of its envelope; the client has then answered.
+
+        Raises
+        ------
+        UpdateError, WireError
+            As `turn` and `opened`, and for figures that are none, field "info". The client may still answer.
+        """
+        self.turn(task)
+        expected, limit = self._asked[task.client]
+        plain = opened(reply.packed, expected.envelope("up"), self.secrets.get(task.client), limit=limit)
+        _check_figures(reply)
+        self._answered.add(task.client)
+        return plain
+
+    def close(self, task: Task) -> None:
+        """Note that a client has failed: that was its answer."""
+        self._answered.add(task.client)
+
+    def missing(self) -> list[Task]:
+        """Return the tasks that have no answer."""
+        return [task for client, (task, _) in self._asked.items() if client not in self._answered]
+
+
+def length(outcome: Outcome) -> int:
+    """Return the bytes of an outcome's message."""
+    return len(outcome.packed) if isinstance(outcome, Reply) and isinstance(outcome.packed, bytes) else 0
+
+
+def _check_figures(reply: Reply) -> None:
+    sound = isinstance(reply.info, dict) and len(reply.info) <= MOST_FIGURES
+    if not sound or not all(isinstance(name, str) and isinstance(value, int | float) for name, value in reply.info.items()):
+        raise _refusal("info", f"at most {MOST_FIGURES} numbers by name", type(reply.info).__name__)
+    if not (isinstance(reply.seconds, int | float) and 0 <= reply.seconds < math.inf):
+        raise _refusal("info", "seconds >= 0", reply.seconds)
+
+
+def _refusal(field: str, expected: object, actual: object) -> UpdateError:
+    return UpdateError(complain("answer", expected=expected, actual=actual, hint="this exchange's own"), field=field)

@@ -1,0 +1,80 @@
+"""Links: `Digital`, where every payload is a message of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.core.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Digital:
+    """Send bytes; decode, check, lift and add them one client at a time.
+
+    Parameters
+    ----------
+    max_norm
+        Largest Euclidean norm of a leaf that is taken; a client above it is refused.
+    """
+
+    max_norm: float = 1e6
+
+    def __post_init__(self) -> None:
+        if not self.max_norm > 0:
+            raise ArgumentError(complain("Digital", expected="max_norm > 0", actual=self.max_norm, hint="1e6"))
+
+    def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
+        """Encode a payload."""
+        return codec.encode(payload, meta, key)
+
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
+        """Add every arrival that is sound; refuse the rest by client and reason."""
+        for arrival in arrivals:
+            arrival.cost = Cost(8 * len(arrival.packed))
+            try:
+                reducer.add(arrival.client, opened(arrival, self.max_norm))
+            except Exception as problem:
+                # Whatever a hostile payload makes a view or a codec raise, it is this client's refusal and no more.
+                arrival.refuse(problem)
+            yield arrival
+
+
+def opened(arrival: Arrival, max_norm: float) -> Update:
+    """Decode a payload, check it and lift it to full shape.
+
+    Integers and booleans are refused: every method adds real numbers. Floats of other widths are cast by the codec, or refused by it.
+
+    Raises
+    ------
+    UpdateError, WireError
+        If weight, header, names, shapes, dtypes, values or norms are not what they should be.
+    """
+    weight = arrival.assignment.weight
+    if not (math.isfinite(weight) and weight >= 0):
+        raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"), field="weight")
+    payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
+    expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
+    for field, value in expected.items():
+        if (found := meta.get(field)) != value:
+            said = f"one of {field} {value!r}"
+            text = complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this exchange's own message")
+            raise UpdateError(text, field=field)
+    if more := {name: value for name, value in meta.items() if name not in expected}:
+        # A weight, say: it is the server's to give.
+        raise UpdateError(complain("message meta", expected=sorted(expected), actual=f"also {more}", hint="what a link packs"), field="meta")
+    for name, leaf in payload.items():
+        if not (leaf.is_floating_point() or leaf.is_complex()):
+            raise UpdateError(complain(f"leaf {name!r}", expected="floating-point numbers", actual=leaf.dtype, hint="a cast first"), field="dtype")
+    update = arrival.assignment.view.lift(payload, weight, arrival.kind)
+    for name, leaf in payload.items():
+        if not (norm := float(leaf.norm())) <= max_norm:
+            text = complain(f"leaf {name!r}", expected=f"norm <= {max_norm:g}", actual=f"{norm:g}", hint="a smaller step")
+            raise UpdateError(text, field="norm")
+    return update

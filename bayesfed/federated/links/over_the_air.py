@@ -1,0 +1,218 @@
+"""`OverTheAir`: all clients send at once, and the channel adds (Xue and Lau, eqs. 27 to 31).
+
+There are no messages: a client lifts, weighs and flattens its payload, turns the numbers into symbols, and the server hears the sum, faded and
+noisy. What a codec rounds is rounded before it is sent (uniform quantisation over the air), but its bytes are not what travels. Beside the symbols a
+client says digitally what it weighs and how much energy each leaf has: without the first there is no mean, without the second no common amplitude.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.core.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.core.update import Reducer, Sum, Update
+from bayesfed.federated.links.compressed_sensing import Plain, Sensing
+from bayesfed.federated.links.digital import opened
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+from bayesfed.wireless.channels import Gain, Reals, Received, Spent, channel_uses, fading, pack, transmit
+from bayesfed.wireless.power_control import Gbma, Plan, PowerControl, common_amplitude, error_variance, transmit_power_w
+
+
+@dataclass(frozen=True)
+class OverTheAir:
+    """Send every payload at once over a fading multiple-access channel.
+
+    Any kind of update may be added, whole payloads of equal shapes; a client with another shape, or with NaN in it, is refused by name and the
+    others go on. Clients that power control keeps silent are not heard: they are left out of the mean, and their memory does not advance.
+
+    Parameters
+    ----------
+    power
+        `Gbma` (default) or `ChannelInversion`.
+    snr_db, power_w
+        Transmit power against N0 in dB, or in watts: one of the two.
+    noise_w
+        N0 in watts per complex channel use; 0 with `power_w` is a noiseless channel.
+    per
+        What has that power: an average "symbol", or a whole "matrix" as in the paper, whose 25 dB are -10 dB a symbol for 784 x 4.
+    budget
+        Whose energy sets the amplitude all share: the "mean" client's, so that power is kept on average, or the "largest", so that nobody exceeds it.
+    reals
+        Real numbers a symbol: 1 as the paper counts, 2 on both axes.
+    estimate_variance
+        sigma_e^2 of what clients know of their channels; 0 is perfect knowledge.
+    sensing
+        What is sent of each leaf: its numbers (`Plain()`), or random projections of them that the server undoes (`Compressed`).
+    max_norm
+        As in `Digital`.
+
+    Raises
+    ------
+    ArgumentError
+        If not exactly one of `snr_db` and `power_w` is given, or one of the arguments is outside its domain.
+    """
+
+    power: PowerControl = field(default_factory=Gbma)
+    snr_db: float | None = None
+    power_w: float | None = None
+    noise_w: float = 1.0
+    per: Literal["symbol", "matrix"] = "symbol"
+    budget: Literal["mean", "largest"] = "mean"
+    reals: Reals = 1
+    estimate_variance: float = 0.0
+    sensing: Sensing = field(default_factory=Plain)
+    max_norm: float = 1e6
+
+    def __post_init__(self) -> None:
+        if (self.snr_db is None) == (self.power_w is None):
+            raise ArgumentError(
+                complain("OverTheAir", expected="snr_db or power_w", actual=(self.snr_db, self.power_w), hint="OverTheAir(snr_db=25.0)")
+            )
+        if self.per not in ("symbol", "matrix") or self.budget not in ("mean", "largest"):
+            expected = "'symbol' or 'matrix', 'mean' or 'largest'"
+            raise ArgumentError(complain("OverTheAir", expected=expected, actual=(self.per, self.budget), hint="OverTheAir(snr_db=25.0)"))
+        if not (0 <= self.noise_w < math.inf and self.max_norm > 0 and 0 < self.transmit_power_w < math.inf):
+            expected = "noise_w >= 0, max_norm and power_w > 0"
+            raise ArgumentError(complain("OverTheAir", expected=expected, actual=(self.noise_w, self.max_norm, self.power_w), hint="noise_w=1.0"))
+        channel_uses(0, self.reals)
+        error_variance("OverTheAir", self.estimate_variance)
+
+    @property
+    def transmit_power_w(self) -> float:
+        """The power in watts."""
+        return self.power_w if self.power_w is not None else transmit_power_w(self.snr_db or 0.0, self.noise_w)
+
+    def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
+        """Round a payload as its codec does; the bytes only carry it to the simulated channel."""
+        return codec.encode(payload, meta, key)
+
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
+        """Check all payloads, send the sound ones together, and add what was heard.
+
+        Raises
+        ------
+        ArgumentError
+            If the reducer needs updates apart.
+        """
+        if not isinstance(reducer, Sum):
+            hint = "Digital() for rules that need updates apart"
+            raise ArgumentError(complain("OverTheAir", expected="a sum", actual=type(reducer).__name__, hint=hint))
+        waiting, signal = list(arrivals), _Signal(self)
+        for arrival in waiting:
+            try:
+                signal.check(arrival)
+            except Exception as problem:
+                # As in `Digital`.
+                arrival.refuse(problem)
+        sound = [arrival for arrival in waiting if not arrival.refusal]
+        if sound and signal.amplitudes:
+            self._send(sound, signal, reducer, key)
+        elif sound:
+            # Nobody has anything to say but its weight.
+            reducer.add("air", Update(signal.nothing, sum(signal.weights.values()), sound[0].kind))
+        yield from waiting
+
+    def _send(self, sound: list[Arrival], signal: _Signal, reducer: Reducer, key: Key) -> None:
+        round = sound[0].round
+        gains = {arrival.client: fading(key, arrival.client, round, estimate_variance=self.estimate_variance) for arrival in sound}
+        try:
+            plan = self.power.plan({client: gain.known for client, gain in gains.items()}, 1.0, estimate_variance=self.estimate_variance)
+        except UpdateError as problem:
+            for arrival in sound:
+                arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
+            return
+        payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
+        heard = transmit(payloads, {client: gain.true for client, gain in gains.items()}, plan, noise_w=self.noise_w, key=key, round=round)
+        weight = sum(signal.weights[client] for client in heard.heard)
+        reducer.add("air", Update(signal.tree(heard), weight, sound[0].kind))
+        self._account(sound, signal, plan, heard, gains)
+
+    def _account(self, sound: list[Arrival], signal: _Signal, plan: Plan, heard: Received, gains: Mapping[str, Gain]) -> None:
+        for arrival in sound:
+            arrival.cost = signal.cost(arrival.client, heard.spent.get(arrival.client))
+            if arrival.client in plan.silent:
+                arrival.silence = f"silent: its channel, |h| = {abs(gains[arrival.client].known):.3f}, is below the threshold"
+
+
+class _Signal:
+    """A round's payloads as symbols: checked one by one, then decoded again one by one to be sent, so that one sum is all that is held."""
+
+    def __init__(self, link: OverTheAir) -> None:
+        self.link = link
+        self.weights: dict[str, float] = {}
+        self.nothing: Tree = {}
+        self._energies: dict[str, dict[str, float]] = {}
+        self._lengths: dict[str, int] = {}
+
+    def check(self, arrival: Arrival) -> None:
+        """Note a payload's weight and its energy by leaf.
+
+        Raises
+        ------
+        UpdateError, WireError
+            If it cannot be added to those before it.
+        """
+        update = opened(arrival, self.link.max_norm)
+        if isinstance(update.weight, dict):
+            raise UpdateError(complain("OverTheAir", expected="payloads of equal shapes", actual="a weight for each entry", hint="Digital()"))
+        found, expected = ({name: tuple(leaf.shape) for name, leaf in sorted(tree.items())} for tree in (update.total, self.nothing))
+        if expected and found != expected:
+            raise UpdateError(
+                complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=found, hint="Digital()"), field="shape"
+            )
+        sent = self._sent(update.total)
+        self.weights[arrival.client] = update.weight
+        self._energies[arrival.client] = {name: float(leaf.double().square().sum()) for name, leaf in sent.items()}
+        if not self.nothing:
+            self.nothing = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
+            self._lengths = {name: len(leaf) for name, leaf in sent.items()}
+
+    @cached_property
+    def amplitudes(self) -> dict[str, float]:
+        """One amplitude a leaf, of those in which anyone has anything to say; asked for when all payloads are checked."""
+        result = {}
+        for name, length in self._lengths.items():
+            energies = [by_leaf[name] for by_leaf in self._energies.values()]
+            energy = max(energies) if self.link.budget == "largest" else sum(energies) / len(energies)
+            if energy > 0:
+                result[name] = common_amplitude(self.link.transmit_power_w, energy, channel_uses(length, self.link.reals), self.link.per)
+        return result
+
+    def symbols(self, arrival: Arrival) -> Tensor:
+        """Return a client's symbols, its leaves one after the other."""
+        sent = self._sent(opened(arrival, self.link.max_norm).total)
+        return pack(torch.cat([amplitude * sent[name] for name, amplitude in self.amplitudes.items()]), self.link.reals)
+
+    def tree(self, heard: Received) -> Tree:
+        """Return the sum as the server makes it of what it heard."""
+        values, result, start = heard.sum(self._count, self.link.reals), dict(self.nothing), 0
+        for name, amplitude in self.amplitudes.items():
+            received = values[start : start + self._lengths[name]] / amplitude
+            like, start = self.nothing[name], start + self._lengths[name]
+            result[name] = self.link.sensing.back(received, like.numel(), name).reshape(like.shape).to(like.dtype)
+        return result
+
+    def cost(self, client: str, spent: Spent | None) -> Cost:
+        """Return the bits of a client's side message, the round's channel uses, and what the client spent if it was heard."""
+        side = struct.pack(f"<{1 + len(self._lengths)}d", self.weights[client], *self._energies[client].values())
+        uses = channel_uses(self._count, self.link.reals)
+        return Cost(8 * len(side), uses, spent.mean_w if spent else 0.0, spent.peak_w if spent else 0.0)
+
+    @property
+    def _count(self) -> int:
+        return sum(self._lengths[name] for name in self.amplitudes)
+
+    def _sent(self, total: Tree) -> Tree:
+        dtype = torch.float64 if any(leaf.dtype is torch.float64 for leaf in total.values()) else torch.float32
+        return {name: self.link.sensing.forward(total[name].to(dtype).flatten(), name) for name in sorted(total)}

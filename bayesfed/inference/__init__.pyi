@@ -1,0 +1,17 @@
+from .objectives.objectives import MaximumLikelihood as MaximumLikelihood
+from .objectives.objectives import Objective as Objective
+from .objectives.objectives import Proximal as Proximal
+from .sum_product.graphs.factor_graph import FactorGraph as FactorGraph
+from .sum_product.graphs.flat import TableGroup as TableGroup
+from .sum_product.graphs.flat import Tables as Tables
+from .sum_product.infer import infer as infer
+from .sum_product.infer import log_z as log_z
+from .sum_product.result import Inferred as Inferred
+from .turbo.blocks import MeanField as MeanField
+from .turbo.blocks import Structured as Structured
+from .turbo.blocks import kl_divergence as kl_divergence
+from .turbo.blocks import support_evidence as support_evidence
+from .turbo.elbo import MeanFieldElbo as MeanFieldElbo
+from .turbo.exchange import Exchange as Exchange
+from .turbo.transitions import calibrate as calibrate
+from .turbo.transitions import maximise as maximise

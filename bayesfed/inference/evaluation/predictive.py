@@ -1,0 +1,217 @@
+"""The posterior predictive distribution at given inputs, as S draws of the parameters see it: ``1/S sum_s p(y | x, theta_s)``.
+
+S is the number of draws, B of rows, C of classes. Everything scored is a mean over draws first: the mixture is the prediction, not its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
+from bayesfed.inference.evaluation import scoring
+from bayesfed.inference.variational.posterior import expected
+from bayesfed.keys import Key, forked
+from bayesfed.trees import Tree
+
+LEVELS = (0.5, 0.8, 0.95)
+
+
+class Observing(Protocol):
+    """The part of a posterior that predicts."""
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw of every site."""
+        ...
+
+    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
+        """Return the distribution of the targets at one draw, batch ``(B,)``."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Predictive:
+    """What a posterior predicts for some inputs. Nothing is computed before it is asked for, and the draws only once.
+
+    Parameters
+    ----------
+    posterior
+        Anything with `draw` and `observe`.
+    inputs
+        ``(B, ...)``.
+    key
+        Names the draws: the same key, the same predictions.
+    count
+        S, draws of the parameters.
+    batch_size
+        Rows predicted at a time. For a model whose rows depend on each other, given the parameters, it has to be B or more.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no inputs, or count or batch_size is below 1.
+    """
+
+    posterior: Observing
+    inputs: Tensor
+    key: Key
+    count: int = 100
+    batch_size: int = 2000
+
+    def __post_init__(self) -> None:
+        if not self.inputs.ndim or not len(self.inputs):
+            raise ArgumentError(complain("Predictive", expected="inputs (B, ...)", actual=tuple(self.inputs.shape), hint="at least one row"))
+        if min(self.count, self.batch_size) < 1:
+            found = (self.count, self.batch_size)
+            raise ArgumentError(complain("Predictive", expected="draws and batch_size >= 1", actual=found, hint="100 draws"))
+
+    @cached_property
+    def _found(self) -> list[list[Any]]:
+        """Return the distribution of each batch at each draw."""
+        found: list[list[Any]] = []
+        for number in range(self.count):
+            draw, key = self.posterior.draw(self.key.child("draw", number)), self.key.child("observe", number)
+            found.append([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts])
+            for part, given in zip(self._parts, found[-1], strict=True):
+                batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
+                if batch != rows:
+                    raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
+        return found
+
+    @property
+    def _parts(self) -> list[slice]:
+        return [slice(start, start + self.batch_size) for start in range(0, len(self.inputs), self.batch_size)]
+
+    @property
+    def _event(self) -> tuple[int, ...]:
+        return tuple(self._found[0][0].event_shape)
+
+    @property
+    def classes(self) -> bool:
+        """Whether a target is a class: categorical or Bernoulli, one a row."""
+        return isinstance(self._found[0][0], dist.Categorical | dist.Bernoulli)
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        """p(y = c | x_b, theta_s), ``(S, B, C)``; two classes for Bernoulli targets.
+
+        Raises
+        ------
+        PosteriorError
+            If the targets are not classes, one a row.
+        """
+        if not self.classes:
+            found = f"{type(self._found[0][0]).__name__} of shape {self._event}"
+            raise PosteriorError(complain("Predictive.probabilities", expected="categorical or Bernoulli targets", actual=found, hint="mean"))
+        return self._stacked(expected)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The mean of the predictive distribution, ``(B, ...)``; of classes their probabilities, ``(B, C)``.
+
+        Raises
+        ------
+        PosteriorError
+            If the distribution of the targets says nothing about its mean.
+        """
+        try:
+            return self.probabilities.mean(0) if self.classes else self._stacked(expected).mean(0)
+        except NotImplementedError as problem:
+            found = type(self._found[0][0]).__name__
+            raise PosteriorError(complain("Predictive.mean", expected="a distribution with a mean", actual=found, hint="draws(key)")) from problem
+
+    def draws(self, key: Key) -> Tensor:
+        """Return targets drawn from the predictive distribution, one at each draw of the parameters, ``(S, B, ...)``."""
+        rows = []
+        for number, batches in enumerate(self._found):
+            with forked(key.child("respond", number)):
+                rows.append(torch.cat([given.sample() for given in batches]))
+        return torch.stack(rows)
+
+    def log_likelihood(self, targets: Tensor) -> Tensor:
+        """Return log p(y_b | x_b, theta_s), ``(S, B)`` in nats.
+
+        Raises
+        ------
+        DataError
+            If the targets are not of the shape that is predicted, or cannot be observed at all.
+        """
+        shape = (len(self.inputs), *self._event)
+        if tuple(targets.shape) != shape:
+            raise DataError(complain("Predictive, targets", expected=f"shape {shape}", actual=tuple(targets.shape), hint="one target a row"))
+        if self.classes:
+            self._labels(targets)
+        coin = isinstance(self._found[0][0], dist.Bernoulli)
+        values = targets.to(torch.get_default_dtype()) if coin and not targets.is_floating_point() else targets
+        try:
+            rows = [[given.log_prob(values[part]) for part, given in zip(self._parts, batches, strict=True)] for batches in self._found]
+        except ValueError as problem:
+            found = str(problem).splitlines()[0]
+            raise DataError(complain("Predictive, targets", expected="values the model can draw", actual=found, hint="draws(key)")) from problem
+        return torch.stack([torch.cat(row) for row in rows])
+
+    def scores(self, targets: Tensor) -> dict[str, float]:
+        """Score the mixture of all draws; means over rows.
+
+        Of classes: nll, brier, ece, accuracy, and the uncertainties entropy and mutual_information, in nats. Of other targets: nll, rmse of the mean,
+        and coverage_50, _80 and _95 of the central intervals: 3, 9 and 39 draws are the fewest that have one.
+
+        Raises
+        ------
+        DataError
+            If the targets do not fit.
+        PosteriorError
+            If the targets are several classes a row: only `log_likelihood` is meant for these.
+        """
+        return self.scores_of(targets, {"all": slice(None)})["all"]
+
+    def scores_of(self, targets: Tensor, groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
+        """Return the `scores` of groups of rows by name, from the same draws."""
+        likely = self.log_likelihood(targets)
+        if self.classes:
+            labels, given = targets.long(), self.probabilities
+            return {name: {"nll": float(scoring.nll(likely[:, rows])), **_of_classes(given[:, rows], labels[rows])} for name, rows in groups.items()}
+        base = getattr(self._found[0][0], "base_dist", None)
+        if isinstance(base, dist.Categorical | dist.Bernoulli):
+            raise PosteriorError(complain("Predictive.scores", expected="one class a row", actual=self._event, hint="log_likelihood(targets)"))
+        drawn, mean = self.draws(self.key.child("coverage")), self.mean
+        drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
+        found = {name: _of_values(drawn[:, rows], mean[rows], targets[rows]) for name, rows in groups.items()}
+        return {name: {"nll": float(scoring.nll(likely[:, rows])), **found[name]} for name, rows in groups.items()}
+
+    def _labels(self, targets: Tensor) -> None:
+        classes = self.probabilities.shape[-1]
+        if not bool(((targets >= 0) & (targets < classes) & (targets == targets.long())).all()):
+            found = f"{float(targets.min()):g} to {float(targets.max()):g}"
+            raise DataError(complain("Predictive, targets", expected=f"whole labels 0 to {classes - 1}", actual=found, hint="targets.long()"))
+
+    def _stacked(self, of: Any) -> Tensor:
+        return torch.stack([torch.cat([of(given) for given in batches]) for batches in self._found])
+
+
+def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    mean = probabilities.mean(0)
+    return {
+        "brier": float(scoring.brier(mean, targets)),
+        "ece": float(scoring.expected_calibration_error(mean, targets)),
+        "accuracy": float((mean.argmax(1) == targets).double().mean()),
+        "entropy": float(scoring.predictive_entropy(probabilities).mean()),
+        "mutual_information": float(scoring.mutual_information(probabilities).mean()),
+    }
+
+
+def _of_values(drawn: Tensor, mean: Tensor, targets: Tensor) -> dict[str, float]:
+    found = {"rmse": math.sqrt(float((mean - targets).square().mean()))}
+    levels = [level for level in LEVELS if level <= (len(drawn) - 1) / (len(drawn) + 1) + 1e-9]
+    if levels:
+        shares = scoring.coverage(drawn.flatten(1), targets.to(drawn.dtype).flatten(), levels)
+        found |= {f"coverage_{round(100 * level)}": float(share) for level, share in zip(levels, shares, strict=True)}
+    return found

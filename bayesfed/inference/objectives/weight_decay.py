@@ -1,0 +1,52 @@
+"""Weight decay as a prior: Gaussian on whole weights, and on the *product* of factored ones (Frobenius decay, Khodak et al., 2021)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Generator
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.inference.objectives.objectives import MaximumLikelihood, Terms
+from bayesfed.models.low_rank.factored_trees import frobenius_decay
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Decayed:
+    """``coefficient / 2`` times the squared norm of every weight on top of a mean loss; of a factored weight U V^T that of the product.
+
+    The negative log density per observation of N(0, 1 / (N_t coefficient)) on each weight. Coefficient 0 is the inner objective, bit for bit.
+    """
+
+    inner: MaximumLikelihood
+    coefficient: float
+
+    def start(self, message: Tree) -> tuple[Tree, Tree]:
+        """Train every parameter."""
+        return self.inner.start(message)
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Hold as the inner objective does."""
+        return self.inner.held(trained)
+
+    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+        """Return the mean loss and the decay."""
+        terms = self.inner.loss(trained, fixed, batch, observations, noise)
+        if self.coefficient == 0:
+            return terms
+        factors = {name for name in trained if name.rpartition(".")[2] in ("u", "v")}
+        decay = frobenius_decay({name: trained[name] for name in factors}, self.coefficient)
+        if whole := [leaf.square().sum() for name, leaf in trained.items() if name not in factors]:
+            decay = decay + self.coefficient / 2 * torch.stack(whole).sum()
+        return Terms(terms.loss + decay, terms.nll)
+
+    def finish(self, trained: Tree, fixed: Tree) -> Tree:
+        """Send every parameter."""
+        return trained
+
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
+        """Check as the inner objective does."""
+        self.inner.check(trained, fixed, data)

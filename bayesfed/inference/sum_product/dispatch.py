@@ -1,0 +1,83 @@
+"""Which message-passing method serves which graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.methods.edges.edges import pass_edges, pass_forest
+from bayesfed.inference.sum_product.methods.edges.wiring import placed
+from bayesfed.inference.sum_product.methods.exact import sum_grid
+from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
+from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.strips.strip import pass_strips
+from bayesfed.inference.sum_product.methods.tables.schedule import compile_tables
+from bayesfed.inference.sum_product.methods.tables.tables import pass_tables
+from bayesfed.inference.sum_product.result import Method, Model
+from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising
+
+Run = Callable[[Settings, Tensor | None], Outcome]
+
+
+def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
+    """Return the method and its run on flat evidence."""
+    if isinstance(model, Tables):
+        flat = evidence.reshape(-1, *model.unary.shape)
+        name: Method = "exact" if compile_tables(model, flat.dtype, flat.device).forest else "bp"
+        if method not in ("auto", "bp", name):
+            raise _unserved(method, "a general factor graph with cycles" if name == "bp" else "a general factor graph", "method='auto'")
+        return name, lambda settings, state: pass_tables(model, flat, settings, state)
+    if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
+        return run
+    ising = placed(model.ising(), evidence.device)
+    nodes = evidence.reshape(-1, ising.field.numel())
+    if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
+        # On a single row or column every method is exact.
+        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+    if method in ("auto", "bp"):
+        return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
+    if method in ("exact", "strip", "chains"):
+        raise _unserved(method, "this graph", "a tree or a grid with a side of at most 12" if method == "exact" else "a grid, or method='bp'")
+    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
+
+
+def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
+    """Return the method and its run on a grid ``(B, K, M)`` of two rows and columns or more; None if it has no kernel of its own."""
+    if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
+        if not transfer.fits(grid, len(evidence), limit=2**34):
+            raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
+        return "exact", lambda settings, state: sum_grid(grid, evidence)
+    if method == "strip":
+        return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
+    # What float32 would have to clip is done in float64.
+    wide = evidence if evidence.dtype == torch.float64 or holds(grid, evidence) else evidence.double()
+    if method == "chains":
+        return "chains", lambda settings, state: pass_chains(grid, wide, settings, state)
+    if method in ("auto", "bp") and grid.is_even():
+        return "bp", lambda settings, state: pass_checkerboard(grid, wide, settings, state)
+    return None
+
+
+def _as_grid(model: Grid | Ising, outcome: Outcome) -> Outcome:
+    """Sort the pair tables of a grid that was solved as an edge list into those of row links and those of column links."""
+    if isinstance(model, Ising):
+        return outcome
+    rows, columns = model.size
+
+    def pairs() -> tuple[Tensor, ...]:
+        along, across = outcome.pairs()[0].split([rows * (columns - 1), (rows - 1) * columns], dim=1)
+        return along.unflatten(1, (rows, columns - 1)), across.unflatten(1, (rows - 1, columns))
+
+    return replace(outcome, pairs=pairs)
+
+
+def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
+    return ArgumentError(complain(f"infer method {method!r}", expected="a graph it can serve", actual=graph, hint=hint))

@@ -1,0 +1,238 @@
+"""Factor graphs for people: built from networkx or generated, drawn, and lowered to the flat model that the machine runs.
+
+``p(x) = exp(sum over factors t_f(x_f)) / Z``, with log tables t. A generated grid holds a few numbers, however large it is.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from bayesfed.inference.sum_product.graphs.drawing import draw
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.graphs.generating import Rule, forest, lattice
+from bayesfed.inference.sum_product.graphs.lowering import group, lower
+from bayesfed.inference.sum_product.graphs.networks import collector_paused, refuse
+from bayesfed.inference.sum_product.graphs.pairwise import read_pairs
+from bayesfed.inference.sum_product.graphs.reading import read
+from bayesfed.inference.sum_product.graphs.recognise import recognise
+from bayesfed.inference.sum_product.graphs.writing import write
+from bayesfed.models.random_fields.grid import Grid, Link, Number
+from bayesfed.models.random_fields.ising import Ising
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGraph:
+    """A flat model together with the user's names and order of its variables. Immutable.
+
+    Parameters
+    ----------
+    model
+        What `lower` returns: a binary grid, a binary pairwise model, or tables.
+    names
+        The variables as the user calls them; None for the numbers 0 to n - 1.
+    order
+        ``(n,)`` for a grid found in a graph numbered otherwise: the user's index of the variable at each position, row by row.
+        None where they agree.
+    log_constant
+        Nats left out of the model: the log partition function of the graph is the model's plus this.
+    """
+
+    model: Grid | Ising | Tables
+    names: tuple[Hashable, ...] | None = None
+    order: Tensor | None = None
+    log_constant: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = math.prod(self.shape)
+        if self.names is not None and len(self.names) != count:
+            refuse("FactorGraph.names", expected=f"{count} names, one a variable", actual=len(self.names), hint="names=None")
+        if self.order is not None and not torch.equal(self.order.sort().values, torch.arange(count)):
+            refuse("FactorGraph.order", expected=f"a permutation of {count} variables", actual=self.order, hint="order=None")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How the evidence is arranged: in node order ``(n,)`` for graphs that come from networkx."""
+        return (len(self.model.cards),) if isinstance(self.model, Tables) else self.model.shape
+
+    @property
+    def variables(self) -> Sequence[Hashable]:
+        """The variables in the order of the evidence."""
+        return range(math.prod(self.shape)) if self.names is None else self.names
+
+    def lower(self) -> Grid | Ising | Tables:
+        """Return the flat model."""
+        return self.model
+
+    @classmethod
+    def from_networkx(cls, graph: nx.Graph[Any]) -> FactorGraph:
+        """Read a bipartite graph of variables and factors.
+
+        Parameters
+        ----------
+        graph
+            Nodes carry ``type``, "variable" or "factor". A variable may carry ``card``, its number of states, default 2.
+            A factor carries ``factor``, its log table in nats (a tensor, an array or nested lists; -inf forbids a combination), or
+            ``table``, the same as non-negative weights; and ``scope``, its variables in the order of the table's axes. Without a
+            scope the table must be symmetric. The graph itself may carry ``log_constant``, nats added to every configuration.
+
+        Returns
+        -------
+        FactorGraph
+            Variables in node order. Full binary grids are recognised in any order. Tables are read as numbers: no gradient flows back.
+
+        Raises
+        ------
+        ArgumentError
+            If the graph is directed, a multigraph or empty, an edge joins two variables or two factors, a scope differs from the
+            neighbours or is missing where it matters, a table has the wrong shape, more than 65536 entries, NaN, +inf or negative
+            weights, or nothing is possible.
+        """
+        with collector_paused():
+            names, cards, nodes = read(graph)
+            groups = group(nodes, cards)
+        constant = graph.graph.get("log_constant", 0.0)
+        if not isinstance(constant, numbers.Real) or not math.isfinite(constant):
+            refuse("graph.graph['log_constant']", expected="a finite number", actual=constant, hint="0.0")
+        model, left_out = lower(names, cards, groups)
+        return _recognised(model, names, left_out + float(constant))
+
+    @classmethod
+    def pairwise(cls, graph: nx.Graph[Any], *, coupling: float | None = None, field: float = 0.0) -> FactorGraph:
+        """Read a graph of binary variables without factor nodes: an edge is a pair factor.
+
+        Parameters
+        ----------
+        graph
+            Edges may carry ``coupling``, the bonus in nats when both ends are 1; nodes ``field``, their log-odds alone.
+        coupling, field
+            For the edges and the nodes that carry none.
+
+        Raises
+        ------
+        ArgumentError
+            If the graph is directed, a multigraph or empty, has a self loop, an edge without a finite coupling, or a field that is none.
+        """
+        nodes, model = read_pairs(graph, coupling, field)
+        return _recognised(model, nodes, 0.0)
+
+    @classmethod
+    def grid(cls, size: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0) -> FactorGraph:
+        """Return a K x M grid of bits; nothing of that size is built.
+
+        Parameters
+        ----------
+        size
+            (K, M).
+        row, column
+            Table of a variable with its right and with its lower neighbour: a stay probability, a `Transition`, or a `Link` in nats.
+        field
+            Log-odds of every variable on its own: a number or ``(K, M)``.
+
+        Raises
+        ------
+        ArgumentError
+            If a side is below 1, a probability outside (0, 1), or a tensor not finite or of the wrong shape.
+        """
+        model, constant = lattice(size, row, column, field, None)
+        return FactorGraph(model, log_constant=constant)
+
+    @classmethod
+    def chain(cls, length: int, transition: Rule, *, field: Number = 0.0) -> FactorGraph:
+        """Return a Markov chain of bits, a grid of one row; evidence ``(length,)``. Arguments as for `grid`."""
+        model, constant = lattice((1, length), transition, Link(), field, (length,))
+        return FactorGraph(model, log_constant=constant)
+
+    @classmethod
+    def kernel_grid(cls, shape: tuple[int, int], kernel: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0) -> FactorGraph:
+        """Return one grid a kernel for the weight matrix ``(out, in * kh * kw)`` of a convolution, kernels independent.
+
+        Parameters
+        ----------
+        shape
+            Of the weight matrix.
+        kernel
+            (kh, kw).
+        row, column, field
+            As for `grid`; tensors have the kernel's size.
+
+        Raises
+        ------
+        ArgumentError
+            If the kernel does not divide the rows of the matrix, or for the reasons of `grid`.
+        """
+        if len(shape) != 2 or min(*shape, *kernel) < 1 or shape[1] % math.prod(kernel):
+            refuse(
+                "kernel_grid.shape",
+                expected=f"(out, in * {math.prod(kernel)}) for a kernel of {kernel}",
+                actual=shape,
+                hint="weight.flatten(1).shape",
+            )
+        model, constant = lattice(kernel, row, column, field, tuple(shape))
+        return FactorGraph(model, log_constant=constant)
+
+    @classmethod
+    def tree(cls, parents: Sequence[int], transition: Rule) -> FactorGraph:
+        """Return a forest of bits, each hanging on its parent.
+
+        Parameters
+        ----------
+        parents
+            ``(n,)`` the parent of each variable, -1 for roots.
+        transition
+            From parent to child, as for `grid`; a link of numbers.
+
+        Raises
+        ------
+        ArgumentError
+            If a parent is no variable, or following parents leads round in a circle.
+        """
+        model, constant = forest(parents, transition)
+        return cls(model, log_constant=constant)
+
+    def to_networkx(self) -> nx.Graph[int]:
+        """Return the graph as `from_networkx` reads it: variables 0 to n - 1 in the order of the evidence, then the factors.
+
+        It is built once, every copy of a grid in full, and the same object is returned again: copy it before changing it.
+
+        Raises
+        ------
+        ArgumentError
+            If it would have more than two million nodes.
+        """
+        return self._network
+
+    @cached_property
+    def _network(self) -> nx.Graph[int]:
+        return write(self)
+
+    def draw(self, axes: Axes | None = None) -> Axes:
+        """Draw variables as circles and factors as squares, one colour a table if there are at most ten; grids lie as grids.
+
+        Raises
+        ------
+        ArgumentError
+            If the graph has more than 500 nodes.
+        MissingExtraError
+            If matplotlib is not installed.
+        """
+        return draw(self, axes)
+
+
+def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:
+    plain = all(type(node) is int and node == i for i, node in enumerate(nodes))
+    names = None if plain else tuple(nodes)
+    if isinstance(model, Ising) and (found := recognise(model)) is not None:
+        return FactorGraph(found[0], names, found[1], constant)
+    return FactorGraph(model, names, None, constant)

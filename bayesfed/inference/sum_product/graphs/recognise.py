@@ -1,0 +1,129 @@
+"""Which shape a graph has: distances from a variable, proper colourings, and grids told from edge lists.
+
+A K x M grid has E = 2 K M - K - M edges, so n = K M and E give K and M as roots of ``x^2 - (2 n - E) x + n``. From one corner
+a variable lies i + j steps away, from the other corner of its row i + M - 1 - j: two distances are its coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+from torch import Tensor
+
+from bayesfed.models.random_fields.grid import Grid, Link, Number
+from bayesfed.models.random_fields.ising import Ising
+
+Integers = NDArray[np.int64]
+
+
+def colours(count: int, edges: Tensor) -> Tensor:
+    """Return a proper colouring ``(n,)`` of the graph with edges ``(2, E)``: two colours where two suffice, greedy otherwise."""
+    ends: Integers = edges.numpy()
+    matrix = _adjacency(count, ends)
+    # One more node next to a variable of each part reaches every variable and closes no cycle.
+    _, part = connected_components(matrix, directed=False)
+    roots = np.unique(part, return_index=True)[1]
+    reached = np.concatenate([ends, np.stack([roots, np.full_like(roots, count)])], axis=1)
+    parity = depths(_adjacency(count + 1, reached), count)[:count] % 2
+    if bool((parity[ends[0]] != parity[ends[1]]).all()):
+        return torch.from_numpy(parity)
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(zip(*ends.tolist(), strict=True))
+    colour = nx.greedy_color(graph, strategy="connected_sequential_bfs")
+    return torch.tensor([colour[i] for i in range(count)])
+
+
+def _adjacency(count: int, ends: Integers) -> csr_array:
+    both = np.concatenate([ends, ends[::-1]], axis=1)
+    return csr_array((np.ones(both.shape[1], dtype=np.int8), (both[0], both[1])), shape=(count, count))
+
+
+def depths(adjacency: csr_array, root: int) -> Integers:
+    """Return the number of steps ``(n,)`` from `root` to every node of a connected graph."""
+    parent = breadth_first_order(adjacency, root)[1].astype(np.int64)
+    parent[root] = root
+    depth = np.ones_like(parent)
+    depth[root] = 0
+    # Each round doubles how far a node sees towards the root.
+    while bool((parent != root).any()):
+        depth += depth[parent]
+        parent = parent[parent]
+    return depth
+
+
+def recognise(ising: Ising) -> tuple[Grid, Tensor | None] | None:
+    """Return the grid that a pairwise model is, or None if it is no full grid with at least two rows and two columns.
+
+    Returns
+    -------
+    grid
+        The same model; its links have no fields of their own, and its evidence is arranged as the model's.
+    order
+        ``(n,)`` the variable at each position of the grid, row by row; None where they are numbered that way already.
+    """
+    count = ising.field.numel()
+    both = 2 * count - ising.coupling.numel()
+    root = math.isqrt(max(both * both - 4 * count, 0))
+    long, short = (both + root) // 2, (both - root) // 2
+    if short < 2 or long * short != count or long + short != both or not bool(ising.coupling.isfinite().all() & ising.field.isfinite().all()):
+        return None
+    for size in ((long, short), (short, long)):
+        if (grid := _lay_out(ising, size, np.arange(count))) is not None:
+            return grid, None
+    if ising.copies > 1 or (order := _walk(count, ising.edges.numpy(), short)) is None:
+        return None
+    grid = _lay_out(ising, (long, short), order)
+    return None if grid is None else (grid, torch.from_numpy(order))
+
+
+def _lay_out(ising: Ising, size: tuple[int, int], order: Integers) -> Grid | None:
+    """Return the grid with variable ``order[i]`` at position i, if every edge then joins neighbours."""
+    rows, columns = size
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    # In numpy: on busy machines torch's threads wait for each other at every one of these small steps.
+    ends, coupling = position[ising.edges.numpy()], ising.coupling.numpy()
+    low = ends.min(0)
+    step = ends.max(0) - low
+    values: list[Number] = []
+    for chosen, shape in (((step == 1) & (low % columns != columns - 1), (rows, columns - 1)), (step == columns, (rows - 1, columns))):
+        place = low[chosen] // columns * shape[1] + low[chosen] % columns
+        # As many edges as places and no place left out: each edge has its own.
+        if len(place) != math.prod(shape) or not np.bincount(place, minlength=len(place)).all():
+            return None
+        laid = np.empty_like(coupling, shape=len(place))
+        laid[place] = coupling[chosen]
+        values.append(_plain(laid.reshape(shape)))
+    arrangement = None if ising.shape == size else ising.shape
+    return Grid(size, Link(values[0]), Link(values[1]), _plain(ising.field.numpy()[order].reshape(size)), arrangement)
+
+
+def _plain(values: NDArray[np.floating]) -> Number:
+    return float(values.flat[0]) if (values == values.flat[0]).all() else torch.from_numpy(values)
+
+
+def _walk(count: int, ends: Integers, columns: int) -> Integers | None:
+    """Return which variable is at each position if this is a grid that wide; whether it is one, `_lay_out` checks."""
+    corners = np.flatnonzero(np.bincount(ends.reshape(-1), minlength=count) == 2)
+    adjacency = _adjacency(count, ends)
+    if len(corners) != 4 or connected_components(adjacency, directed=False)[0] != 1:
+        return None
+    first = depths(adjacency, int(corners[0]))
+    beside = corners[first[corners] == columns - 1]
+    if not len(beside):
+        return None
+    second = depths(adjacency, int(beside[0]))
+    row, column = (first + second - columns + 1) // 2, (first - second + columns - 1) // 2
+    place = row * columns + column
+    if place.min() < 0 or place.max() >= count or int(np.bincount(place, minlength=count).max()) != 1:
+        return None
+    order = np.empty(count, dtype=np.int64)
+    order[place] = np.arange(count)
+    return order

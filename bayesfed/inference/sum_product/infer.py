@@ -1,0 +1,226 @@
+"""`infer`: sum-product on any factor graph, by the best method there is for it.
+
+Exact where it can be: trees in two passes, grids with a side of at most 12 by the transfer matrix. Elsewhere belief propagation ("bp"), which
+is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100 times smaller.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, ConvergenceWarning, MissingExtraError, MultistableWarning, complain
+from bayesfed.inference.sum_product.dispatch import Run, choose
+from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.methods import outcome as passing
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.strips.strip import WIDEST
+from bayesfed.inference.sum_product.result import Inferred, Method, Model
+from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising
+
+
+def infer(
+    graph: FactorGraph | Model,
+    evidence: Tensor | None = None,
+    *,
+    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto",
+    init: passing.Start = "zero",
+    state: Tensor | None = None,
+    tol: float = 1e-4,
+    max_sweeps: int = 1000,
+    damping: float = 0.0,
+    strip_rows: int = 4,
+    certify: bool = False,
+    backend: Literal["auto", "numba", "torch"] = "auto",
+    warn: bool = True,
+) -> Inferred:
+    """Find the marginals of every variable.
+
+    Parameters
+    ----------
+    graph
+        A `FactorGraph` or a flat model.
+    evidence
+        From outside the graph, default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C the
+        largest cardinality. Batch dimensions may stand in front; float32 or float64; the computation runs on its device.
+    method
+        "exact" (grids with a side of at most 12, trees), "bp", "strip" and "chains" (grids). "auto" is "exact" where it applies, else "bp".
+    init
+        Start belief propagation from neutral messages, or from the largest ("hi") or smallest ("lo") there can be: with attractive
+        couplings those runs bracket every fixed point of "bp" and "chains".
+    state
+        Messages of an earlier result with this graph, method and batch, for a warm start; overrides `init`.
+    tol, max_sweeps
+        Stop when no message changes by more than `tol` nats, or after so many sweeps. float32 settles to about 1e-5; "exact" and "strip" compute
+        in float64, and so do the others where float32 cannot hold the couplings or the evidence.
+    damping
+        Share of the old message that is kept, in [0, 1). Needed only where couplings of both signs frustrate each other.
+    strip_rows
+        Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, each further row takes about a third off
+        the error. A grid of so many rows is exact.
+    certify
+        Also run from both extremes and report the share of variables on which they disagree; doubles or triples the work.
+    backend
+        "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where it can.
+    warn
+        False leaves saying what is wrong to the caller, by the result's fields.
+
+    Raises
+    ------
+    ArgumentError
+        If the evidence has another shape or is not finite, the method does not serve the graph, or the state belongs elsewhere.
+    MissingExtraError
+        If numba is asked for and not installed.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If `max_sweeps` passed first.
+    MultistableWarning
+        If `certify` finds that more than 1 % of the variables depend on the start.
+    """
+    if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
+        hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
+        raise ArgumentError(complain("infer graph", expected="a FactorGraph or a flat model", actual=type(graph).__name__, hint=hint))
+    model, order, constant = (graph.lower(), graph.order, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, None, 0.0)
+    evidence = _evidence(model, evidence)
+    order = None if order is None else order.to(evidence.device)
+    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows)
+    _check_settings(settings)
+    with torch.no_grad():
+        # A recognised grid may number the variables in another order than the user.
+        there = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
+        chosen, run = choose(_detached(model), there.detach().contiguous(), method)
+        if certify and chosen != "exact" and (isinstance(model, Tables) or not model.attractive()):
+            hint = "certify=False: extremes bracket nothing here"
+            raise ArgumentError(complain("infer certify", expected="attractive couplings between binary variables", actual="others", hint=hint))
+        outcome = run(settings, state)
+        if bool(outcome.belief.isnan().any()):
+            hint = "smaller couplings, or method='exact'"
+            raise ArgumentError(complain("infer", expected="weights that float64 can hold", actual="NaN beliefs", hint=hint))
+        share = _multistable(chosen, run, settings) if certify else None
+        results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
+        if order is not None:
+            flat = [values.reshape(-1, len(order)) for values in results]
+            results = [torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape) for values in flat]
+    if warn:
+        _warn(outcome, share, settings)
+    return Inferred(
+        chosen, results[0].to(evidence.dtype), results[1].to(evidence.dtype), outcome.state, outcome.sweeps, outcome.residual, outcome.converged,
+        share, model, outcome, evidence, constant,
+    )  # fmt: skip
+
+
+def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
+    """Return log Z with gradients in the evidence and the model's tensors: ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
+
+    Options are those of `infer`.
+    """
+    return infer(graph, evidence, **options).log_z
+
+
+def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
+    shape = tuple(model.unary.shape) if isinstance(model, Tables) else model.shape
+    if evidence is None:
+        like = model.unary if isinstance(model, Tables) else model.field
+        return torch.zeros(shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu")
+    kind, finite = "log-odds", False
+    if isinstance(evidence, Tensor):
+        # A general graph takes -inf: a state that cannot be.
+        kind, finite = ("log weights", bool((evidence < math.inf).all())) if isinstance(model, Tables) else (kind, bool(evidence.isfinite().all()))
+    fits = isinstance(evidence, Tensor) and evidence.dtype in (torch.float32, torch.float64)
+    if not fits or not finite or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape or not evidence.numel():
+        found = f"{evidence.dtype} of shape {tuple(evidence.shape)}" if isinstance(evidence, Tensor) else type(evidence).__name__
+        raise ArgumentError(
+            complain(
+                "infer evidence",
+                expected=f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
+                actual=found if finite or not fits else f"{found}, not all finite",
+                hint="0 where nothing is known",
+            )
+        )
+    return evidence
+
+
+def _check_settings(settings: Settings) -> None:
+    def number(value: object, kind: type | UnionType) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool)
+
+    good = {
+        "tol": (number(settings.tol, int | float) and settings.tol >= 0, "a number >= 0", "1e-4"),
+        "max_sweeps": (number(settings.max_sweeps, int) and settings.max_sweeps >= 1, "an integer >= 1", "1000"),
+        "damping": (number(settings.damping, int | float) and 0 <= settings.damping < 1, "a number in [0, 1)", "0.5"),
+        "init": (settings.init in ("zero", "hi", "lo"), "'zero', 'hi' or 'lo'", "'zero'"),
+        "strip_rows": (number(settings.strip_rows, int) and 2 <= settings.strip_rows <= WIDEST, f"an integer from 2 to {WIDEST}", "4"),
+    }
+    for name, (fine, expected, hint) in good.items():
+        if not fine:
+            raise ArgumentError(complain(f"infer {name}", expected=expected, actual=repr(getattr(settings, name)), hint=hint))
+
+
+def _backend(backend: str, evidence: Tensor) -> passing.Backend:
+    if backend not in ("auto", "numba", "torch"):
+        raise ArgumentError(complain("infer backend", expected="'auto', 'numba' or 'torch'", actual=repr(backend), hint="'auto'"))
+    usable = evidence.device.type == "cpu"
+    if backend == "torch" or (backend == "auto" and not usable):
+        return "torch"
+    if not usable:
+        raise ArgumentError(complain("infer backend 'numba'", expected="evidence on the CPU", actual=evidence.device, hint="backend='torch'"))
+    if importlib.util.find_spec("numba") is not None:
+        return "numba"
+    if backend == "numba":
+        raise MissingExtraError("numba", "fast")
+    return "torch"
+
+
+def _detached(model: Model) -> Model:
+    if isinstance(model, Grid):
+        ends = [value.requires_grad for value in (*model.row, *model.column, model.field) if isinstance(value, Tensor)]
+        if not any(ends):
+            return model
+
+        def plain(value: float | Tensor) -> float | Tensor:
+            return value.detach() if isinstance(value, Tensor) else value
+
+        return replace(
+            model, row=type(model.row)(*map(plain, model.row)), column=type(model.column)(*map(plain, model.column)), field=plain(model.field)
+        )
+    if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
+        return replace(model, field=model.field.detach(), coupling=model.coupling.detach())
+    return model
+
+
+def _multistable(method: Method, run: Run, settings: Settings) -> float:
+    """Return the share of variables whose probability depends on where the messages start."""
+    if method == "exact":
+        return 0.0
+    # A loose tolerance would let an unfinished run look like another fixed point.
+    sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
+    high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
+    return float((high - low > 0.01).double().mean())
+
+
+def _warn(outcome: Outcome, share: float | None, settings: Settings) -> None:
+    if not outcome.converged:
+        warnings.warn(
+            f"infer: after {outcome.sweeps} sweeps a message still changed by {outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
+            "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    if share is not None and share > 0.01:
+        warnings.warn(
+            f"infer: {share:.1%} of the variables have a probability that depends on the starting messages: belief propagation has several fixed "
+            "points here and its marginals are overconfident; try method='strip', a weaker coupling or stronger evidence",
+            MultistableWarning,
+            stacklevel=3,
+        )

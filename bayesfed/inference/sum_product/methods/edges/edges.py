@@ -1,0 +1,104 @@
+"""Belief propagation on any pairwise binary graph, one colour of variables at a time; forests in two passes, exactly.
+
+Messages are log-odds through agreement tables, ``(B, 2 E)`` in the order of `Wiring`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bayesfed.inference.sum_product.methods.edges.wiring import Wiring
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
+from bayesfed.inference.sum_product.methods.pairwise import agree, bethe, pair_tables
+from bayesfed.inference.sum_product.methods.settle import settle
+from bayesfed.models.random_fields.forest import Forest
+from bayesfed.models.random_fields.ising import Ising
+
+# Odds are multiplied in float64: beyond this sum of logs a variable's product could overflow, and the kernel in logs is used.
+SAFE = 600.0
+
+
+def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+    """Run belief propagation with evidence ``(B, n)`` in log-odds, float32 or float64; `state` ``(B, 2 E)`` is left as it is."""
+    wiring = Wiring.of(model)
+    half = wiring.half.to(evidence)
+    unary = evidence + wiring.field.to(evidence)
+    if state is not None:
+        messages = resumed(state, (len(evidence), len(wiring.source)), evidence)
+    else:
+        start = {"zero": torch.zeros_like(half), "hi": half.abs(), "lo": -half.abs()}[settings.init]
+        messages = start.expand(len(evidence), -1).clone()
+    degree = torch.zeros_like(wiring.field).index_add_(0, wiring.target, wiring.half.abs())
+    if settings.backend == "numba" and float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE:
+        from bayesfed.inference.sum_product.methods.edges.edges_jit import stepper
+
+        step = stepper(model, wiring, unary, messages, settings.damping)
+    else:
+        step = _stepper(wiring, unary, messages, half, settings.damping)
+    sweeps, residual = settle(step, settings, every=1) if len(wiring.source) else (0, 0.0)
+    return outcome(model, evidence, messages, sweeps, residual, residual <= settings.tol)
+
+
+def outcome(model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool) -> Outcome:
+    """Return the result that messages ``(B, 2 E)`` stand for."""
+    wiring = Wiring.of(model)
+    extrinsic = wiring.incoming(messages) + wiring.field.to(evidence)
+    belief = evidence + extrinsic
+
+    def edges() -> tuple[Tensor, Tensor, Tensor]:
+        count = len(wiring.source) // 2
+        left, right = wiring.source[:count], wiring.target[:count]
+        return belief[:, left] - messages[:, count:], belief[:, right] - messages[:, :count], wiring.half[:count].to(belief)
+
+    def log_z() -> Tensor:
+        return bethe(belief, torch.bincount(wiring.target, minlength=len(wiring.field)), [edges()])
+
+    return Outcome(belief, extrinsic, messages, sweeps, residual, converged, lambda: (pair_tables(*edges()),), log_z)
+
+
+def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damping: float) -> Callable[[int], float]:
+    groups = [(edges, wiring.source[edges], wiring.target[edges], wiring.reverse(edges), half[edges]) for edges in wiring.groups]
+
+    def step(count: int) -> float:
+        change = 0.0
+        for _ in range(count):
+            # Afresh each sweep, so that rounding does not build up.
+            belief, change = unary + wiring.incoming(messages), 0.0
+            for edges, source, target, reverse, coupling in groups:
+                old = messages[:, edges]
+                fresh = agree(belief[:, source] - messages[:, reverse], coupling)
+                fresh = fresh + damping * (old - fresh)
+                messages[:, edges] = fresh
+                belief.index_add_(1, target, fresh - old)
+                change = max(change, float((fresh - old).abs().max()))
+        return change
+
+    return step
+
+
+def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
+    """Sum a model without cycles exactly, in float64: leaves to roots and back."""
+    wiring, forest = Wiring.of(model), Forest.of(model)
+    unary = evidence.double() + wiring.field
+    messages = unary.new_zeros(len(unary), len(wiring.source))
+    count = len(wiring.source) // 2
+    # Edge e runs left to right: it carries the message up if its source is the child.
+    edge, child = forest.edge, torch.arange(len(forest.edge), device=unary.device)
+    rises = wiring.source[edge.clamp(min=0)] == child if count else torch.zeros_like(child, dtype=torch.bool)
+    up, down = torch.where(rises, edge, edge + count), torch.where(rises, edge + count, edge)
+    if settings.backend == "numba":
+        from bayesfed.inference.sum_product.methods.edges.edges_jit import two_passes
+
+        two_passes(forest, up, down, wiring.half, unary, messages)
+    else:
+        belief = unary.clone()
+        for level in reversed(forest.levels[1:]):
+            messages[:, up[level]] = agree(belief[:, level], wiring.half[up[level]])
+            belief.index_add_(1, forest.parent[level], messages[:, up[level]])
+        for level in forest.levels[1:]:
+            messages[:, down[level]] = agree(belief[:, forest.parent[level]] - messages[:, up[level]], wiring.half[down[level]])
+            belief[:, level] += messages[:, down[level]]
+    return outcome(model, evidence.double(), messages, 1, 0.0, True)

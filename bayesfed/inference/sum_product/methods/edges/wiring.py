@@ -1,0 +1,70 @@
+"""Edge lists arranged for message passing; worked out once a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from bayesfed.models.random_fields.ising import Ising
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Directed edges of a pairwise model: edge e runs left to right, edge E + e right to left.
+
+    Parameters
+    ----------
+    source, target
+        ``(2 E,)`` ends.
+    half
+        ``(2 E,)`` half the coupling, float64.
+    field
+        ``(n,)`` fields that go with agreement tables, float64.
+    groups
+        Directed edges by the colour of their source.
+    """
+
+    source: Tensor
+    target: Tensor
+    half: Tensor
+    field: Tensor
+    groups: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(model: Ising) -> Wiring:
+        """Return the wiring of a model."""
+        if model not in _WIRINGS:
+            (left, right), half = model.edges, model.coupling.double() / 2
+            source, target = torch.cat([left, right]), torch.cat([right, left])
+            colour = model.colours[source]
+            groups = tuple((colour == number).nonzero(as_tuple=True)[0] for number in colour.unique())
+            _WIRINGS[model] = Wiring(source, target, torch.cat([half, half]), model.symmetric_field(), groups)
+        return _WIRINGS[model]
+
+    def reverse(self, edges: Tensor) -> Tensor:
+        """Return the edges that run the other way."""
+        count = len(self.source) // 2
+        return torch.where(edges < count, edges + count, edges - count)
+
+    def incoming(self, messages: Tensor) -> Tensor:
+        """Sum messages ``(B, 2 E)`` by the variable that hears them, ``(B, n)``."""
+        return messages.new_zeros(len(messages), len(self.field)).index_add_(1, self.target, messages)
+
+
+_WIRINGS: WeakKeyDictionary[Ising, Wiring] = WeakKeyDictionary()
+_ELSEWHERE: WeakKeyDictionary[Ising, dict[torch.device, Ising]] = WeakKeyDictionary()
+
+
+def placed(model: Ising, device: torch.device) -> Ising:
+    """Return the model with its tensors on a device; the same object each time."""
+    if model.field.device == device:
+        return model
+    there = _ELSEWHERE.setdefault(model, {})
+    if device not in there:
+        there[device] = Ising(
+            model.field.to(device), model.edges.to(device), model.coupling.to(device), model.shape, model.colours.to(device)
+        )  # fmt: skip
+    return there[device]

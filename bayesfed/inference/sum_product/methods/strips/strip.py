@@ -1,0 +1,214 @@
+"""Strips of rows solved exactly, shared rows exchanged as Markov chains: what belief propagation misses on grids, mostly.
+
+A strip has w rows and shares its first and last with its neighbours. A message between strips is a chain along the shared row: odds of
+each variable and of each pair of neighbours, chosen so that the strip's pair marginals are kept. With w = 2 the fixed points are those
+of Kikuchi's approximation on 2 x 2 plaquettes (Yedidia, Freeman and Weiss, 2005); wider strips err less. A grid of w rows is exact.
+
+Strips are cut into blocks that are swept side by side; blocks hear of each other between passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from bayesfed.inference.sum_product.methods.grids.checkerboard import symmetric_field
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
+from bayesfed.inference.sum_product.methods.settle import settle
+from bayesfed.inference.sum_product.methods.strips.strip_sums import chain_of, row_marginals, row_tables, states, strip_sums
+from bayesfed.models.random_fields.grid import Grid
+
+Sweep = Callable[..., float]
+BLOCKS, WIDEST = 8, 8
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How K rows become strips of `rows` rows, `size` strips a block; the last strips may be padded with rows that say nothing."""
+
+    rows: int
+    blocks: int
+    size: int
+
+    @staticmethod
+    def of(count: int, rows: int) -> Cut:
+        """Cut so that a block has at least eight strips, and there are at most eight blocks."""
+        strips = -(-(count - 1) // (rows - 1))
+        blocks = max(1, min(BLOCKS, strips // 8))
+        return Cut(rows, blocks, -(-strips // blocks))
+
+    @property
+    def strips(self) -> int:
+        """Strips in all."""
+        return self.blocks * self.size
+
+    @property
+    def height(self) -> int:
+        """Rows with padding."""
+        return self.strips * (self.rows - 1) + 1
+
+    def fill(self, values: Tensor, lacking: int = 0) -> Tensor:
+        """Pad ``(..., K - lacking, M)`` with ones to the full height."""
+        return pad(values, (0, 0, 0, self.height - lacking - values.shape[-2]), value=1.0).contiguous()
+
+    def strips_of(self, values: Tensor, lacking: int = 0) -> Tensor:
+        """View rows ``(..., height - lacking, M)`` as strips ``(..., strips, rows - lacking, M)``."""
+        return values.unfold(-2, self.rows - lacking, self.rows - 1).mT
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A grid in odds and agreement tables, rows padded with ones.
+
+    Parameters
+    ----------
+    own
+        Odds ``(B, H, M)`` of the variables.
+    pair, across
+        a of row links ``(H, M)`` (last column 1) and of column links ``(H - 1, M)``.
+    """
+
+    cut: Cut
+    own: Tensor
+    pair: Tensor
+    across: Tensor
+
+    def heard(self, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each strip with what it hears: unary ``(B, n, w, M)``, row links ``(B, n, w, M - 1)``, column links ``(1, n, w - 1, M)``."""
+        cut = self.cut
+        unary, pair = (cut.strips_of(values).expand(len(self.own), -1, -1, -1).clone() for values in (self.own, self.pair))
+        for kind, values in ((0, unary), (1, pair)):
+            values[:, :, 0] *= messages[0, kind, :, :-1]
+            values[:, :, -1] *= messages[1, kind, :, 1:]
+        return unary, pair[..., :-1], cut.strips_of(self.across, 1)[None]
+
+    def shared(self, messages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inner shared rows as chains: unary ``(B, n - 1, 1, M)`` and row links ``(B, n - 1, 1, M - 1)``."""
+        step = self.cut.rows - 1
+        rows = slice(step, -1, step)
+        unary = self.own[:, rows] * messages[0, 0, :, 1:-1] * messages[1, 0, :, 1:-1]
+        pair = self.pair[rows] * messages[0, 1, :, 1:-1] * messages[1, 1, :, 1:-1]
+        return unary[:, :, None], pair[:, :, None, :-1]
+
+
+def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+    """Run strip message passing, in float64.
+
+    Parameters
+    ----------
+    evidence
+        Log-odds ``(B, K, M)``. With w rows, half a coupling enters clipped at 690 / (6 w - 1) nats and unary log-odds at four times that: 30 and
+        120 for w = 4.
+    settings
+        `settings.strip_rows` is w.
+    state
+        Messages of an earlier run on this grid, ``(2, 2, B, n + 1, M)``: from above and below; of variables and of pairs.
+    """
+    rows = grid.size[0]
+    field = symmetric_field(grid, evidence.double())
+    cut = Cut.of(rows, min(settings.strip_rows, rows))
+    # The weights of a column's 2^w states stay below e^690.
+    most = 690 / (6 * cut.rows - 1)
+    row, column = ((value / 2).clamp(-most, most).exp() for value in grid.couplings(torch.float64, evidence.device))
+    unary = evidence.double() + field
+    own = unary.clamp(-4 * most, 4 * most).exp_()
+    problem = Problem(cut, cut.fill(own), cut.fill(pad(row, (0, 1), value=1.0)), cut.fill(column, 1))
+    messages = _initial(problem, settings.init)
+    messages = messages if state is None else resumed(state, tuple(messages.shape), own)
+    odds = torch.ones_like(problem.own)
+    sweep: Sweep = sweep_strips
+    if settings.backend == "numba":
+        from bayesfed.inference.sum_product.methods.strips.strip_jit import sweep_strips as sweep
+
+    def go(down: bool) -> float:
+        first = slice(0, -1, cut.size) if down else slice(cut.size, None, cut.size)
+        inbox = messages[0 if down else 1, :, :, first].clone()
+        return sweep(problem.own, problem.pair, problem.across, messages, inbox, odds, down, cut.rows, cut.size, settings.damping)
+
+    def step(count: int) -> float:
+        change = 0.0
+        for _ in range(count):
+            change = max(go(True), go(False))
+        return math.log1p(change)
+
+    sweeps, residual = settle(step, settings, every=1)
+    extrinsic = ((odds[:, :rows] / own).log() + field).to(evidence.dtype)
+
+    def pairs() -> tuple[Tensor, ...]:
+        return _pairs(problem, messages, rows)
+
+    def log_z() -> Tensor:
+        # A variable certain enough to be clipped is linear in its log-odds.
+        clipped = ((unary - own.log()) * (evidence + extrinsic).double().sigmoid()).flatten(1).sum(1)
+        halves = sum(float(value.sum()) / 2 for value in grid.couplings())
+        return _log_z(problem, messages, rows) + clipped - halves
+
+    return Outcome(evidence + extrinsic, extrinsic, messages, sweeps, residual, residual <= settings.tol, pairs, log_z)
+
+
+def _initial(problem: Problem, init: str) -> Tensor:
+    """Return messages that say nothing, or the largest or smallest odds a row can send."""
+    step, across = problem.cut.rows - 1, problem.across
+    extreme = torch.maximum(across, 1 / across)
+    sent = {"zero": torch.ones_like(across), "hi": extreme, "lo": 1 / extreme}[init]
+    messages = across.new_ones(2, 2, len(problem.own), problem.cut.strips + 1, across.shape[-1])
+    messages[0, 0, :, 1:], messages[1, 0, :, :-1] = sent[step - 1 :: step], sent[::step]
+    return messages
+
+
+def sweep_strips(
+    own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, inbox: Tensor, odds: Tensor, down: bool, rows: int, size: int, damping: float
+) -> float:
+    """Send every strip's message downwards or upwards, block beside block; fill in the marginal odds ``(B, H, M)``.
+
+    Returns
+    -------
+    The largest ratio of a new message to the old one, less 1.
+    """
+    blocks, step, change = inbox.shape[2], rows - 1, 0.0
+    for r in range(size):
+        strip = torch.arange(blocks, device=own.device) * size + (r if down else size - 1 - r)
+        place = strip[:, None] * step + torch.arange(rows, device=own.device)
+        unary, pair = own[:, place], own_pair[place].expand(len(own), -1, -1, -1).clone()
+        for kind, values in ((0, unary), (1, pair)):
+            values[:, :, 0] *= inbox[kind] if down and r == 0 else messages[0, kind][:, strip]
+            values[:, :, -1] *= inbox[kind] if not down and r == 0 else messages[1, kind][:, strip + 1]
+        forward, backward, joint, _ = strip_sums(unary, pair[..., :-1], across[place[:, :-1]][None])
+        odds[:, place] = found = row_marginals(forward, backward, rows)
+        kept, way, to = (rows - 1, 0, strip + 1) if down else (0, 1, strip)
+        chain = chain_of(row_tables(joint, rows)[:, :, kept], found[:, :, kept])
+        for kind, fresh, sent in ((0, chain[0], unary[:, :, kept]), (1, chain[1], pair[:, :, kept, :-1])):
+            target = messages[way, kind][:, to, : fresh.shape[-1]]
+            new = fresh / sent
+            new = new + damping * (target - new)
+            if new.numel():
+                change = max(change, float(((new - target).abs() / torch.minimum(new, target)).max()))
+            messages[way, kind][:, to, : fresh.shape[-1]] = new
+    return change
+
+
+def _pairs(problem: Problem, messages: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return pair tables of row links ``(B, K, M - 1, 2, 2)`` and of column links ``(B, K - 1, M, 2, 2)``."""
+    width = problem.cut.rows
+    forward, backward, joint, _ = strip_sums(*problem.heard(messages))
+    along = row_tables(joint, width)
+    # A shared row is taken from the strip it is the first row of.
+    along = torch.cat([along[:, :, :-1].flatten(1, 2), along[:, -1, -1:]], dim=1)[:, :rows]
+    bits = states(width, forward)
+    on = torch.stack([1 - bits, bits], dim=-1)
+    across = torch.einsum("mbns,swx,swy->bnwmxy", forward * backward, on[:, :-1], on[:, 1:]).flatten(1, 2)[:, : rows - 1]
+    return along / along.sum((-2, -1), keepdim=True), across / across.sum((-2, -1), keepdim=True)
+
+
+def _log_z(problem: Problem, messages: Tensor, rows: int) -> Tensor:
+    """Return the strips' log Z less that of the rows they share, ``(B,)``, and less log 2 for each padded variable."""
+    total = strip_sums(*problem.heard(messages))[3].sum(-1)
+    if problem.cut.strips > 1:
+        unary, pair = problem.shared(messages)
+        total = total - strip_sums(unary, pair, unary[:, :, :0])[3].sum(-1)
+    return total - math.log(2) * (problem.cut.height - rows) * problem.own.shape[-1]

@@ -1,0 +1,205 @@
+"""In which order the factors of a flat graph speak, and the index tensors the kernel needs for it.
+
+Factors speak in batches. On a loopy graph the batches are colours: factors that speak together share no variable, so no
+message is ever computed from a neighbour that moves at the same moment, which is what makes flooding oscillate. On a forest
+they are levels of depth, visited from the leaves to the root and back, which is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+from torch import Tensor
+
+from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
+
+Ints = NDArray[np.int64]
+
+COLOURS = 62
+"""Most batches a loopy graph is cut into, bits of one word. Variables of more factors than this have some of them speak together."""
+_SHARE = 1 << 14
+
+
+@dataclass(frozen=True)
+class Batch:
+    """F factors of one group that speak at once.
+
+    Parameters
+    ----------
+    group, factors
+        Number of the group, and ``(F,)`` the factors' numbers in it.
+    cards
+        States of each position.
+    scope
+        ``(arity, F)`` variables.
+    weights, peak
+        ``(1, X, 1 or F)`` tables over the X joint states divided by their largest entry, and ``(1 or F,)`` its log. One column
+        if all the factors have the same table.
+    apart
+        Whether no two of the factors share a variable.
+    """
+
+    group: int
+    factors: Tensor
+    cards: tuple[int, ...]
+    scope: Tensor
+    weights: Tensor
+    peak: Tensor
+    apart: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one sweep does.
+
+    Parameters
+    ----------
+    batches, order
+        The batches, and the order in which they speak.
+    forest
+        Whether the graph has no cycle: then a single sweep is exact.
+    hard
+        Whether some table forbids something.
+    degree
+        ``(n,)`` factors on each variable.
+    """
+
+    batches: tuple[Batch, ...]
+    order: tuple[int, ...]
+    forest: bool
+    hard: bool
+    degree: Tensor
+
+
+_programs: WeakKeyDictionary[Tables, dict[tuple[torch.dtype, torch.device], Program]] = WeakKeyDictionary()
+
+
+def compile_tables(model: Tables, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Program:
+    """Schedule a model; the result is kept for as long as the model lives."""
+    known = _programs.setdefault(model, {})
+    key = dtype, torch.device(device)
+    if key not in known:
+        known[key] = _compile(model, *key)
+    return known[key]
+
+
+def _compile(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
+    count, scopes = model.cards.numel(), [group.scope.cpu().numpy().astype(np.int64) for group in model.groups]
+    stages = _depths(scopes, count)
+    forest = stages is not None
+    if stages is None:
+        stages = _colours(scopes, count)
+    keyed = [
+        (stage, number, _batch(model.groups[number], number, rows, dtype, device, forest))
+        for number, stage_of in enumerate(stages)
+        for stage, rows in _cut(model.groups[number], stage_of)
+    ]
+    batches = tuple(batch for *_, batch in sorted(keyed, key=lambda item: item[:2]))
+    order = tuple(range(len(batches)))
+    degree = np.bincount(np.concatenate([np.zeros(0, np.int64), *(scope.reshape(-1) for scope in scopes)]), minlength=count)
+    hard = any(bool(torch.isneginf(group.tables).any()) for group in model.groups)
+    return Program(batches, order[::-1] + order if forest else order, forest, hard, torch.from_numpy(degree).to(device, dtype))
+
+
+def _cut(group: TableGroup, stage_of: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield (stage, factors); factors of one table come alone where there are enough of them to make it worth a batch."""
+    which, entries = group.which.cpu().numpy(), math.prod(group.tables.shape[1:])
+    rows = np.lexsort((which, stage_of))
+    for part in np.split(rows, np.flatnonzero(np.diff(stage_of[rows])) + 1):
+        if not part.size:
+            continue
+        borders = np.flatnonzero(np.diff(which[part])) + 1
+        pieces = np.split(part, borders) if part.size * entries >= _SHARE * (borders.size + 1) else [part]
+        for piece in pieces:
+            yield int(stage_of[piece[0]]), piece
+
+
+def _batch(group: TableGroup, number: int, rows: Ints, dtype: torch.dtype, device: torch.device, forest: bool) -> Batch:
+    factors = torch.from_numpy(rows)
+    scope = group.scope.cpu()[factors].T.contiguous()
+    which = group.which.cpu()[factors]
+    chosen = which[:1] if bool((which == which[0]).all()) else which
+    logs = group.tables.cpu().double().flatten(1)[chosen].T
+    peak = logs.amax(0)
+    # Only what is forbidden may weigh nothing: exp alone would round small weights to zero too.
+    weights = torch.where(torch.isneginf(logs), 0.0, (logs - peak).exp().clamp_min(torch.finfo(dtype).tiny))
+    apart = not forest and int(torch.bincount(scope.reshape(-1)).max()) == 1
+    cards = tuple(group.tables.shape[1:])
+    return Batch(number, factors.to(device), cards, scope.to(device), weights[None].to(device, dtype).contiguous(), peak.to(device, dtype), apart)
+
+
+def _colours(scopes: list[Ints], count: int) -> list[Ints]:
+    """Colour the factors so that equals share no variable: each takes the lowest free colour once no neighbour of higher rank waits.
+
+    References
+    ----------
+    Jones and Plassmann, A parallel graph coloring heuristic, SIAM J. Sci. Comput. 14 (1993).
+    """
+    borders = np.cumsum([0, *map(len, scopes)])
+    rank_of = np.random.default_rng(0).permutation(borders[-1]) + 1
+    ranks = [rank_of[start:stop] for start, stop in pairwise(borders)]
+    colours = [np.empty(len(scope), np.int64) for scope in scopes]
+    waiting = [np.arange(len(scope)) for scope in scopes]
+    used = np.zeros(count, np.int64)
+    while any(rows.size for rows in waiting):
+        highest = np.zeros(count, np.int64)
+        for scope, rank, rows in zip(scopes, ranks, waiting, strict=True):
+            for column in scope.T:
+                np.maximum.at(highest, column[rows], rank[rows])
+        for number, (scope, rank, rows) in enumerate(zip(scopes, ranks, waiting, strict=True)):
+            at = scope[rows]
+            free = ~np.bitwise_or.reduce(used[at], axis=1) & ((1 << COLOURS) - 1)
+            full = free == 0
+            first = (highest[at] == rank[rows, None]).all(1) & ~full
+            lowest = (free & -free)[first]
+            colours[number][rows[first]] = np.log2(lowest).astype(np.int64)
+            used[at[first]] |= lowest[:, None]
+            # A variable of very many factors: the rest of them speak together, by sums of changes, rather than one at a time.
+            colours[number][rows[full]] = rank[rows[full]] % COLOURS
+            waiting[number] = rows[~(first | full)]
+    return colours
+
+
+def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
+    """Return how far each factor is from the root in the middle of its tree, or None if there is a cycle."""
+    borders = np.cumsum([0, *map(len, scopes)])
+    total, none = int(borders[-1]), np.zeros(0, np.int64)
+    variable = np.concatenate([none, *(scope.reshape(-1) for scope in scopes)])
+    factor = np.concatenate([none, *(count + start + np.arange(scope.size) // scope.shape[1] for start, scope in zip(borders, scopes, strict=False))])
+    graph = coo_array((np.ones(variable.size), (variable, factor)), shape=(count + total, count + total))
+    parts, part = connected_components(graph, directed=False)
+    if variable.size != count + total - parts:
+        return None
+
+    def distances(roots: Ints) -> Ints:
+        # One more node, joined to all roots, makes one tree of the forest. Each round doubles how far up a node has looked.
+        top = count + total
+        rows, columns = np.concatenate([variable, roots]), np.concatenate([factor, np.full(roots.size, top)])
+        joined = coo_array((np.ones(rows.size), (rows, columns)), shape=(top + 1, top + 1)).tocsr()
+        up = breadth_first_order(joined, top, directed=False)[1].astype(np.int64)
+        up[top] = top
+        steps = (up != np.arange(top + 1)).astype(np.int64)
+        while (up != top).any():
+            steps, up = steps + steps[up], up[up]
+        distance: Ints = steps[:top]
+        return distance
+
+    def extreme(values: Ints) -> Ints:
+        """Return the variable of the least value in each tree."""
+        order = np.lexsort((values[:count], part[:count]))
+        least: Ints = order[np.concatenate([[True], np.diff(part[order]) > 0])]
+        return least
+
+    one = distances(extreme(-distances(extreme(np.zeros(count, np.int64)))))
+    other = distances(extreme(-one))
+    depth = distances(extreme(np.maximum(one, other)))[count:]
+    return [depth[start:stop] for start, stop in pairwise(borders)]

@@ -1,0 +1,231 @@
+"""Sum-product on general factor graphs: any cardinalities, any arities, loops or not.
+
+A message is the log weights of a variable's states, largest 0. A factor takes the cavities of its variables (belief without
+its own last message) as probabilities q and sums them against its table, over all variables but the one it speaks to:
+``m_k(x_k) = log sum table(x) prod_(l != k) q_l(x_l)``.
+
+Everything is state-major: ``(B, states, F)``, so that each step is one pass over long rows of factors. Only beliefs are
+gathered and scattered, never messages.
+
+References
+----------
+Kschischang, Frey and Loeliger, Factor graphs and the sum-product algorithm, IEEE Trans. Inf. Theory 47 (2001), (5)-(6).
+Yedidia, Freeman and Weiss, Constructing free-energy approximations, IEEE Trans. Inf. Theory 51 (2005): Bethe's log Z.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.settle import settle
+from bayesfed.inference.sum_product.methods.tables.schedule import Batch, Program, compile_tables
+
+Views = list[list[Tensor]]
+
+
+@torch.no_grad()
+def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+    """Pass messages until they settle; on a forest one sweep up and down, which is exact and takes no damping.
+
+    Parameters
+    ----------
+    evidence
+        ``(B, n, C)`` log weights in float32 or float64, ``-inf`` where a state is impossible; what stands in states a variable
+        does not have is ignored. No message is stronger than 708 nats (float32: 87), but for what is impossible.
+    state
+        ``(B, S)`` messages of an earlier outcome, not used on a forest.
+
+    Returns
+    -------
+    `Outcome`; ``pairs()`` are probabilities, and ``log_z()`` is Bethe's, exact on a forest.
+
+    Raises
+    ------
+    ArgumentError
+        If evidence or state do not fit the model, if the start is not "zero", or if a variable is left without a possible state.
+    """
+    prior, log_weights = _fields(model, evidence)
+    if settings.init != "zero":
+        raise ArgumentError(complain("message passing on tables", expected="init='zero'", actual=repr(settings.init), hint="damping instead"))
+    program = compile_tables(model, evidence.dtype, evidence.device)
+    messages, views = _start(program, log_weights, state)
+    field = prior + log_weights
+    possible = _spread_zeros(program, field)
+    field = field.where(possible, -math.inf)
+    if program.forest:
+        belief = _collect(program, field, views)
+        for number in tqdm(program.order, desc="message passing", unit="batch", delay=2.0, leave=False):
+            _send(program.batches[number], belief, views[number])
+        sweeps, residual = 1, 0.0
+    else:
+
+        def step(count: int) -> float:
+            # Afresh each time, or the rounding of all updates would pile up in the beliefs.
+            belief, change = _collect(program, field, views), field.new_zeros(())
+            for remaining in reversed(range(count)):
+                for number in program.order:
+                    moved = _send(program.batches[number], belief, views[number], settings.damping, measure=not remaining)
+                    change = change if moved is None else torch.maximum(change, moved)
+            return float(change)
+
+        sweeps, residual = settle(step, settings)
+    # The extrinsic part is summed from messages: it must not depend on a variable's own evidence, even by rounding.
+    extrinsic = _collect(program, prior.expand_as(field), views).where(possible | torch.isneginf(log_weights), -math.inf)
+    belief = _collect(program, field, views)
+    return Outcome(
+        belief.log_softmax(1).mT.contiguous(),
+        extrinsic.log_softmax(1).mT.contiguous(),
+        messages,
+        sweeps,
+        residual,
+        residual <= settings.tol,
+        lambda: _marginals(model, program, belief, views),
+        lambda: _log_z(program, belief, views),
+    )
+
+
+def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
+    """Check the evidence; return the model's unary weights and it, as ``(B, C, n)`` with ``-inf`` in padded states."""
+    where, (count, states) = "message passing on tables: evidence", model.unary.shape
+    if evidence.ndim != 3 or evidence.shape[1:] != (count, states) or evidence.dtype not in (torch.float32, torch.float64):
+        expected, actual = f"float32 or float64 of shape (B, {count}, {states})", (evidence.dtype, tuple(evidence.shape))
+        raise ArgumentError(complain(where, expected=expected, actual=actual, hint="zeros where nothing is known"))
+    padded = torch.arange(states, device=evidence.device)[:, None] >= model.cards.to(evidence.device)
+    weights = evidence.mT.masked_fill(padded, -math.inf).contiguous()
+    if not bool((weights < math.inf).all()):
+        raise ArgumentError(complain(where, expected="log weights, finite or -inf", actual="nan or inf", hint="subtracting the largest first"))
+    return model.unary.to(evidence).T.masked_fill(padded, -math.inf)[None].contiguous(), weights
+
+
+def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor, Views]:
+    """Return the messages as one tensor ``(B, S)``, and its views ``(B, states, F)`` by batch and position."""
+    sizes = [batch.factors.numel() * card for batch in program.batches for card in batch.cards]
+    shape = like.shape[0], sum(sizes)
+    if state is not None and (tuple(state.shape) != shape or not bool(torch.isfinite(state).all())):
+        raise ArgumentError(
+            complain("message passing on tables: state", expected=f"finite, of shape {shape}", actual=tuple(state.shape), hint="an earlier outcome's")
+        )
+    messages = like.new_zeros(shape) if state is None or program.forest else state.to(like, copy=True)
+    parts = iter(messages.split(sizes, 1))
+    return messages, [[next(parts).unflatten(1, (card, -1)) for card in batch.cards] for batch in program.batches]
+
+
+def _send(batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0, measure: bool = False) -> Tensor | None:
+    """Update a batch's messages and the beliefs they change; return the largest change if it is to be measured."""
+    cavities, _ = _cavities(batch, belief, old)
+    moved = []
+    for weights, cavity, message, scope in zip(_outgoing(batch.weights, [c.exp() for c in cavities]), cavities, old, batch.scope, strict=True):
+        before = message.clone() if damping or measure or not batch.apart else message
+        torch.log(_floor_(weights), out=message)
+        message.sub_(message.amax(1, keepdim=True))
+        if damping:
+            message.lerp_(before, damping)
+        if measure:
+            moved.append((message - before).abs_().amax())
+        beliefs = belief[:, : message.shape[1]]
+        if batch.apart:
+            beliefs.scatter_(2, scope.expand(message.shape), cavity.add_(message))
+        else:
+            beliefs.index_add_(2, scope, message - before)
+    return torch.stack(moved).amax() if moved else None
+
+
+def _cavities(batch: Batch, belief: Tensor, messages: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Return the log cavities of each position ``(B, states, F)``, largest 0, and what was taken from them in all ``(B, F)``."""
+    cavities = [belief[:, : m.shape[1]].gather(2, scope.expand(m.shape)).sub_(m) for m, scope in zip(messages, batch.scope, strict=True)]
+    tops = [cavity.amax(1, keepdim=True) for cavity in cavities]
+    for cavity, top in zip(cavities, tops, strict=True):
+        cavity.sub_(top)
+    return cavities, reduce(torch.add, tops)[:, 0]
+
+
+def _floor_(weights: Tensor) -> Tensor:
+    # Floored at the smallest normal number (its log is -708 in float64, -87 in float32): a message may not be -inf, or taking it out of a
+    # belief again would be inf - inf. States that are truly impossible are -inf in the field already.
+    return weights.clamp_min_(torch.finfo(weights.dtype).tiny)
+
+
+def _outgoing(table: Tensor, incoming: list[Tensor]) -> list[Tensor]:
+    """Sum a table ``(1 or B, X, 1 or F)`` against all incoming weights ``(B, states, F)`` but one, for each position.
+
+    Halves the positions: the sums over one half are shared by all positions of the other.
+    """
+    if len(incoming) == 1:
+        return [table]
+    halves = incoming[: len(incoming) // 2], incoming[len(incoming) // 2 :]
+    left, right = (reduce(lambda a, b: (a[:, :, None] * b[:, None]).flatten(1, 2), half) for half in halves)
+    matrix = table.unflatten(1, (left.shape[1], right.shape[1]))
+    return _outgoing(_contract(matrix, right), halves[0]) + _outgoing(_contract(matrix.transpose(1, 2), left), halves[1])
+
+
+def _contract(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Sum ``(1 or B, L, R, 1 or F)`` over R against ``(B, R, F)``."""
+    if matrix.shape[-1] == 1:
+        return matrix[..., 0] @ weights
+    total = matrix[:, :, 0] * weights[:, :1]
+    for state in range(1, weights.shape[1]):
+        total.addcmul_(matrix[:, :, state], weights[:, state : state + 1])
+    return total
+
+
+def _collect(program: Program, field: Tensor, views: Views) -> Tensor:
+    """Add all messages to a field ``(B, C, n)``."""
+    belief = field.clone(memory_format=torch.contiguous_format)
+    for batch, messages in zip(program.batches, views, strict=True):
+        for message, scope in zip(messages, batch.scope, strict=True):
+            belief[:, : message.shape[1]].index_add_(2, scope, message)
+    return belief
+
+
+def _spread_zeros(program: Program, field: Tensor) -> Tensor:
+    """Return which states are possible: weight in the field, and by every table together with possible states of its other variables.
+
+    Spread exactly, apart from the messages: a floored message would lose against enough evidence for what is forbidden.
+    """
+    possible = (field > -math.inf).to(field)
+    while program.hard:
+        before = possible.clone()
+        for batch in (program.batches[number] for number in program.order):
+            sizes = [(field.shape[0], card, batch.factors.numel()) for card in batch.cards]
+            incoming = [possible[:, : size[1]].gather(2, scope.expand(size)) for size, scope in zip(sizes, batch.scope, strict=True)]
+            for weights, size, scope in zip(_outgoing((batch.weights > 0).to(field), incoming), sizes, batch.scope, strict=True):
+                allowed = (weights > 0).to(field)
+                possible[:, : size[1]].scatter_reduce_(2, scope.expand(size), allowed, "amin")
+        if torch.equal(before, possible):
+            break
+    stuck = (possible.amax(1) == 0).nonzero()
+    if stuck.numel():
+        entry, variable = stuck[0].tolist()
+        actual = f"none for variable {variable} of batch entry {entry} ({len(stuck)} such in all)"
+        hint = "softer tables or evidence: they contradict each other"
+        raise ArgumentError(complain("message passing on tables", expected="a possible state for every variable", actual=actual, hint=hint))
+    return possible > 0
+
+
+def _marginals(model: Tables, program: Program, belief: Tensor, views: Views) -> tuple[Tensor, ...]:
+    """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group."""
+    found = [belief.new_empty(len(belief), group.which.numel(), *group.tables.shape[1:]) for group in model.groups]
+    for batch, messages in zip(program.batches, views, strict=True):
+        cavities, _ = _cavities(batch, belief, messages)
+        joint = batch.weights.log() + reduce(lambda a, b: (a[:, :, None] + b[:, None]).flatten(1, 2), cavities)
+        found[batch.group].index_copy_(1, batch.factors, joint.softmax(1).mT.unflatten(2, batch.cards))
+    return tuple(found)
+
+
+def _log_z(program: Program, belief: Tensor, views: Views) -> Tensor:
+    """Bethe: each factor's log sum with the cavities, and each variable's with all its messages, times one less its factors."""
+    # In double: the terms are as many as the variables and of either sign.
+    total = (belief.logsumexp(1).double() * (1 - program.degree.double())).sum(1)
+    for batch, messages in zip(program.batches, views, strict=True):
+        cavities, taken = _cavities(batch, belief, messages)
+        incoming = [cavity.exp() for cavity in cavities]
+        total += (_floor_((_outgoing(batch.weights, incoming)[0] * incoming[0]).sum(1)).log() + taken + batch.peak).double().sum(1)
+    return total.to(belief)

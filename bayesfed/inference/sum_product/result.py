@@ -1,0 +1,123 @@
+"""What sum-product found: marginals, messages, log Z, and how far to trust them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.methods.outcome import Outcome
+from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising
+
+Model = Grid | Ising | Tables
+Method = Literal["exact", "bp", "strip", "chains"]
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """The result of `infer`; every tensor starts with the batch dimensions of the evidence.
+
+    Parameters
+    ----------
+    method
+        The one that ran.
+    belief, extrinsic
+        Log-odds of the graph's shape, ``belief = evidence + extrinsic``: with the variable's own evidence and without. For graphs with other
+        than binary variables or pairs: log marginals ``(..., n, C)``, and the log of what the rest of the graph says, normalised.
+    state
+        Messages: hand them to the next call for a warm start.
+    sweeps, residual, converged
+        Sweeps made, largest change of a message in the last one (nats), and whether that is within the tolerance. 1, 0, true where
+        the sum is exact.
+    multistable_share
+        Share of variables whose probability differs by more than 0.01 between the highest and the lowest fixed point; None if
+        not asked for. For "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point; for "strip" it only says that the extremes
+        agree; 0 where the sum is exact.
+    """
+
+    method: Method
+    belief: Tensor
+    extrinsic: Tensor
+    state: Tensor
+    sweeps: int
+    residual: float
+    converged: bool
+    multistable_share: float | None
+    model: Model = field(repr=False)
+    _outcome: Outcome = field(repr=False)
+    _evidence: Tensor = field(repr=False)
+    _constant: float = field(default=0.0, repr=False)
+
+    @property
+    def marginals(self) -> Tensor:
+        """Probability of 1, of the graph's shape; for general graphs probabilities ``(..., n, C)``."""
+        return self.belief.exp() if isinstance(self.model, Tables) else self.belief.sigmoid()
+
+    @cached_property
+    def pair_marginals(self) -> tuple[Tensor, ...]:
+        """Marginal tables of the factors, in float64 where there are two states.
+
+        Grids: row links ``(..., [copies,] K, M - 1, 2, 2)`` and column links ``(..., [copies,] K - 1, M, 2, 2)``, in the grid's own order.
+        Edge lists: ``(..., [copies,] E, 2, 2)``.
+        General graphs: ``(..., F, *cards)`` for each shape of table.
+        """
+        with torch.no_grad():
+            return tuple(self._unflatten(table) for table in self._outcome.pairs())
+
+    @cached_property
+    def log_z(self) -> Tensor:
+        """Log of the sum over all states, of the batch's shape, float64: exact, Kikuchi's (strip) or Bethe's estimate.
+
+        Differentiable once in the evidence and in the model's tensors if these require gradients: at a fixed point the derivative is the
+        marginal (Wainwright and Jordan, 2008), so nothing is differentiated through the sweeps.
+        """
+        with torch.no_grad():
+            value = self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
+        expected = self._expected_energy()
+        return value if expected is None else value + (expected - expected.detach())
+
+    @property
+    def _batch(self) -> tuple[int, ...]:
+        inner = 2 if isinstance(self.model, Tables) else len(self.model.shape)
+        return tuple(self._evidence.shape[: self._evidence.ndim - inner])
+
+    def _unflatten(self, table: Tensor) -> Tensor:
+        copies = 1 if isinstance(self.model, Tables) else self.model.copies
+        return table.reshape(*self._batch, *([copies] if copies > 1 else []), *table.shape[1:])
+
+    def _expected_energy(self) -> Tensor | None:
+        """Return the expectation of evidence and energy under the marginals, if anything in it wants a gradient."""
+        model = self.model
+        if isinstance(model, Tables):
+            leaves = [model.unary, *(group.tables for group in model.groups)]
+        elif isinstance(model, Grid):
+            leaves = [torch.as_tensor(value) for value in (*model.row, *model.column, model.field)]
+        else:
+            leaves = [model.field, model.coupling]
+        if not any(leaf.requires_grad for leaf in (self._evidence, *leaves)):
+            return None
+        marginals, batch = self.marginals.detach().double(), len(self._batch)
+        own = self._evidence.double() * marginals
+        if isinstance(model, Tables):
+            # Padded states weigh -inf and have probability 0.
+            logs = torch.where(marginals > 0, self._evidence.double() + model.unary.double().to(marginals.device), 0.0) * marginals
+            total = logs.flatten(batch).sum(-1)
+            for group, table in zip(model.groups, self.pair_marginals, strict=True):
+                weights = group.tables.double().to(table.device)[group.which.to(table.device)]
+                total = total + (torch.where(table > 0, weights, 0.0) * table).flatten(batch).sum(-1)
+            return total
+        total = own.flatten(batch).sum(-1)
+        both = [table[..., 1, 1] for table in self.pair_marginals]
+        flat = marginals.reshape(*self._batch, model.copies, -1)
+        device = marginals.device
+        couplings = model.couplings(device=device) if isinstance(model, Grid) else (model.coupling.double().to(device),)
+        fields = model.fields(device=device).reshape(-1) if isinstance(model, Grid) else model.field.double().to(device)
+        total = total + (flat * fields).flatten(batch).sum(-1)
+        for probability, coupling in zip(both, tuple(couplings), strict=True):
+            total = total + (probability * coupling).flatten(batch).sum(-1)
+        return total

@@ -1,0 +1,212 @@
+"""The local negative ELBO of a declared model: analytic KL, local reparameterisation.
+
+Source: D-Turbo-VBI (21). With q(rho, s) fixed for the round the divergence of q(w) is, up to a constant,
+``sum_n <rho_n> (mu_n^2 + sigma_n^2) / 2 - ln sigma_n`` over the active entries, and the expected likelihood is sampled
+at the layers' outputs rather than at their weights (Kingma, Salimans and Welling, 2015): for the same
+distribution one draw a row costs one more product instead of a weight matrix a row. (For convolutions the same at each position by
+itself: noise is independent between positions, where drawn weights would share theirs.)
+
+An inactive entry is exactly zero here: it adds no noise, gets no gradient and is not sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import linear
+
+from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.data.dataset import Dataset
+from bayesfed.inference.objectives.objectives import Terms, check_data
+from bayesfed.inference.turbo.blocks import Blocks, Structured
+from bayesfed.models.priors.belief import SiteBelief
+from bayesfed.models.priors.declared import Declared, Site
+from bayesfed.trees import Tree, has_ties
+
+Spread = Literal["shared", "layer", "weight"]
+SHARED = "sd"
+
+
+def spread_leaf(site: str, spread: Spread) -> str:
+    """Return the name of the leaf that holds a site's posterior sd."""
+    return SHARED if spread == "shared" else f"{site}.sd"
+
+
+def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
+    """Quantise probabilities in [1/2, 1] to one byte, of which only `levels` values are used: fewer cost fewer bits where bytes are coded."""
+    code = ((inclusion - 0.5) * 2 * (levels - 1)).round().clamp(0, levels - 1)
+    return (code * (255 / (levels - 1))).round().to(torch.uint8)
+
+
+def decode_inclusion(code: Tensor) -> Tensor:
+    """Undo `encode_inclusion`."""
+    return code.float() / 510 + 0.5
+
+
+@dataclass(frozen=True)
+class MeanFieldElbo:
+    """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
+
+    The message received holds, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
+    for the active entries, ``NAME.support`` (booleans), and the sd; the message sent back holds the
+    active means, the sd and the points.
+
+    Parameters
+    ----------
+    spread
+        One sd for all, one a layer, or one a weight.
+    blocks
+        How q(rho) follows from q(w) and q(s); the client recomputes it instead of receiving it.
+    use_prior
+        False leaves out the divergence: the likelihood alone.
+    sample
+        False puts no noise on the weights: the likelihood at the mean.
+    """
+
+    declared: Declared
+    spread: Spread = "shared"
+    blocks: Blocks = Structured()
+    use_prior: bool = True
+    sample: bool = True
+
+    def start(self, message: Tree) -> tuple[Tree, Tree]:
+        """Rebuild dense means, masks and precisions; train means, log sds and points."""
+        trained, fixed = {}, {}
+        for name, site in self.declared.sites.items():
+            mask = message[f"{name}.support"]
+            mean = scatter_active(message[f"{name}.mean"], mask)
+            trained[f"{name}.mean"] = mean
+            if not bool(mask.all()):
+                fixed[f"{name}.mask"] = mask.to(mean.dtype)
+            leaf = spread_leaf(name, self.spread)
+            sd = message[leaf]
+            if self.spread == "weight":
+                sd = torch.where(mask, scatter_active(sd, mask), 1.0)
+            trained[leaf] = sd.log()
+            log_odds = scatter_active(torch.logit(decode_inclusion(message[f"{name}.inclusion"])), mask)
+            belief = SiteBelief(mean, sd, log_odds, *2 * [mean.new_ones(2, 1, 1)])
+            fixed[f"{name}.precision"] = torch.where(mask, self.blocks.start(belief, site.precision).expected_precision, 0.0)
+        return trained | {name: message[name].clone() for name in message if name in self._points}, fixed
+
+    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+        """Return the tempered negative ELBO per observation, up to the constants of q(rho) and q(s)."""
+        weights, spreads = self._weights(trained, fixed)
+        layers = {name: spread for name, spread in spreads.items() if self.sample and spread.at_outputs(self.declared.net)}
+        for name in spreads.keys() - layers.keys() if self.sample else ():
+            weights[name] = weights[name] + spreads[name].draw(noise)
+        with sampled_outputs(self.declared.net, layers, noise):
+            output = functional_call(self.declared.net, weights, (batch.inputs,), tie_weights=self._tied)
+        nll = self.declared.likelihood.loss(output, batch.targets)
+        if not self.use_prior:
+            return Terms(nll, nll)
+        return Terms(nll + self.declared.likelihood.temperature / observations * self.divergence(trained, fixed), nll)
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Hold nothing: weights are made from means and masks at every step."""
+        return nullcontext()
+
+    def divergence(self, trained: Tree, fixed: Tree) -> Tensor:
+        """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: (19)'s first term up to a constant."""
+        parts = []
+        for name in self.declared.sites:
+            mean, log_sd = trained[f"{name}.mean"], trained[spread_leaf(name, self.spread)]
+            mask, precision = fixed.get(f"{name}.mask"), fixed[f"{name}.precision"]
+            squares, variance = precision.flatten() @ mean.square().flatten(), (2 * log_sd).exp()
+            if log_sd.ndim:
+                second, logs = (precision * variance).sum(), (log_sd if mask is None else log_sd * mask).sum()
+            else:
+                second, logs = precision.sum() * variance, log_sd * (mean.numel() if mask is None else mask.sum())
+            parts.append((squares + second) / 2 - logs)
+        return torch.stack(parts).sum()
+
+    def finish(self, trained: Tree, fixed: Tree) -> Tree:
+        """Send active means, sds and points."""
+        masks = {name: fixed[f"{name}.mask"].bool() for name in self.declared.sites if f"{name}.mask" in fixed}
+        spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
+        tree = {name: leaf.exp() if name in spreads else leaf for name, leaf in trained.items()}
+        for name, site in self.declared.sites.items():
+            masks.setdefault(name, torch.ones(site.matrix, dtype=torch.bool, device=tree[f"{name}.mean"].device))
+        return gather_active(tree, masks)
+
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
+        """Check the data against the network at its mean."""
+        check_data(self.declared.net, self.declared.likelihood, self._weights(trained, fixed)[0], data)
+
+    def _weights(self, trained: Tree, fixed: Tree) -> tuple[Tree, Mapping[str, Noise]]:
+        weights = {name: leaf for name, leaf in trained.items() if name in self._points}
+        spreads = {}
+        for name, site in self.declared.sites.items():
+            mean, mask = trained[f"{name}.mean"], fixed.get(f"{name}.mask")
+            weights[name] = (mean if mask is None else mean * mask).view(site.shape)
+            spreads[name] = Noise(site, trained[spread_leaf(name, self.spread)], mask)
+        return weights, spreads
+
+    @cached_property
+    def _tied(self) -> bool:
+        return has_ties(self.declared.net)
+
+    @cached_property
+    def _points(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.declared.net.named_parameters()) - self.declared.sites.keys()
+
+
+class Noise(NamedTuple):
+    """The posterior spread of one site: log sd, scalar or ``(M, N)``, and the mask of active entries."""
+
+    site: Site
+    log_sd: Tensor
+    mask: Tensor | None
+
+    def at_outputs(self, net: nn.Module) -> bool:
+        """Say whether the owning layer is one whose outputs can be sampled in place of its weights."""
+        return isinstance(net.get_submodule(self.site.module), nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+
+    def draw(self, generator: Generator) -> Tensor:
+        """Draw one perturbation of the weight itself, for layers of any other kind."""
+        unit = torch.randn(self.site.matrix, generator=generator, device=self.log_sd.device, dtype=self.log_sd.dtype)
+        scaled = unit * self.log_sd.exp()
+        return (scaled if self.mask is None else scaled * self.mask).view(self.site.shape)
+
+    def variance_of(self, layer: nn.Module, squares: Tensor) -> Tensor:
+        """Return the variance of the layer's outputs for squared inputs."""
+        variance = (2 * self.log_sd).exp()
+        if not self.log_sd.ndim and self.mask is None and isinstance(layer, nn.Linear):
+            return variance * squares.sum(dim=-1, keepdim=True).expand(*squares.shape[:-1], layer.out_features)
+        if not self.log_sd.ndim:
+            weight = squares.new_ones(self.site.shape) if self.mask is None else self.mask.view(self.site.shape)
+            return variance * _linear(layer, squares, weight)
+        return _linear(layer, squares, (variance if self.mask is None else variance * self.mask).view(self.site.shape))
+
+
+def _linear(layer: nn.Module, inputs: Tensor, weight: Tensor) -> Tensor:
+    if isinstance(layer, nn.Linear):
+        return linear(inputs, weight)
+    result: Tensor = layer._conv_forward(inputs, weight, None)  # type: ignore[operator]
+    return result
+
+
+@contextmanager
+def sampled_outputs(net: nn.Module, noises: Mapping[str, Noise], generator: Generator) -> Iterator[None]:
+    """Make the linear and convolution layers that own a site add Gaussian noise of the right variance, inside the block."""
+
+    def hook(noise: Noise):  # type: ignore[no-untyped-def]
+        def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            # Clamped: the square root has no gradient at zero, where every input of a unit is off.
+            sd = noise.variance_of(layer, inputs[0].square()).clamp_min(1e-12).sqrt()
+            return output + sd * torch.randn(output.shape, generator=generator, device=output.device, dtype=output.dtype)
+
+        return add
+
+    handles = [net.get_submodule(noise.site.module).register_forward_hook(hook(noise)) for noise in noises.values()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

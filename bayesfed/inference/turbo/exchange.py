@@ -1,0 +1,145 @@
+"""The turbo exchange: Module A's closed forms and Module B's sum-product, taking turns.
+
+Source: D-Turbo-VBI (section III). Module A hands over ``logit q(s) - logit prior``, Module B the extrinsic part of
+its belief; each hears only what the other knows by itself. Under the structured guide A's message
+does not depend on B's, so one exchange settles; under the mean-field guide more may be worth making.
+
+An inactive entry (q(s) <= 1/2) is not trained, so it has no fresh evidence: it keeps the evidence it was
+switched off with, and returns when its neighbours' messages outweigh that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.sum_product.infer import infer
+from bayesfed.inference.sum_product.result import Inferred
+from bayesfed.inference.turbo.blocks import Blocks
+from bayesfed.inference.turbo.transitions import even_grid, maximise, parameters_of
+from bayesfed.models.priors.belief import SiteBelief
+from bayesfed.models.priors.declared import Site
+from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising
+
+
+@dataclass(frozen=True)
+class SupportState:
+    """What the server remembers of one site's support.
+
+    Parameters
+    ----------
+    prior_log_odds, evidence
+        Log-odds ``(M, N)``: Module B's message, and Module A's.
+    messages
+        Where Module B starts next time.
+    transitions
+        ``(3,)`` parameters of the grid as `even_grid` takes them if they are learned, else ``(0,)``.
+    """
+
+    prior_log_odds: Tensor
+    evidence: Tensor
+    messages: Tensor
+    transitions: Tensor
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How the two modules take turns.
+
+    Parameters
+    ----------
+    turns
+        A-to-B-to-A exchanges a round.
+    method
+        Module B's, as in `infer`: "auto" (exact on narrow layers, else belief propagation) or, for Kikuchi's accuracy and better, "strip".
+        Supports that are no grid are served by "auto" whatever is asked for.
+    tolerance, max_sweeps
+        When Module B's messages count as settled, and when it gives up and says so. Messages are kept warm
+        between rounds, so a loose tolerance loses little.
+    certify
+        Report every round how many weights' probabilities depend on the starting messages (attractive supports only).
+    learn_transitions
+        Re-estimate each Markov grid's couplings and field by EM, one M-step a round, from the posterior's pair marginals.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its range, or there is no such method.
+    """
+
+    turns: int = 1
+    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto"
+    tolerance: float = 1e-2
+    max_sweeps: int = 200
+    certify: bool = True
+    learn_transitions: bool = False
+
+    def __post_init__(self) -> None:
+        methods = ("auto", "exact", "bp", "strip", "chains")
+        if self.turns < 1 or self.tolerance < 0 or self.max_sweeps < 1 or self.method not in methods:
+            expected = f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
+            raise ArgumentError(complain("Exchange", expected=expected, actual=self, hint="Exchange()"))
+
+    def start(self, site: Site) -> SupportState:
+        """Return a support of which nothing is known but its prior: Module B's message without evidence."""
+        nothing = torch.zeros(site.matrix)
+        if self.learn_transitions and not self._learns(site.support):
+            raise ArgumentError(
+                complain(
+                    f"Exchange, site {site.name!r}",
+                    expected="a MarkovGrid, whose transitions can be learned",
+                    actual=type(site.support).__name__,
+                    hint="learn_transitions=False",
+                )
+            )
+        learned = parameters_of(site.support) if self.learn_transitions and isinstance(site.support, Grid) else torch.zeros(0)
+        found = infer(site.support, nothing, method=self._method(site.support), tol=1e-4, max_sweeps=1000, warn=False)
+        return SupportState(found.extrinsic, nothing, found.state, learned)
+
+    def run(
+        self, site: Site, belief: SiteBelief, state: SupportState, blocks: Blocks, field: float = 0.0
+    ) -> tuple[SiteBelief, SupportState, Inferred]:
+        """Return the belief with new q(s) and q(rho | s), the support's state, and Module B's last result.
+
+        `field` is added to the prior log-odds of every entry.
+        """
+        active, support = belief.active, self.support(site, state)
+        for turn in range(self.turns):
+            updated = blocks.update(belief, state.prior_log_odds, site.precision)
+            evidence = torch.where(active, updated.log_odds - state.prior_log_odds, state.evidence)
+            found = infer(
+                support,
+                evidence + field,
+                method=self._method(support),
+                state=state.messages,
+                tol=self.tolerance,
+                max_sweeps=self.max_sweeps,
+                certify=self.certify and turn == self.turns - 1 and support.attractive(),
+                warn=False,
+            )
+            belief = replace(updated, log_odds=found.belief)
+            state = replace(state, prior_log_odds=found.extrinsic + field, evidence=evidence, messages=found.state)
+        if self.learn_transitions and isinstance(support, Grid):
+            # The field that ramps in is part of the prior the posterior was found under.
+            learned = parameters_of(maximise(replace(support, field=support.field + field), found))
+            state = replace(state, transitions=learned - torch.tensor([0.0, 0.0, field]))
+        return blocks.start(belief, site.precision), state, found
+
+    def support(self, site: Site, state: SupportState) -> Grid | Ising:
+        """Return the site's support prior, with the transitions learned so far."""
+        if not state.transitions.numel() or not isinstance(site.support, Grid):
+            return site.support
+        return even_grid(site.support.size, state.transitions, site.support.arrangement)
+
+    def _method(self, support: Grid | Ising) -> Literal["auto", "exact", "bp", "strip", "chains"]:
+        # A strip or chain needs a grid; an independent support is solved exactly by any name.
+        return self.method if isinstance(support, Grid) or self.method == "bp" else "auto"
+
+    @staticmethod
+    def _learns(support: Grid | Ising) -> bool:
+        return isinstance(support, Grid) and support.is_even() and min(support.size) > 1 and not torch.as_tensor(support.field).ndim

@@ -1,0 +1,63 @@
+"""A declared model's posterior after a run: what can be drawn, predicted and scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.func import functional_call
+
+from bayesfed.keys import Key, forked
+from bayesfed.models.modules import evaluating
+from bayesfed.models.priors.belief import Belief, guide
+from bayesfed.models.priors.declared import Declared
+from bayesfed.trees import Tree, to
+
+
+@dataclass(frozen=True)
+class DeclaredPosterior:
+    """``q(w) q(s) q(rho | s)`` of every site, with the points beside it.
+
+    Draws come from the whole guide. Predictions use the transmitted model: an entry with q(s) <= 1/2
+    is zero, as it was in training.
+    """
+
+    declared: Declared
+    belief: Belief
+    points: Tree
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw of every site: ``SITE.w``, ``SITE.s``, ``SITE.rho``, each ``(M, N)``."""
+        with forked(key):
+            trace = poutine.trace(guide).get_trace(self.belief)
+        values: dict[str, Any] = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"}
+        return values
+
+    def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
+        """Return the network's outputs at one draw, in evaluation mode."""
+        weights = {name: torch.where(site.active, draw[f"{name}.w"], 0.0).view(self.declared.sites[name].shape) for name, site in self.belief.items()}
+        with torch.no_grad(), evaluating(self.declared.net):
+            output: Tensor = functional_call(self.declared.net, to({**self.points, **weights}, inputs.device), (inputs,))
+        return output
+
+    def draw_prior(self, key: Key) -> Tree:
+        """Return nothing: draws of coupled supports would need a chain of their own."""
+        return {}
+
+    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
+        """Return the distribution of the targets at one draw, temperature 1, batch ``(B,)``."""
+        return self.declared.likelihood.distribution(self.predict(draw, inputs))
+
+    @property
+    def constants(self) -> Tree:
+        """Inclusion probabilities, ``SITE.inclusion``."""
+        return {f"{name}.inclusion": site.inclusion for name, site in self.belief.items()}
+
+    @property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """``SITE.unit`` and ``SITE.input`` of every matrix."""
+        return {f"{name}.{leaf}": (f"{name}.unit", f"{name}.input") for name in self.belief for leaf in ("w", "rho", "s", "inclusion")}

@@ -1,0 +1,45 @@
+"""Gaussian priors of adapters and of the head that is trained with them.
+
+net = lora(pretrained, 8, key, head=["head"])
+model = bayesian(net, adapter_prior(net, a=0.1, b=0.1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from torch import nn
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.models.adapters.lora import lora_rank
+from bayesfed.models.priors.weights import Gaussian, WeightPrior
+from bayesfed.trees import trainable
+
+Around = Literal["initial", "zero"]
+
+
+def adapter_prior(net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1, around: Around = "initial") -> Callable[[str], WeightPrior]:
+    """Return the priors of what a network with adapters trains, by name: what `bayesian` takes.
+
+    Parameters
+    ----------
+    net
+        From `lora`.
+    a, b, head
+        Standard deviations of A, of B and of all else that is trained, in units of the weights.
+    around
+        "initial": centred on what the network has now, which of B is zero, as a rule: the pretrained function. "zero": all centred on zero, which is
+        a saddle: with both B and A at zero neither has a gradient, so a guide has to begin elsewhere, as `SliceNormal` does.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no adapters of one rank, a standard deviation is not positive, or there is no such centre.
+    """
+    lora_rank(net)
+    if around not in get_args(Around):
+        raise ArgumentError(complain("adapter_prior, around", expected="'initial' or 'zero'", actual=repr(around), hint="'initial'"))
+    sds, others = {"lora_a": Gaussian(a).sd, "lora_b": Gaussian(b).sd}, Gaussian(head).sd
+    centres = trainable(net) if around == "initial" else {}
+    return lambda name: Gaussian(sds.get(name.rpartition(".")[2], others), centres.get(name, 0.0))

@@ -1,0 +1,148 @@
+"""A linear layer with a low-rank adapter over frozen weights: ``y = x W^T + b + scale * (x A^T) B^T``, W never changed.
+
+B is ``(m, r)`` and A ``(r, n)``, as in LoRA: slice j is column j of B with row j of A, and any set of slices is an adapter of lower rank. With G the
+gradient of the effective weight, that of B is ``scale G A^T`` and that of A is ``scale B^T G``; a scale by slice, ``(r,)``, is the diagonal of a
+sketch and makes these FSLoRA's (3).
+
+References
+----------
+Hu et al. (2021), LoRA. Kalajdzievski (2023), A rank stabilization scaling factor for fine-tuning with LoRA. Fang et al., FSLoRA, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.geometry.thin import check_rank
+from bayesfed.keys import Key
+from bayesfed.models.low_rank.thin_layers import Deterministic
+
+Scaling = Literal["lora", "rs"]
+
+
+def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
+    """Return what an adapter's product is multiplied by: ``alpha / r`` (LoRA), or ``alpha / sqrt(r)`` (rsLoRA).
+
+    Parameters
+    ----------
+    rank
+        r of the global adapter; clients that hold fewer of its slices keep this scale.
+
+    Raises
+    ------
+    ArgumentError
+        If the rank is below 1, `alpha` is not positive and finite, or there is no such scaling.
+    """
+    check_rank("lora_scale, rank", rank, 1 << 20)
+    if not 0 < alpha < math.inf:
+        raise ArgumentError(complain("lora_scale, alpha", expected="a positive number", actual=alpha, hint="16.0"))
+    if scaling not in get_args(Scaling):
+        raise ArgumentError(complain("lora_scale, scaling", expected="'lora' or 'rs'", actual=repr(scaling), hint="'lora'"))
+    return alpha / rank if scaling == "lora" else alpha / math.sqrt(rank)
+
+
+def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
+    """Return B, zero, and A, uniform within ``1 / sqrt(n)`` of 0, as LoRA's own code begins: an adapter that changes nothing yet.
+
+    Parameters
+    ----------
+    weight
+        ``(m, n)``, whose dtype and device are used; A is drawn on the CPU.
+    """
+    outputs, inputs = weight.shape
+    a = (2 * torch.rand(rank, inputs, generator=key.generator()) - 1) / math.sqrt(inputs)
+    return weight.new_zeros(outputs, rank), a.to(weight)
+
+
+class Frozen(nn.Parameter):
+    """A parameter that requires no gradient and that copies of its module share: memory holds one, whatever the number of clients and sizes."""
+
+    def __new__(cls, data: Tensor) -> Frozen:
+        """Share the tensor's memory."""
+        made: Frozen = super().__new__(cls, data.detach(), requires_grad=False)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
+        """Return itself: nothing writes to it."""
+        return self
+
+
+class LoraLinear(Deterministic):
+    """A linear layer with an adapter.
+
+    Parameters
+    ----------
+    base
+        The pretrained layer, its parameters frozen; not copied.
+    b, a
+        ``(m, r)`` and ``(r, n)``, copied.
+    scale
+        One number; or ``(r,)``, by slice, kept as a buffer.
+    dropout
+        Probability that an input of the adapter, not of the base, is zero in training.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes do not fit, or `dropout` is outside [0, 1).
+    """
+
+    scale: float | Tensor
+
+    def __init__(self, base: nn.Linear, b: Tensor, a: Tensor, scale: float | Tensor, dropout: float = 0.0) -> None:
+        super().__init__()
+        outputs, inputs = base.weight.shape
+        rank = len(a)
+        fits = (tuple(b.shape), tuple(a.shape)) == ((outputs, rank), (rank, inputs)) and rank > 0
+        if not fits or (isinstance(scale, Tensor) and tuple(scale.shape) != (rank,)):
+            actual = f"{tuple(b.shape)}, {tuple(a.shape)} and a scale {tuple(scale.shape) if isinstance(scale, Tensor) else scale}"
+            expected = f"B ({outputs}, r), A (r, {inputs}) and a scale of one number or (r,)"
+            raise ArgumentError(complain("LoraLinear", expected=expected, actual=actual, hint="lora(net, rank, key)"))
+        if not 0 <= dropout < 1:
+            raise ArgumentError(complain("LoraLinear, dropout", expected="a probability below 1", actual=dropout, hint="0.1"))
+        self.in_features, self.out_features = inputs, outputs
+        self.base = base
+        self.lora_b = nn.Parameter(b.detach().clone(memory_format=torch.contiguous_format))
+        self.lora_a = nn.Parameter(a.detach().clone(memory_format=torch.contiguous_format))
+        # Without dropout nothing draws, so that clients may train in threads.
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        if isinstance(scale, Tensor):
+            self.register_buffer("scale", scale.detach().clone())
+        else:
+            self.scale = scale
+
+    @property
+    def rank(self) -> int:
+        """Slices, as they are now."""
+        return len(self.lora_a)
+
+    @property
+    def rate(self) -> float:
+        """The probability of dropout."""
+        return float(getattr(self.dropout, "p", 0.0))
+
+    @property
+    def weight(self) -> Tensor:
+        """The effective weight ``W + B diag(scale) A``, formed anew: for modules that read a layer's weight by themselves, as encoders may."""
+        return self.base.weight + (self.lora_b * self.scale) @ self.lora_a
+
+    @property
+    def bias(self) -> Tensor | None:
+        """That of the base."""
+        return self.base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(..., n)`` to ``(..., m)``."""
+        hidden = functional.linear(self.dropout(x), self.lora_a) * self.scale
+        out: Tensor = self.base(x) + functional.linear(hidden, self.lora_b)
+        return out
+
+    def extra_repr(self) -> str:
+        """Show the rank."""
+        return f"rank={self.rank}"

@@ -1,0 +1,135 @@
+"""Adapters from disk, in the layout of `bayesfed.models.adapters.peft_saving`, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayesfed.errors import DataError, UpdateError, complain
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import lora
+from bayesfed.models.adapters.lora_layers import Scaling
+from bayesfed.models.adapters.peft_saving import CONFIG, LEAVES, ROOT, WEIGHTS
+from bayesfed.trees import Tree, check_shapes, leaf_of, shapes, trainable
+
+# Settings that make another function of the same tensors, or of others that are not here.
+_OTHERS = (
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "fan_in_fan_out",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "monteclora_config",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+    "velora_config",
+)
+_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
+
+
+def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
+    """Return a network with the adapters of a folder that `peft` or `save_peft` wrote, as `lora` makes one: everything else frozen and shared.
+
+    ``bayesfed.trees.trainable`` of it is the tree of adapters and whole modules.
+
+    Parameters
+    ----------
+    net
+        The pretrained network, without adapters; never changed.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or damaged, the settings are not of plain LoRA of one rank, a tensor is of a layer that the network lacks, has no
+        partner, or is of another rank or size.
+    ArgumentError
+        As `lora`.
+    """
+    home = Path(folder)
+    config, tensors = _config(home / CONFIG), _tensors(home / WEIGHTS)
+    rank, path = config["r"], home / WEIGHTS
+    ends = tuple(f".{end}" for end in LEAVES.values())
+    named = {name.removeprefix(ROOT): value for name, value in tensors.items()}
+    names = {name.removesuffix(end) for name in named for end in ends if name.endswith(end)}
+    modules, whole = dict(net.named_modules()), [name for name in named if not name.endswith(ends)]
+    heads = sorted({name.rpartition(".")[0] for name in whole})
+    if strangers := sorted({*names, *heads} - modules.keys()):
+        raise DataError(
+            complain(str(path), expected="layers of this network", actual=f"others: {strangers[:3]}", hint=f"those of {sorted(modules)[-1]!r}")
+        )
+    scaling: Scaling = "rs" if config["use_rslora"] else "lora"
+    where = {f"{name}.weight" for name in names}
+    dropout = config["lora_dropout"]
+    made = lora(
+        net, rank, Key(0, "load_peft"), where=lambda name, _: name in where, alpha=config["lora_alpha"], scaling=scaling, dropout=dropout, head=heads
+    )
+    values = {_here(name): value for name, value in named.items()}
+    expected = shapes(trainable(made))
+    try:
+        check_shapes(values, expected, where=f"{path}, rank {rank}")
+    except UpdateError as problem:
+        raise DataError(str(problem)) from None
+    with torch.no_grad():
+        for name, value in made.named_parameters():
+            if name in values:
+                value.copy_(values[name])
+    return made
+
+
+def _here(name: str) -> str:
+    for leaf, end in LEAVES.items():
+        if name.endswith(f".{end}"):
+            return leaf_of(name.removesuffix(f".{end}"), leaf)
+    return name
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Read settings: those of plain LoRA only."""
+    try:
+        config = json.loads(path.read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError(f"a {type(config).__name__}")
+    except (OSError, ValueError, RecursionError) as problem:
+        raise DataError(complain(str(path), expected="the settings of an adapter as JSON", actual=problem, hint="save_peft")) from problem
+    others = {name: config[name] for name in _OTHERS if config.get(name)}
+    if config.get("peft_type") != "LORA":
+        others["peft_type"] = config.get("peft_type")
+    if config.get("bias", "none") != "none":
+        others["bias"] = config["bias"]
+    if config.get("init_lora_weights") not in _STARTS:
+        others["init_lora_weights"] = config["init_lora_weights"]
+    if others:
+        raise DataError(complain(str(path), expected="plain LoRA of one rank", actual=others, hint="merging it into the weights with peft"))
+    rank, alpha, dropout = config.get("r"), config.get("lora_alpha"), config.get("lora_dropout") or 0.0
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in (alpha, dropout))
+    if type(rank) is not int or rank < 1 or not numbers:
+        actual = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
+        raise DataError(complain(str(path), expected="a rank of at least 1, and numbers", actual=actual, hint="save_peft"))
+    return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "use_rslora": bool(config.get("use_rslora"))}
+
+
+def _tensors(path: Path) -> Tree:
+    """Read tensors by their names there."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if not path.is_file() and path.with_suffix(".bin").is_file():
+        raise DataError(complain(str(path), expected="safetensors", actual="a pickle, which may run code", hint="peft's save_pretrained of today"))
+    try:
+        tensors = load(path.read_bytes())
+    except (OSError, SafetensorError) as problem:
+        raise DataError(complain(str(path), expected="a safetensors file", actual=problem, hint="save_peft")) from problem
+    if strangers := sorted(name for name in tensors if not name.startswith(ROOT)):
+        raise DataError(complain(str(path), expected=f"names that begin with {ROOT!r}", actual=strangers[:3], hint="save_peft"))
+    return tensors

@@ -1,0 +1,117 @@
+"""Adapters on disk in the layout of Hugging Face's `peft`: `adapter_config.json` beside `adapter_model.safetensors`.
+
+    save_peft(net, run.model.parameters, folder)
+    peft.PeftModel.from_pretrained(pretrained, folder)      # the same function
+    load_peft(pretrained, folder)                           # and so is this
+
+==========================  ======================================================
+here                        there
+==========================  ======================================================
+``NAME.lora_a`` (A)         ``base_model.model.NAME.lora_A.weight``
+``NAME.lora_b`` (B)         ``base_model.model.NAME.lora_B.weight``
+other trained parameters    ``base_model.model.NAME``; their modules in ``modules_to_save``
+the adapters' scale         ``lora_alpha / r``, or over its root with ``use_rslora``
+==========================  ======================================================
+
+Nothing is unpickled: a folder with `adapter_model.bin` alone is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.files import write_whole
+from bayesfed.models.adapters.lora import adapters, lora_rank
+from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
+from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes, trainable
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ROOT = "base_model.model."
+LEAVES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
+
+
+def save_peft(net: nn.Module, tree: Mapping[str, Tensor] | None, folder: str | Path, *, scaling: Scaling = "lora") -> None:
+    """Write a network's adapters, and what else it trains, so that `peft` loads them onto the network without adapters.
+
+    Parameters
+    ----------
+    net
+        With adapters of one rank. To write those of a part alone, give the part: its names are then relative to it.
+    tree
+        Trained parameters by name in the place of its own, such as ``run.model.parameters``.
+    folder
+        Made if need be; each file is written whole or not at all.
+    scaling
+        What `peft` divides ``lora_alpha`` by: r, or with "rs" its root. The product is the network's own scale either way; a scale by slice is
+        multiplied into B.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no adapters of one rank and scale, is one layer by itself, there is no such scaling, or `peft`, which finds whole
+        modules by how their names end, would train more than this network does.
+    UpdateError
+        If a leaf is unknown or of another shape, or a frozen one is another than the network's: adapters alone would not say so.
+    """
+    rank, layers, own = lora_rank(net), adapters(net), parameters(net)
+    values = own | dict(tree or {})
+    if unknown := sorted(values.keys() - own.keys()):
+        raise UpdateError(complain("save_peft", expected="parameters of the network", actual=unknown, hint="run.model.parameters"))
+    check_shapes(values, shapes(own), where="save_peft")
+    frozen = own.keys() - trainable(net).keys() - {leaf_of(name, leaf) for name in layers for leaf in LEAVES}
+    if changed := sorted(name for name in frozen if not torch.equal(values[name], own[name].to(values[name].device))):
+        # FlexLoRA and stacking move what they learn into the base.
+        raise UpdateError(complain("save_peft", expected="frozen weights as they were", actual=changed, hint="merged(net, tree)"))
+    scales = {layer.scale if isinstance(layer.scale, float) else 1.0 for layer in layers.values()}
+    if len(scales) != 1 or "" in layers:
+        actual = "one layer by itself" if "" in layers else f"scales {sorted(scales)}"
+        raise ArgumentError(complain("save_peft", expected="adapters of one scale within a network", actual=actual, hint="lora(net, 8, key)"))
+    alpha = scales.pop() / lora_scale(rank, 1.0, scaling)
+    heads = _heads(net)
+    tensors: Tree = {}
+    for name, layer in layers.items():
+        b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
+        tensors[f"{ROOT}{name}.{LEAVES['lora_a']}"] = a
+        tensors[f"{ROOT}{name}.{LEAVES['lora_b']}"] = b * layer.scale if isinstance(layer.scale, Tensor) else b
+    tensors |= {ROOT + name: value for name, value in values.items() if name.startswith(tuple(f"{head}." for head in heads))}
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_dropout": next(iter(layers.values())).rate,
+        "use_rslora": scaling == "rs",
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "target_modules": sorted(layers),
+        "modules_to_save": heads or None,
+    }
+    from safetensors.torch import save
+
+    home = Path(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    write_whole(home / WEIGHTS, save({name: value.detach().contiguous() for name, value in tensors.items()}, {"format": "pt"}))
+    write_whole(home / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+
+
+def _heads(net: nn.Module) -> list[str]:
+    """Return the outermost modules that are trained whole, checked to be what `peft` would find."""
+    trained = {name for name in trainable(net) if name.rpartition(".")[2] not in LEAVES}
+    owners = {name.rpartition(".")[0] for name in trained}
+    heads = sorted(name for name in owners if not name.startswith(tuple(f"{other}." for other in owners)))
+    inside = tuple(f"{head}." for head in heads)
+    more = {name for name, _ in net.named_parameters() if name.startswith(inside)} - trained
+    more |= {name for name, _ in net.named_modules() if name.endswith(tuple(heads)) and name not in heads and not name.startswith(inside)}
+    if more or "" in heads or any(head.endswith(".base") for head in heads):
+        expected = "trained parameters in modules of their own, of names that end no other's"
+        raise ArgumentError(complain("save_peft", expected=expected, actual=sorted(more or trained), hint="head=['classifier']"))
+    return heads

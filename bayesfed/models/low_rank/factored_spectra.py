@@ -1,0 +1,181 @@
+"""Singular triplets for layers that are factored: one SVD a layer, cut to every rank, or subspace iteration whose error is measured.
+
+A server of clients of several sizes needs for each layer as many triplets as the largest rank: best approximations of smaller ranks are cuts of the
+same. From round to round the matrices change little; with a key, `spectra` iterates from last round's right vectors in the place of an SVD, and
+states what that missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.geometry.thin import check_finite, check_matrices, check_rank, gaussian, signed_qr, signed_svd
+from bayesfed.keys import Key
+from bayesfed.models.low_rank.factored_layers import Unrolling
+from bayesfed.trees import leaf_of
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The leading singular triplets of one layer's matrix W, and what they leave out.
+
+    Parameters
+    ----------
+    u, values, v
+        ``(M, k)``, ``(k,)`` descending, and ``(N, k)``.
+    rest
+        The Frobenius norm of ``W - u values v^T``.
+    residual
+        That of the part of W outside of the space in which the triplets were sought; 0 if that was all of it.
+    """
+
+    u: Tensor
+    values: Tensor
+    v: Tensor
+    rest: float
+    residual: float = 0.0
+
+    def factors(self, rank: int) -> tuple[Tensor, Tensor]:
+        """Return U ``(M, R)`` and V ``(N, R)``, each with the square root of the singular values.
+
+        Raises
+        ------
+        ArgumentError
+            If the rank is outside 1 to k.
+        """
+        check_rank("Spectrum.factors", rank, len(self.values))
+        roots = self.values[:rank].sqrt()
+        return self.u[:, :rank] * roots, self.v[:, :rank] * roots
+
+    def error(self, rank: int) -> float:
+        """Return the Frobenius norm of ``W - U V^T`` at a rank up to k. No rank R matrix has one below ``sqrt(error^2 - residual^2)``."""
+        check_rank("Spectrum.error", rank, len(self.values))
+        return float((self.values[rank:].double().square().sum() + self.rest**2).sqrt())
+
+
+def spectrum(matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectrum | None = None, oversample: int = 8, passes: int = 1) -> Spectrum:
+    """Find the leading singular triplets of a matrix: by an SVD, or with a key by subspace iteration, whose error is measured.
+
+    Parameters
+    ----------
+    matrix
+        ``(M, N)`` of float32 or float64.
+    rank
+        How many.
+    key
+        Of the random columns of the subspace's start; None: the exact SVD.
+    warm
+        An earlier spectrum of much the same matrix: its right vectors replace the first random columns.
+    oversample
+        Columns of the subspace beyond the rank.
+    passes
+        Power iterations, two products with the matrix each.
+
+    Raises
+    ------
+    ArgumentError
+        If the rank is outside 1 to min(M, N), a count is negative, `warm` has no key beside it or belongs to another shape, or the matrix is of
+        half precision or not finite.
+
+    Notes
+    -----
+    With Q the orthonormal basis found, W splits into ``Q Q^T W`` and a rest E, orthogonal to each other, so that
+    ``sigma_1^2 + ... + sigma_R^2`` of W are at most those of ``Q Q^T W`` and ``||E||_F^2`` together: hence `Spectrum.error`.
+
+    References
+    ----------
+    Halko, Martinsson and Tropp (2011), algorithms 4.4 and 5.1.
+    """
+    check_matrices("spectrum", matrix=matrix)
+    check_finite("spectrum", matrix=matrix)
+    check_rank("spectrum", rank, min(matrix.shape))
+    if min(oversample, passes) < 0:
+        raise ArgumentError(complain("spectrum", expected="oversample and passes, 0 or more", actual=(oversample, passes), hint="8 and 1"))
+    if key is None:
+        if warm is not None:
+            raise ArgumentError(complain("spectrum, warm", expected="a key for the other columns", actual=None, hint="Key(0, 'spectra', round)"))
+        u, values, v = signed_svd(matrix)
+        # Copies: a view would keep all of the SVD alive.
+        return Spectrum(u[:, :rank].clone(), values[:rank].clone(), v[:, :rank].clone(), float(values[rank:].double().square().sum().sqrt()))
+    start = gaussian((matrix.shape[1], min(rank + oversample, *matrix.shape)), key, matrix)
+    if warm is not None:
+        if (len(warm.u), len(warm.v)) != tuple(matrix.shape):
+            actual = (len(warm.u), len(warm.v))
+            raise ArgumentError(complain("spectrum, warm", expected=f"a spectrum of shape {tuple(matrix.shape)}", actual=actual, hint="None"))
+        start = torch.cat([warm.v.to(start), start], 1)[:, : start.shape[1]]
+    q, _ = signed_qr(matrix @ start)
+    for _ in range(passes):
+        q, _ = signed_qr(matrix.mT @ q)
+        q, _ = signed_qr(matrix @ q)
+    across = matrix.mT @ q
+    v, values, u = signed_svd(across)
+    residual = float(torch.linalg.matrix_norm(matrix - q @ across.mT))
+    rest = float((values[rank:].double().square().sum() + residual**2).sqrt())
+    return Spectrum(q @ u[:, :rank], values[:rank].clone(), v[:, :rank].clone(), rest, residual)
+
+
+def spectra(
+    tree: Mapping[str, Tensor],
+    layers: Mapping[str, Unrolling],
+    *ranks: Mapping[str, int],
+    key: Key | None = None,
+    warm: Mapping[str, Spectrum] | None = None,
+    oversample: int = 8,
+    passes: int = 1,
+) -> dict[str, Spectrum]:
+    """Find for each layer as many singular triplets as the largest of its ranks needs; all smaller ranks are cuts of them.
+
+    Parameters
+    ----------
+    tree
+        Of the whole network.
+    layers
+        Of which the ranks name some or all.
+    ranks
+        One mapping a size of network, from layers to ranks.
+    key
+        None: exact SVDs; otherwise each layer draws from a child of its name (`spectrum`).
+    warm
+        What was found in the round before, for all layers or some.
+    oversample, passes
+        As `spectrum`.
+
+    Raises
+    ------
+    UpdateError
+        If the tree lacks a layer's weight, or has one of another shape.
+    ArgumentError
+        If a rank is of an unknown layer, or as `spectrum`.
+    """
+    largest: dict[str, int] = {}
+    for size in ranks:
+        for name, rank in size.items():
+            if name not in layers:
+                raise ArgumentError(complain("spectra", expected=f"ranks of layers among {sorted(layers)}", actual=name, hint="hybrid_ranks"))
+            largest[name] = max(rank, largest.get(name, rank))
+    found = {}
+    for name, rank in largest.items():
+        weight = whole_weight(tree, name, layers[name], "spectra")
+        own = None if key is None else key.child(name)
+        before = None if warm is None else warm.get(name)
+        try:
+            found[name] = spectrum(layers[name].matrix(weight.detach()), rank, key=own, warm=before, oversample=oversample, passes=passes)
+        except ArgumentError as error:
+            raise ArgumentError(f"spectra, layer {name!r}: {error}") from None
+    return found
+
+
+def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where: str) -> Tensor:
+    """Return a layer's weight in the tree of the whole network; raise `UpdateError` unless it has the layout's shape."""
+    leaf = leaf_of(name, "weight")
+    actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
+    if actual != tuple(layout.shape):
+        raise UpdateError(
+            complain(f"{where}, leaf {leaf!r}", expected=f"shape {tuple(layout.shape)}", actual=actual, hint="the whole network's tree")
+        )
+    return tree[leaf]

@@ -1,0 +1,150 @@
+"""From the tree of a whole network to those of its factored ones and back, and the Frobenius decay.
+
+A network made by `hybrid` has leaves ``NAME.u`` and ``NAME.v`` for each factored layer NAME, where the whole network has ``NAME.weight``; all other
+leaves are the same. A server with clients of several sizes::
+
+    layers = unrollings(hybrid(net, 1 / 2))
+    sizes = [hybrid_ranks(net, ratio) for ratio in (1 / 2, 1 / 4, 1 / 8)]
+    found = spectra(tree, layers, *sizes)                                # one SVD a layer, whatever the number of sizes
+    broadcast = [factorise(tree, layers, ranks, found) for ranks in sizes]
+    received = [align(update, layers) for update in updates]             # all of one shape, whatever the ranks
+
+Truncated SVDs with the square root of the singular values in both factors are spectral initialisation (Khodak et al., 2021) and step 4 of FedHM's
+algorithm 1; the products are its shape alignment (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.geometry.thin import squared_norm
+from bayesfed.models.low_rank.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
+from bayesfed.models.low_rank.factored_spectra import Spectrum, spectra, whole_weight
+from bayesfed.trees import Tree, leaf_of
+
+
+def unrollings(net: nn.Module) -> dict[str, Unrolling]:
+    """Return how the weight of each factored layer of a network is laid out, by the layer's name."""
+    return {name: layer.unrolling for name, layer in net.named_modules() if isinstance(layer, FactoredLinear | FactoredConv2d)}
+
+
+def factorise(
+    tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling], ranks: Mapping[str, int], found: Mapping[str, Spectrum] | None = None
+) -> Tree:
+    """Return the tree of a factored network: in the place of each weight that has a rank, the factors of its best approximation.
+
+    Parameters
+    ----------
+    tree
+        Of the whole network.
+    layers
+        How weights are laid out.
+    ranks
+        By layer; what has none stays whole, and an empty mapping returns the tree.
+    found
+        `spectra` of this very tree, at these ranks or larger ones; None: exact SVDs now.
+
+    Raises
+    ------
+    UpdateError
+        If the tree lacks a layer's weight, or has one of another shape.
+    ArgumentError
+        If `found` lacks a layer or a rank, or as `spectra`.
+    """
+    found = spectra(tree, layers, ranks) if found is None else found
+    changed: Tree = {}
+    for name in ranks:
+        if name not in layers or name not in found:
+            hint = "spectra(tree, layers, ranks)"
+            raise ArgumentError(complain("factorise", expected=f"spectra of {sorted(ranks)}", actual=sorted(found), hint=hint))
+        whole_weight(tree, name, layers[name], "factorise")
+    for leaf, value in tree.items():
+        name, _, last = leaf.rpartition(".")
+        if last == "weight" and name in ranks:
+            changed[leaf_of(name, "u")], changed[leaf_of(name, "v")] = found[name].factors(ranks[name])
+        else:
+            changed[leaf] = value
+    return changed
+
+
+def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
+    """Return the tree of the whole network: products in the place of factors, whatever their rank. FedHM's shape alignment (1).
+
+    Parameters
+    ----------
+    tree
+        Of a network in which any of the layers are factored and the others whole.
+    layers
+        How weights are laid out.
+
+    Raises
+    ------
+    UpdateError
+        If the tree has neither the weight nor both factors of a layer, or factors of another shape.
+    """
+    for name, layout in layers.items():
+        u, v = tree.get(leaf_of(name, "u")), tree.get(leaf_of(name, "v"))
+        if u is None and v is None:
+            whole_weight(tree, name, layout, "align")
+            continue
+        shapes = [None if factor is None else tuple(factor.shape) for factor in (u, v)]
+        rank = shapes[0][-1] if shapes[0] else 1
+        if shapes != [(layout.size[0], rank), (layout.size[1], rank)]:
+            expected = f"u and v of shapes ({layout.size[0]}, R) and ({layout.size[1]}, R)"
+            raise UpdateError(complain(f"align, layer {name!r}", expected=expected, actual=shapes, hint="the shapes published, any rank"))
+    changed: Tree = {}
+    for leaf, value in tree.items():
+        name, _, last = leaf.rpartition(".")
+        if name in layers and last == "u":
+            changed[leaf_of(name, "weight")] = layers[name].weight(value @ tree[leaf_of(name, "v")].mT)
+        elif name not in layers or last != "v":
+            changed[leaf] = value
+    return changed
+
+
+def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
+    """Return ``coefficient / 2`` times the sum over factored layers of ``||U V^T||_F^2``, a scalar, without forming a product.
+
+    The negative log density, up to a constant, of a Gaussian of this precision on the product: the decay of `ProductGaussian`. Its gradients are
+    `decay_gradients`, by autograd too. Layers are the NAMEs with leaves ``NAME.u`` and ``NAME.v`` and no ``NAME.s``; if there are none it is 0.
+
+    Raises
+    ------
+    ArgumentError
+        If the coefficient is negative.
+    """
+    _check_coefficient("frobenius_decay", coefficient)
+    norms = [squared_norm(u, v) for u, v in _factors(tree).values()]
+    return coefficient / 2 * torch.stack(norms).sum() if norms else torch.zeros(())
+
+
+def decay_gradients(tree: Mapping[str, Tensor], coefficient: float) -> Tree:
+    """Return the gradients of `frobenius_decay`, for optimisers that add them: ``coefficient * U (V^T V)`` and ``coefficient * V (U^T U)``.
+
+    Raises
+    ------
+    ArgumentError
+        If the coefficient is negative.
+    """
+    _check_coefficient("decay_gradients", coefficient)
+    gradients = {}
+    with torch.no_grad():
+        for name, (u, v) in _factors(tree).items():
+            gradients[leaf_of(name, "u")], gradients[leaf_of(name, "v")] = coefficient * (u @ (v.mT @ v)), coefficient * (v @ (u.mT @ u))
+    return gradients
+
+
+def _factors(tree: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    names = [leaf.rpartition(".")[0] for leaf in tree if leaf.rpartition(".")[2] == "u"]
+    return {
+        name: (tree[leaf_of(name, "u")], tree[leaf_of(name, "v")]) for name in names if leaf_of(name, "v") in tree and leaf_of(name, "s") not in tree
+    }
+
+
+def _check_coefficient(where: str, coefficient: float) -> None:
+    if not coefficient >= 0:
+        raise ArgumentError(complain(where, expected="a coefficient of 0 or more", actual=coefficient, hint="1e-4"))

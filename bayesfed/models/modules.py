@@ -1,0 +1,80 @@
+"""Torch modules in general: evaluation mode for a block, which kinds are understood, and copies of a network with layers swapped."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+Predicate = Callable[[str, nn.Module], bool]
+Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+# Activations that act on every entry by itself, so that a vector of units can pass through alone.
+ELEMENTWISE: tuple[type[nn.Module], ...] = (
+    nn.CELU,
+    nn.ELU,
+    nn.GELU,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.Hardtanh,
+    nn.LeakyReLU,
+    nn.LogSigmoid,
+    nn.Mish,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.SELU,
+    nn.Sigmoid,
+    nn.SiLU,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Tanh,
+)
+# Modules that do nothing in evaluation mode.
+SILENT: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Put a network in evaluation mode inside the block: dropout drops nothing, batch norm normalises by its running statistics.
+
+    Every module's own mode is restored when the block ends.
+    """
+    modes = [(module, module.training) for module in net.modules()]
+    try:
+        net.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            # Not `train`: a module may override it and pass the mode on to its children.
+            module.training = mode
+
+
+def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Say whether a module is exactly of one of these kinds and has no hooks, so that its call is all it does."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return type(module) in kinds and not hooked
+
+
+def weight_matrices(name: str, module: nn.Module) -> bool:
+    """Choose the weights, not the biases, of linear and convolution layers."""
+    return isinstance(module, Dense) and name.rpartition(".")[2] == "weight"
+
+
+def as_before(made: nn.Module, layer: nn.Module) -> None:
+    """Give a new layer the settings of the one it replaces: whether its bias is trained, and its mode."""
+    if isinstance(made.bias, Tensor) and isinstance(layer.bias, Tensor):
+        made.bias.requires_grad_(layer.bias.requires_grad)
+    made.train(layer.training)
+
+
+def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module], tensors: Mapping[Tensor, Tensor] | None = None) -> nn.Module:
+    """Return a copy of a network with some modules and tensors replaced wherever they occur; the replacements themselves are not copied."""
+    twin = copy.deepcopy(net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())})
+    for path, module in list(twin.named_modules(remove_duplicate=False)):
+        if path and module in swaps.values():
+            # A PyroModule learns its name when it is added; assigning it would move it behind its siblings.
+            parent, _, name = path.rpartition(".")
+            twin.get_submodule(parent).add_module(name, module)
+    return twin

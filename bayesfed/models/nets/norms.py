@@ -1,0 +1,116 @@
+"""Norms of the reference networks by name, and the statistics that static batch norm does without.
+
+``"batch"`` is batch norm with running statistics (Ioffe and Szegedy, 2015). ``"static"`` is the static batch norm of HeteroFL (Diao et al.,
+2021): the same without running statistics, so that it has no buffers and always normalises by the batch it is given; they are queried from
+data once training is over, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is group norm (Wu and He, 2018), which never
+looks at other examples.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from itertools import chain
+from typing import Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError, complain
+
+Norm = Literal["batch", "static", "group"]
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
+    """Build the norm of that many channels; each has a scale and a shift for every channel, ``2 channels`` parameters.
+
+    Group norm has ``channels // size`` groups, `size` being the greatest common divisor of 16 and the channels or, where that is below 8,
+    the smallest divisor of the channels from 8 upwards (all of fewer than 8): 4, 8, 16 and 32 groups for 64, 128, 256 and 512 channels. A
+    group is never of one channel, which would erase each channel's scale.
+
+    Parameters
+    ----------
+    where
+        The network, for the error.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such norm.
+    """
+    if norm not in get_args(Norm):
+        expected = f"one of {', '.join(map(repr, get_args(Norm)))}"
+        raise ArgumentError(complain(f"{where}.norm", expected=expected, actual=repr(norm), hint="'group'"))
+    if norm == "group":
+        size = math.gcd(16, channels)
+        size = size if size >= 8 else next((some for some in range(8, channels) if channels % some == 0), channels)
+        return nn.GroupNorm(channels // size, channels)
+    return nn.BatchNorm2d(channels, track_running_stats=norm == "batch")
+
+
+def batch_norms(net: nn.Module) -> dict[str, BatchNorm]:
+    """Return the batch norms of a network by name, in order of registration; a shared one once."""
+    return {name: module for name, module in net.named_modules() if isinstance(module, BatchNorm)}
+
+
+def tracked(net: Net) -> Net:
+    """Return a copy whose static batch norms have running statistics: mean 0 and variance 1. Other modules are as they were."""
+    twin = copy.deepcopy(net)
+    for norm in batch_norms(twin).values():
+        if norm.running_mean is None:
+            like = next(chain(norm.parameters(), net.parameters()), torch.empty(0))
+            norm.running_mean, norm.running_var = like.new_zeros(norm.num_features), like.new_ones(norm.num_features)
+            norm.num_batches_tracked = torch.zeros((), dtype=torch.long, device=like.device)
+            norm.track_running_stats = True
+    return twin
+
+
+def untracked(net: Net) -> Net:
+    """Return a copy whose batch norms are static: without running statistics. Other modules are as they were."""
+    twin = copy.deepcopy(net)
+    for norm in batch_norms(twin).values():
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        norm.track_running_stats = False
+    return twin
+
+
+def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
+    """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode, whose batch norms have running statistics.
+
+    For inputs that are all here, when one pass must do; the estimate depends on how the rows are cut into batches. The recipe
+    `bayesfed.algorithms.batch_statistics.recipe` queries clients, takes a pass for every norm, and is exact for any clients and batches.
+
+    One forward of each batch, in which every batch norm normalises by that batch and everything else is in evaluation mode. A channel's mean
+    is the average over batches of the batch's mean; its variance is the average of the batch's unbiased variance, so it has no share
+    of the means' spread from batch to batch. Batches count alike, whatever their sizes.
+
+    Parameters
+    ----------
+    net
+        Never changed. Batch norms that have running statistics forget them; other norms are left alone.
+    batches
+        Inputs as the network gets them, at least one batch, with more than one value for each channel at every norm.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no batch.
+
+    References
+    ----------
+    HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics' update is torch's with ``momentum=None``.
+    """
+    twin = tracked(untracked(net)).eval()
+    for norm in batch_norms(twin).values():
+        norm.momentum = None
+        norm.train()
+    number = 0
+    with torch.no_grad():
+        for number, batch in enumerate(batches, start=1):  # noqa: B007
+            twin(batch)
+    if not number:
+        raise ArgumentError(complain("with_statistics.batches", expected="at least one batch", actual="none", hint="the training inputs"))
+    return twin.eval()

@@ -1,0 +1,143 @@
+"""Reference networks: plain `nn.Sequential`s, initialised from a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.keys import Key
+from bayesfed.models.nets.building_blocks import initialised
+from bayesfed.models.nets.norms import Norm, norm_layer
+
+# Howard et al. (2017), table 1: the channels each depthwise-separable block makes, and its stride.
+_BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512, 1)], (1024, 2), (1024, 1))
+
+
+def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
+    """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the papers' network.
+
+    Parameters
+    ----------
+    widths
+        Numbers of a row, units of every hidden layer, outputs.
+    key
+        Draws the first weights.
+
+    Raises
+    ------
+    ArgumentError
+        If there are fewer than two widths, or one is below 1.
+    """
+    if len(widths) < 2 or min(widths) < 1:
+        raise ArgumentError(complain("mlp, widths", expected="two or more numbers from 1", actual=list(widths), hint="[64, 32, 10]"))
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return initialised(nn.Sequential(*layers[:-1]), key)
+
+
+def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequence[int] = (16, 32), hidden: int = 64) -> nn.Sequential:
+    """Build 3 x 3 convolutions with max pooling, then one hidden layer.
+
+    Parameters
+    ----------
+    image
+        Channels, height and width of a row; ``(B, height, width)`` is one channel.
+    classes
+        Outputs ``(B, classes)``.
+    key
+        Draws the first weights.
+    channels
+        Of each convolution; every one halves height and width.
+    hidden
+        Units of the hidden layer.
+    """
+    layers = _unflattened(image)
+    before, height, width = image
+    for after in channels:
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        before, height, width = after, height // 2, width // 2
+    layers += [nn.Flatten(), nn.Linear(before * height * width, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    return initialised(nn.Sequential(*layers), key)
+
+
+def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128) -> nn.Sequential:
+    """Build a small AlexNet (Krizhevsky et al., 2012): five convolutions, two hidden layers, no normalisation.
+
+    The 3 x 3 convolutions have 1, 3, 6, 4 and 4 times `width` channels, with max pooling after the first, second and fifth.
+    With w for `width`, h for `hidden` and c channels of H x W pixels that is ``9 (c w + 61 w^2) + 18 w`` parameters in the
+    convolutions and ``(4 w (H // 8) (W // 8) + 1) h + (h + 1) h + (h + 1) classes`` after them: 232 634 by default for
+    (1, 28, 28) and ten classes, 290 266 for (3, 32, 32).
+
+    Parameters
+    ----------
+    image
+        (channels, height, width), at least 8 pixels each way. Images of one channel arrive as ``(B, height, width)``.
+    width
+        Channels of the first convolution; 64 makes the original's.
+
+    Raises
+    ------
+    ArgumentError
+        If the image is too small for three poolings.
+    """
+    if min(image[1:]) < 8:
+        raise ArgumentError(complain("alexnet.image", expected="at least 8 x 8 pixels", actual=image, hint="cnn"))
+    layers, before = _unflattened(image), image[0]
+    for times, pooled in ((1, True), (3, True), (6, False), (4, False), (4, True)):
+        layers += [nn.Conv2d(before, times * width, 3, padding=1), nn.ReLU(), *pooled * [nn.MaxPool2d(2)]]
+        before = times * width
+    features = before * (image[1] // 8) * (image[2] // 8)
+    layers += [nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    return initialised(nn.Sequential(*layers), key)
+
+
+def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group") -> nn.Sequential:
+    """Build MobileNetV1 (Howard et al., 2017) for images of about 32 x 32: depthwise-separable blocks, then global average pooling.
+
+    The first convolution has stride 1 where ImageNet's has 2, and group norm stands in for batch norm, whose running
+    statistics no round may change. Convolutions have no biases: the norms do. For three channels and ten classes that is
+    3 217 226 parameters at width 1, 823 722 at 1/2 and 215 642 at 1/4.
+
+    Parameters
+    ----------
+    image
+        (channels, height, width). Images of one channel arrive as ``(B, height, width)``.
+    width
+        Factor on every layer's channels, which are rounded to multiples of 8.
+    norm
+        ``"group"``, in groups of 16 channels, of 8 where 16 does not divide; ``"static"`` or ``"batch"``, see `bayesfed.models.nets.norms`.
+
+    Raises
+    ------
+    ArgumentError
+        If `width` is not positive or there is no such norm.
+    """
+    if not 0 < width < math.inf:
+        raise ArgumentError(complain("mobilenet.width", expected="a positive number", actual=width, hint="0.25"))
+    before = _thinned(32, width)
+    layers = [*_unflattened(image), *_normed(nn.Conv2d(image[0], before, 3, padding=1, bias=False), norm)]
+    for channels, stride in _BLOCKS:
+        after = _thinned(channels, width)
+        layers += _normed(nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False), norm)
+        layers += _normed(nn.Conv2d(before, after, 1, bias=False), norm)
+        before = after
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
+    return initialised(nn.Sequential(*layers), key)
+
+
+def _unflattened(image: tuple[int, int, int]) -> list[nn.Module]:
+    # Grey images arrive as (B, H, W); convolutions want (B, 1, H, W).
+    return [nn.Unflatten(1, (image[0], image[1]))] if image[0] == 1 else []
+
+
+def _thinned(channels: int, width: float) -> int:
+    return max(8, 8 * round(channels * width / 8))
+
+
+def _normed(layer: nn.Conv2d, norm: Norm) -> list[nn.Module]:
+    return [layer, norm_layer(layer.out_channels, norm, where="mobilenet"), nn.ReLU()]

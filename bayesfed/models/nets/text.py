@@ -1,0 +1,153 @@
+"""A classifier of texts on a pretrained encoder: mean of the tokens' states, then one linear layer.
+
+    net = text_classifier(minilm_folder(), 2, key)
+    net = lora(net, 64, key, where=query_value, head=["classifier"])
+
+Inputs are tokens ``(B, 2, L)`` as `bayesfed.data.tokenised` makes them.
+
+References
+----------
+Reimers and Gurevych (2019), Sentence-BERT: mean pooling over the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.data.texts.pretrained import model_folder, offline
+from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+from bayesfed.keys import Key
+from bayesfed.models.nets.building_blocks import initialised
+
+# Rows at a time without gradients, of like length: padding is work.
+_CHUNK = 64
+_QUERY_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin")
+
+
+class TextClassifier(nn.Module):
+    """Logits ``(B, C)`` of tokens ``(B, 2, L)``: a linear layer on the mean of an encoder's last states.
+
+    Parameters
+    ----------
+    encoder
+        Called with `input_ids` and `attention_mask`, ``(B, L)``; returns what has `last_hidden_state`, ``(B, L, width)``. Not copied.
+    classifier
+        From the encoder's width to C.
+    """
+
+    def __init__(self, encoder: nn.Module, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.classifier = classifier
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Classify rows; columns that are padding in all of them are left out."""
+        lengths = tokens[:, 1].sum(1)
+        if torch.is_grad_enabled() or len(tokens) <= _CHUNK:
+            pooled = self._pooled(tokens)
+        else:
+            order = lengths.argsort(stable=True)
+            pooled = torch.cat([self._pooled(tokens[part]) for part in order.split(_CHUNK)])[order.argsort()]
+        logits: Tensor = self.classifier(pooled)
+        return logits
+
+    def _pooled(self, tokens: Tensor) -> Tensor:
+        used = tokens[:, 1].any(0).nonzero()
+        tokens = tokens[:, :, : int(used.max()) + 1 if len(used) else 1]
+        ids, mask = tokens.unbind(1)
+        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        weights = mask[..., None].to(states)
+        pooled: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        return pooled
+
+
+def text_classifier(encoder: str | Path | nn.Module, classes: int, key: Key, *, dropout: float = 0.0) -> TextClassifier:
+    """Return a classifier on a pretrained encoder, in training mode.
+
+    Parameters
+    ----------
+    encoder
+        A folder with a transformers model as safetensors, such as `minilm_folder`, or a name that is in Hugging Face's cache; nothing is downloaded
+        or unpickled, no code from the folder is run. A layer that pools its first token is left out. Or a transformers encoder, which is taken as
+        it is, its own dropout included.
+    classes
+        C.
+    key
+        Draws the linear layer, called ``classifier``.
+    dropout
+        Of an encoder from a folder, in the place of what its settings say. 0 draws nothing, so that clients may train in threads.
+
+    Raises
+    ------
+    MissingExtraError
+        If transformers is not installed.
+    ArgumentError
+        If there are fewer than two classes, or `dropout` is outside [0, 1).
+    DataError
+        If no model is there, or weights are missing from its file.
+    """
+    if classes < 2:
+        raise ArgumentError(complain("text_classifier, classes", expected="at least 2", actual=classes, hint="2"))
+    if not 0 <= dropout < 1:
+        raise ArgumentError(complain("text_classifier, dropout", expected="a probability below 1", actual=dropout, hint="0.1"))
+    body = encoder if isinstance(encoder, nn.Module) else _loaded(model_folder(encoder), dropout)
+    width = getattr(getattr(body, "config", None), "hidden_size", None)
+    if not isinstance(width, int):
+        raise ArgumentError(
+            complain("text_classifier", expected="an encoder with config.hidden_size", actual=type(body).__name__, hint="a BertModel")
+        )
+    head = initialised(nn.utils.skip_init(nn.Linear, width, classes), key)
+    return TextClassifier(body, head).train()
+
+
+def query_value(name: str, module: nn.Module) -> bool:
+    """Choose the weights of attention's query and value layers, as BERT's, LLaMA's and DistilBERT's families call them: `lora`'s ``where``."""
+    path, _, leaf = name.rpartition(".")
+    return leaf == "weight" and path.rpartition(".")[2] in _QUERY_VALUE and isinstance(module, nn.Linear)
+
+
+def _loaded(folder: Path, dropout: float) -> nn.Module:
+    """Load an encoder."""
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError as problem:
+        raise MissingExtraError("transformers", "lora") from problem
+    safely: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    config = offline("a model's settings", folder, lambda: AutoConfig.from_pretrained(folder, **safely))
+    for name, value in config.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, dropout)
+    with _without_bar():
+        body, found = offline(
+            "a model's weights as safetensors",
+            folder,
+            lambda: AutoModel.from_pretrained(folder, config=config, use_safetensors=True, output_loading_info=True, **safely),
+        )
+    pooler = getattr(body, "pooler", None)
+    if missing := sorted(name for name in found["missing_keys"] if not name.startswith("pooler.")):
+        # Transformers would train on with drawn numbers there.
+        raise DataError(complain(str(folder), expected="all weights of the model", actual=f"no {missing[:3]}", hint="the published files"))
+    if isinstance(pooler, nn.Module):
+        body.pooler = None
+    whole: nn.Module = body.float()
+    return whole
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Draw no progress bar over the loading of weights."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,150 @@
+"""Applying a prior to a network: the Pyro model everything else is an inference about.
+
+A parameter that the predicate chooses becomes three sites, ``NAME.s`` (support), ``NAME.rho``
+(precision) and ``NAME.w`` (weight), each of the shape of its weight *matrix*: ``(out, in)``
+for a linear layer, ``(out, in * k * k)`` for a convolution. The rest are points, given to
+the model by value and without a prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyro
+import pyro.distributions as dist
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.errors import PriorError, complain
+from bayesfed.models.modules import Predicate, weight_matrices
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models.priors.precisions import Gammas
+from bayesfed.models.priors.prior import GaussianWeight, Prior
+from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.sampling import ClusteredSupport
+from bayesfed.trees import Tree, parameters, running_statistics
+
+
+@dataclass(frozen=True)
+class Site:
+    """One chosen parameter: its name, its shape, its shape as a matrix, and its lowered prior."""
+
+    name: str
+    shape: tuple[int, ...]
+    matrix: tuple[int, int]
+    support: Grid | Ising
+    precision: Gammas
+    weight: GaussianWeight
+
+    @property
+    def module(self) -> str:
+        """The name of the layer that owns the parameter."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A network with a declared prior and likelihood.
+
+    Parameters
+    ----------
+    net
+        Any module without latent sites of its own; never changed.
+    sites
+        The chosen parameters by name, in the network's order.
+    """
+
+    net: nn.Module
+    likelihood: Likelihood
+    sites: Mapping[str, Site]
+
+    @property
+    def initial(self) -> Tree:
+        """The network's own parameters, copied."""
+        return parameters(self.net)
+
+    def model(
+        self,
+        points: Tree,
+        inputs: Tensor,
+        targets: Tensor | None = None,
+        *,
+        scale: float = 1.0,
+        log_odds: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Run as a Pyro model: sample every site, then observe ``y``.
+
+        Parameters
+        ----------
+        points
+            Values of the parameters that have no prior.
+        scale
+            Copies each row stands for (N / N_t of D-Turbo-VBI (21), or 1).
+        log_odds
+            Per site ``(M, N)``: independent supports with these log-odds, Module A's prior (9),
+            in place of the declared p(s).
+        """
+        weights = {}
+        for name, site in self.sites.items():
+            prior = ClusteredSupport(site.support) if log_odds is None else dist.Bernoulli(logits=log_odds[name]).to_event(2)
+            support = pyro.sample(f"{name}.s", prior)
+            precision = pyro.sample(f"{name}.rho", dist.Gamma(*site.precision.of(support)).to_event(2))
+            weights[name] = pyro.sample(f"{name}.w", site.weight.given(precision)).reshape(site.shape)
+        output = functional_call(self.net, {**points, **weights}, (inputs,))
+        return self.likelihood.observe(output, targets, scale)
+
+
+def declare(
+    net: nn.Module,
+    prior: Prior | Callable[[str], Prior] | None = None,
+    *,
+    where: Predicate = weight_matrices,
+    likelihood: Likelihood | None = None,
+) -> Declared:
+    """Apply a prior to the parameters of `net` that `where` chooses.
+
+    Parameters
+    ----------
+    prior
+        Default `Prior()`: a Markov grid over Bernoulli-Gamma precisions. A function of the parameter's name gives each its own.
+    where
+        ``(parameter name, owning module) -> bool``.
+    likelihood
+        Default `Categorical()` at temperature 1.
+
+    Raises
+    ------
+    PriorError
+        If `where` chooses nothing, or a parameter that is not a matrix or a kernel; or if the
+        network keeps running statistics (batch norm), which no round may change silently.
+    """
+    one, sites = Prior() if prior is None or callable(prior) else prior, {}
+    for path, module in net.named_modules():
+        for leaf, value in module.named_parameters(recurse=False):
+            name = f"{path}.{leaf}" if path else leaf
+            if not where(name, module):
+                continue
+            if value.ndim < 2:
+                raise PriorError(
+                    complain(
+                        f"declare, parameter {name!r}",
+                        expected="a matrix or kernel",
+                        actual=f"shape {tuple(value.shape)}",
+                        hint="a predicate without biases",
+                    )
+                )
+            matrix = (value.shape[0], value[0].numel())
+            own = prior(name) if callable(prior) else one
+            sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(matrix[1]), own.weight)
+    if not sites:
+        names = [name for name, _ in net.named_parameters()]
+        raise PriorError(
+            complain("declare", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
+        )
+    if running := running_statistics(net):
+        raise PriorError(
+            complain("declare", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
+        )
+    return Declared(net, likelihood or Categorical(), sites)

@@ -1,0 +1,45 @@
+"""A prior as a declaration: support, precision and weight, composed and inert.
+
+``Prior(support=MarkovGrid(0.6, 0.6), precision=BernoulliGamma())`` reads as D-Turbo-VBI (1),
+``p(w, rho, s) = p(s) p(rho | s) p(w | rho)``. It holds no tensor and knows no network until
+`declare` applies it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+from torch import Tensor
+
+from bayesfed.models.priors.precisions import BernoulliGamma
+from bayesfed.models.random_fields.support_priors import MarkovGrid, Support
+
+
+@dataclass(frozen=True)
+class GaussianWeight:
+    """``p(w | rho) = N(0, 1 / rho)``, D-Turbo-VBI (3)."""
+
+    def given(self, precision: Tensor) -> Any:
+        """Return the distribution of weights with these precisions, all entries one event."""
+        return dist.Normal(0.0, precision.rsqrt()).to_event(precision.ndim)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Compose a support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``, ``w | rho ~ Normal(0, 1 / rho)``.
+
+    Parameters
+    ----------
+    support
+        Which weights are active: `MarkovGrid`, `Neighbourhood` or `Independent`.
+    precision
+        Of an active and of an inactive weight.
+    weight
+        Given the precision.
+    """
+
+    support: Support = MarkovGrid()
+    precision: BernoulliGamma = BernoulliGamma()
+    weight: GaussianWeight = GaussianWeight()

@@ -1,0 +1,249 @@
+"""Priors p(w) on one weight tensor, for any Pyro guide: Gaussian, Laplace, horseshoe, spike and slab, low-rank product.
+
+Each is a record that samples its own sites under the name it is given and returns a weight. Sites are independent entry
+by entry unless said otherwise, and all entries of a site are one event. Nothing here has a support that is inferred by
+messages; that is `Prior`.
+
+Notation: w = weight, s = support, U, V = the factors of a weight matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from bayesfed.errors import ArgumentError, PriorError, complain
+from bayesfed.geometry.thin import squared_norm
+from bayesfed.models.random_fields.support_priors import probability
+
+
+@runtime_checkable
+class WeightPrior(Protocol):
+    """The seam: draw one weight tensor as Pyro code."""
+
+    def sample(self, name: str, like: Tensor) -> Tensor:
+        """Sample sites at or below `name` and return a weight of the shape, dtype and device of `like`, whose values are not read."""
+        ...
+
+
+def _positive(name: str, value: float) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ArgumentError(complain(name, expected="a positive number", actual=value, hint="1.0"))
+
+
+def _drawn(name: str, entries: Any) -> Tensor:
+    shape = entries.batch_shape
+    value: Tensor = pyro.sample(name, entries.to_event(len(shape)))
+    # `Predictive` hands a guide's draws back with a leading 1, its place for the data plate.
+    return value.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """``N(centre, sd^2)``: the site NAME.
+
+    Around a tensor it is a proximal or a consensus term: see `around`.
+
+    Parameters
+    ----------
+    sd
+        Standard deviation, in units of the weights.
+    centre
+        A number, or a tensor of the weight's shape, which is copied.
+
+    Raises
+    ------
+    ArgumentError
+        If `sd` is not positive or the centre not finite; `PriorError` when sampled, if the centre has not the weight's shape.
+    """
+
+    sd: float
+    centre: float | Tensor = 0.0
+
+    def __post_init__(self) -> None:
+        _positive("Gaussian.sd", self.sd)
+        if isinstance(self.centre, Tensor):
+            # A copy: training the network the centre came from must not move the prior, nor fill that network's gradients.
+            object.__setattr__(self, "centre", self.centre.detach().clone())
+        if not bool(torch.as_tensor(self.centre).isfinite().all()):
+            raise ArgumentError(complain("Gaussian.centre", expected="finite numbers", actual="NaN or Inf", hint="0.0"))
+
+    @classmethod
+    def around(cls, centre: float | Tensor, precision: float) -> Gaussian:
+        """Return ``N(centre, 1 / precision)``, whose negative log density has the gradient ``precision * (w - centre)``.
+
+        That is ``mu / 2 * ||w - w0||^2``, the term FedProx (Li et al., 2020, (2)) adds to each device's loss with w0 the broadcast
+        model, and the consensus penalty of FedRLR. Where a loss is a mean over N rows, `precision` is N times its mu.
+        """
+        _positive("Gaussian.around, precision", precision)
+        return cls(1 / math.sqrt(precision), centre)
+
+    def sample(self, name: str, like: Tensor) -> Tensor:
+        """Sample the weight."""
+        if not isinstance(self.centre, Tensor):
+            return _drawn(name, dist.Normal(torch.full_like(like, self.centre), self.sd))
+        if self.centre.shape != like.shape:
+            found, hint = f"shape {tuple(self.centre.shape)}", "a function of the name that gives each parameter its own centre"
+            raise PriorError(complain(f"Gaussian.centre, site {name!r}", expected=f"shape {tuple(like.shape)}", actual=found, hint=hint))
+        return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Density ``exp(-|w| / scale) / (2 scale)``, the lasso's (Tibshirani, 1996): the site NAME.
+
+    Parameters
+    ----------
+    scale
+        Positive, in units of the weights.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not positive.
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _positive("Laplace.scale", self.scale)
+
+    def sample(self, name: str, like: Tensor) -> Tensor:
+        """Sample the weight."""
+        return _drawn(name, dist.Laplace(torch.zeros_like(like), self.scale))
+
+
+@dataclass(frozen=True)
+class Horseshoe:
+    """``w = tau * lambda * z``: most entries shrink to nothing, the few that matter hardly (Carvalho, Polson and Scott, 2010).
+
+    Sites: NAME.tau, a scalar C+(0, scale) of the whole tensor; NAME.lambda, C+(0, 1) an entry; NAME.z, N(0, 1) an entry. The weight
+    is recorded at NAME as a deterministic site. It is not centred: a guide sees z, whose scale does not move with tau and lambda.
+
+    Parameters
+    ----------
+    scale
+        Positive: the median of tau. Smaller leaves fewer weights.
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _positive("Horseshoe.scale", self.scale)
+
+    def sample(self, name: str, like: Tensor) -> Tensor:
+        """Sample the scales and the standard normal, and record their product."""
+        overall = _drawn(f"{name}.tau", dist.HalfCauchy(like.new_tensor(self.scale)))
+        local = _drawn(f"{name}.lambda", dist.HalfCauchy(torch.ones_like(like)))
+        standard = _drawn(f"{name}.z", dist.Normal(torch.zeros_like(like), 1.0))
+        weight: Tensor = pyro.deterministic(name, overall * local * standard, event_dim=like.ndim)
+        return weight
+
+
+class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
+    # Torch's own support for mixtures has no transform, which automatic guides and HMC ask for.
+    support = constraints.real
+
+
+@dataclass(frozen=True)
+class SpikeAndSlab:
+    """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and McCulloch, 1993).
+
+    The support s, independent from entry to entry, is summed out, so the log density has gradients; `included` gives it back.
+
+    Parameters
+    ----------
+    inclusion
+        p(s = 1), in (0, 1).
+    spike, slab
+        Standard deviations of an inactive and of an active weight, in units of the weights.
+
+    Raises
+    ------
+    ArgumentError
+        If a value is outside its range, or the spike is as wide as the slab.
+    """
+
+    inclusion: float
+    spike: float
+    slab: float
+
+    def __post_init__(self) -> None:
+        probability("SpikeAndSlab.inclusion", self.inclusion)
+        _positive("SpikeAndSlab.spike", self.spike)
+        _positive("SpikeAndSlab.slab", self.slab)
+        if self.spike >= self.slab:
+            raise ArgumentError(complain("SpikeAndSlab", expected="spike < slab", actual=f"{self.spike} >= {self.slab}", hint="spike=0.01, slab=1.0"))
+
+    def sample(self, name: str, like: Tensor) -> Tensor:
+        """Sample the weight."""
+        shares, sds = (like.new_tensor(pair).expand(*like.shape, 2) for pair in ((1 - self.inclusion, self.inclusion), (self.spike, self.slab)))
+        return _drawn(name, _Mixture(dist.Categorical(shares), dist.Normal(torch.zeros_like(sds), sds)))
+
+    def included(self, weight: Tensor) -> Tensor:
+        """Return p(s = 1 | w) of each entry; its mean over posterior draws of the weight is the posterior inclusion probability."""
+        prior = math.log(self.inclusion) - math.log1p(-self.inclusion) + math.log(self.spike) - math.log(self.slab)
+        return torch.sigmoid(prior + weight.square() * (self.spike**-2 - self.slab**-2) / 2)
+
+
+@dataclass(frozen=True)
+class ProductGaussian:
+    """``W = U V^T`` of low rank with Frobenius decay, ``exp(-precision / 2 * ||U V^T||_F^2)`` (Khodak et al., 2021).
+
+    Sites: NAME.u ``(out, rank)`` and NAME.v ``(rest, rank)`` for a weight ``(out, ...)`` unrolled to ``(out, rest)``, and the factor
+    NAME.decay. The weight is recorded at NAME as a deterministic site.
+
+    Parameters
+    ----------
+    rank
+        Columns of U and V.
+    precision
+        Of the product's entries: what 1 / sd^2 is to `Gaussian`.
+    sd
+        Of the factors' entries.
+
+    Raises
+    ------
+    ArgumentError
+        If a value is not positive, or the rank not an integer; `PriorError` when sampled, if the weight is not a matrix or kernel.
+
+    Notes
+    -----
+    Frobenius decay alone is no density: (U A, V A^-T) has the same product for every invertible A, so its integral is infinite.
+    U and V therefore have wide Gaussians N(0, sd^2) besides, which are not innocent: the density's highest point for a given W
+    pays ``||W||_* / sd^2`` for them (nuclear norm), as weight decay on the factors does. The wider, the less. The
+    product of Gaussians and decay is proper, but its normaliser is not known: an ELBO is off by a constant that depends on
+    the three parameters, so it compares guides, not priors. Draws from the model itself leave the decay out, as any
+    Pyro factor; outside of inference Pyro warns of it.
+    W = 0 is a saddle, where `AutoNormal` starts by default; give it ``init_loc_fn=init_to_sample``.
+    """
+
+    rank: int
+    precision: float
+    sd: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise ArgumentError(complain("ProductGaussian.rank", expected="an integer >= 1", actual=self.rank, hint="4"))
+        _positive("ProductGaussian.precision", self.precision)
+        _positive("ProductGaussian.sd", self.sd)
+
+    def sample(self, name: str, like: Tensor) -> Tensor:
+        """Sample both factors, weigh them by the decay and record their product."""
+        if like.ndim < 2:
+            hint = "a prior for each parameter, by name"
+            raise PriorError(
+                complain(f"ProductGaussian, site {name!r}", expected="a matrix or kernel", actual=f"shape {tuple(like.shape)}", hint=hint)
+            )
+        sides = {"u": like.shape[0], "v": math.prod(like.shape[1:])}
+        u, v = (_drawn(f"{name}.{leaf}", dist.Normal(like.new_zeros(side, self.rank), self.sd)) for leaf, side in sides.items())
+        pyro.factor(f"{name}.decay", -self.precision / 2 * squared_norm(u, v))
+        weight: Tensor = pyro.deterministic(name, (u @ v.mT).reshape(like.shape), event_dim=like.ndim)
+        return weight

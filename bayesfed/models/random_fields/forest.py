@@ -1,0 +1,86 @@
+"""The order in which a forest is summed exactly, leaves to roots, then back; and exact draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from bayesfed.models.random_fields.ising import Ising, components
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A pairwise model without cycles, rooted.
+
+    Parameters
+    ----------
+    order
+        ``(n,)`` variables, every parent before its children.
+    parent
+        ``(n,)`` parent of each variable, -1 for roots.
+    edge
+        ``(n,)`` index of the edge to the parent, -1 for roots.
+    levels
+        Variables by depth, roots first.
+    """
+
+    order: Tensor
+    parent: Tensor
+    edge: Tensor
+    levels: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(model: Ising) -> Forest:
+        """Root every component of a model that `is_forest` at its first variable; worked out once a model."""
+        if model not in _FORESTS:
+            _FORESTS[model] = Forest._rooted(model)
+        return _FORESTS[model]
+
+    @staticmethod
+    def _rooted(model: Ising) -> Forest:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import breadth_first_order
+
+        count, (left, right) = model.field.numel(), model.edges.cpu().numpy()
+        roots = np.unique(components(count, left, right)[1], return_index=True)[1]
+        # A node above all roots makes one tree of the forest.
+        size, above = count + 1, np.full(len(roots), count)
+        joined = coo_array((np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])), shape=(size, size))
+        order, parent = breadth_first_order(joined, count, directed=False)
+        depth = np.zeros(size, dtype=np.int64)
+        for node in order[1:].tolist():
+            depth[node] = depth[parent[node]] + 1
+        order, parent, depth = order[1:], np.where(parent[:-1] == count, -1, parent[:-1]), depth[:-1]
+        edge = np.full(count, -1, dtype=np.int64)
+        down = parent[right] == left
+        edge[np.where(down, right, left)] = np.arange(len(left))
+        by_depth = order[np.argsort(depth[order], kind="stable")]
+        levels = np.split(by_depth, np.cumsum(np.bincount(depth)[1:])[:-1])
+
+        def tensor(values: NDArray[np.generic]) -> Tensor:
+            return torch.from_numpy(values.astype(np.int64)).to(model.edges.device)
+
+        return Forest(tensor(order), tensor(parent), tensor(edge), tuple(map(tensor, levels)))
+
+
+_FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
+
+
+def sample(model: Ising, count: int) -> Tensor:
+    """Draw states ``(count, n)`` of a model without cycles: sum towards the roots, draw away from them. Uses torch's global generator."""
+    forest, log_odds = Forest.of(model), model.field.double().clone()
+    coupling = model.coupling.double()[forest.edge.clamp(min=0)] if model.coupling.numel() else log_odds
+    for level in reversed(forest.levels[1:]):
+        below = log_odds[level]
+        log_odds.index_add_(0, forest.parent[level], softplus(below + coupling[level]) - softplus(below))
+    drawn = torch.bernoulli(torch.sigmoid(log_odds).expand(count, -1))
+    for level in forest.levels[1:]:
+        pull = log_odds[level] + coupling[level] * drawn[:, forest.parent[level]]
+        drawn[:, level] = torch.bernoulli(torch.sigmoid(pull))
+    return drawn

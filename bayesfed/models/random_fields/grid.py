@@ -1,0 +1,151 @@
+"""Binary grids: variables on K x M lattices, coupled to their right and lower neighbours, described in O(1).
+
+``log p(s) = sum_i f_i s_i + sum_rows k_row s_ij s_i,j+1 + sum_columns k_col s_ij s_i+1,j - log Z``,  s in {0, 1}.
+
+Nothing of size K M exists until `fields` or `ising` is called.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.models.random_fields.ising import Ising, check_arrangement, pairs
+
+Number = float | Tensor
+
+
+class Link(NamedTuple):
+    """A pair table in nats: ``coupling`` when both ends are 1, and what each end gets for being 1."""
+
+    coupling: Number = 0.0
+    source: Number = 0.0
+    target: Number = 0.0
+
+
+# Compared by identity: what was worked out for a model is kept beside it.
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A K x M grid of binary variables, or several independent copies of one.
+
+    Parameters
+    ----------
+    size
+        (K, M).
+    row, column
+        Table of a variable with its right and with its lower neighbour. Numbers, or tensors of shape ``(K, M - 1)`` and
+        ``(K - 1, M)`` where they differ from place to place.
+    field
+        Log-odds of every variable before its neighbours speak: a number or ``(K, M)``.
+    arrangement
+        Shape of the evidence, default (K, M). Its product may be a multiple of K M: copies, each K M long in row-major order.
+    """
+
+    size: tuple[int, int]
+    row: Link = Link()
+    column: Link = Link()
+    field: Number = 0.0
+    arrangement: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.size, tuple) and len(self.size) == 2 and all(isinstance(side, int) and side > 0 for side in self.size)
+        rows, columns = self.size if whole else (1, 1)
+        if not whole or math.prod(self.shape) % (rows * columns) or not math.prod(self.shape):
+            raise ArgumentError(
+                complain("Grid", expected="sides >= 1 that divide the arrangement", actual=(self.size, self.shape), hint="Grid((784, 256))")
+            )
+        expected = {"row": (rows, columns - 1), "column": (rows - 1, columns), "field": (rows, columns)}
+        for name, link in (("row", self.row), ("column", self.column)):
+            if not isinstance(link, Link):
+                raise ArgumentError(complain(f"Grid.{name}", expected="a Link", actual=link, hint="Link(0.8), or FactorGraph.grid for probabilities"))
+        for name, values in (("row", self.row), ("column", self.column), ("field", (self.field,))):
+            for value in values:
+                shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+                if (
+                    not isinstance(value, int | float | Tensor)
+                    or shape not in ((), expected[name])
+                    or not bool(torch.isfinite(torch.as_tensor(value)).all())
+                ):
+                    raise ArgumentError(
+                        complain(
+                            f"Grid.{name}", expected=f"finite numbers, or tensors of shape {expected[name]}", actual=shape or value, hint="Link(0.8)"
+                        )
+                    )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How the evidence is arranged."""
+        return self.size if self.arrangement is None else self.arrangement
+
+    @property
+    def copies(self) -> int:
+        """How many independent grids the arrangement holds."""
+        return math.prod(self.shape) // (self.size[0] * self.size[1])
+
+    def fields(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
+        """Return the log-odds of each variable ``(K, M)`` before its neighbours speak, the links' own terms included."""
+
+        def tensor(value: Number) -> Tensor:
+            return torch.as_tensor(value, dtype=dtype, device=device)
+
+        result = torch.zeros(self.size, dtype=dtype, device=device) + tensor(self.field)
+        ends = (result[:, :-1], result[:, 1:], result[:-1], result[1:])
+        for end, value in zip(ends, (*self.row[1:], *self.column[1:]), strict=True):
+            end.add_(tensor(value))
+        return result
+
+    def couplings(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Return couplings of row neighbours ``(K, M - 1)`` and of column neighbours ``(K - 1, M)``, expanded."""
+        rows, columns = self.size
+        row = torch.as_tensor(self.row.coupling, dtype=dtype, device=device).expand(rows, columns - 1)
+        return row, torch.as_tensor(self.column.coupling, dtype=dtype, device=device).expand(rows - 1, columns)
+
+    def is_even(self) -> bool:
+        """Whether each direction has one coupling everywhere."""
+        return all(torch.as_tensor(value).ndim == 0 for link in (self.row, self.column) for value in link)
+
+    def ising(self) -> Ising:
+        """Return the same model as an edge list, in float64; worked out once."""
+        return self._edge_list
+
+    @cached_property
+    def _edge_list(self) -> Ising:
+        index = torch.arange(self.size[0] * self.size[1]).reshape(self.size)
+        edges = torch.cat([pairs(index[:, :-1], index[:, 1:]), pairs(index[:-1], index[1:])], dim=1)
+        coupling = torch.cat([value.reshape(-1) for value in self.couplings()])
+        rows, columns = torch.meshgrid(torch.arange(self.size[0]), torch.arange(self.size[1]), indexing="ij")
+        return Ising(self.fields().reshape(-1), edges, coupling, self.shape, ((rows + columns) % 2).reshape(-1))
+
+    def energy(self, support: Tensor) -> Tensor:
+        """Return the unnormalised log probability of supports ``(..., *shape)`` as ``(...)``, in float64 unless the support is floating."""
+        check_arrangement(support, self.shape)
+        dtype = support.dtype if support.is_floating_point() else torch.float64
+        batch = support.shape[: support.ndim - len(self.shape)]
+        on = support.to(dtype).reshape(*batch, self.copies, *self.size)
+        row, column = self.couplings(dtype, support.device)
+        along = (on[..., :, :-1] * on[..., :, 1:] * row).sum((-3, -2, -1))
+        across = (on[..., :-1, :] * on[..., 1:, :] * column).sum((-3, -2, -1))
+        return (on * self.fields(dtype, support.device)).sum((-3, -2, -1)) + along + across
+
+    def strengths(self) -> tuple[float, float]:
+        """Return the largest |J| = |coupling| / 4 (spin units) of the row and of the column links; 0 where there is no link."""
+        rows, columns = self.size
+        return _largest(self.row.coupling) if columns > 1 else 0.0, _largest(self.column.coupling) if rows > 1 else 0.0
+
+    def strength(self) -> float:
+        """Return the largest coupling in spin units."""
+        return max(self.strengths())
+
+    def attractive(self) -> bool:
+        """Whether neighbours never repel each other."""
+        return all(bool((torch.as_tensor(link.coupling) >= 0).all()) for link in (self.row, self.column))
+
+
+def _largest(coupling: Number) -> float:
+    return float(torch.as_tensor(coupling).detach().abs().max()) / 4

@@ -1,0 +1,106 @@
+"""Supports as a Pyro distribution: energy, exact draws where they can be had, Swendsen-Wang or Gibbs elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import softplus
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.models.random_fields import forest
+from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising, components
+
+
+class ClusteredSupport(TorchDistribution):
+    """A pairwise binary model as a Pyro distribution over ``model.shape``.
+
+    `log_prob` leaves log Z out, a constant of the declared prior (it is known, and taken off, when nothing is coupled); to learn
+    couplings subtract `bayesfed.inference.log_z`, which has gradients.
+
+    `sample` is exact for trees and for grids with a side of at most 12, chains among them. Other models run `sweeps` Markov chain sweeps
+    from independent draws: Swendsen and Wang's clusters (1987; fields as in Edwards and Sokal, 1988) if neighbours attract, which cross
+    the ordering transition, otherwise Gibbs sweeps.
+
+    Parameters
+    ----------
+    model
+        Couplings and fields, as a support prior's `lower` returns them.
+    sweeps
+        Of the Markov chain, where `sample` is not exact.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch declares it as a plain dict
+    support = constraints.boolean
+    has_enumerate_support = False
+
+    def __init__(self, model: Grid | Ising, sweeps: int = 30) -> None:
+        self.model, self.sweeps = model, sweeps
+        super().__init__(event_shape=torch.Size(model.shape), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the energy ``(...)`` of supports ``(..., *shape)``, less log Z if nothing is coupled."""
+        energy = self.model.energy(value.to(torch.get_default_dtype()) if not value.is_floating_point() else value)
+        if self.model.strength():
+            return energy
+        flat = self.model.fields() if isinstance(self.model, Grid) else self.model.field
+        return energy - softplus(flat).sum().to(energy.dtype) * self.model.copies
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw supports ``(*sample_shape, *shape)`` of zeros and ones from torch's global generator."""
+        count = torch.Size(sample_shape).numel() * self.model.copies
+        if not count:
+            return torch.zeros(*sample_shape, *self.model.shape)
+        if isinstance(self.model, Grid) and transfer.fits(self.model, 1):
+            drawn = transfer.Transfer.of(self.model, torch.zeros(1, *self.model.size)).sample(count)
+            drawn = drawn if self.model.size[0] >= self.model.size[1] else drawn.mT
+        else:
+            drawn = _draw(self.model.ising(), count, self.sweeps)
+        return drawn.reshape(*sample_shape, *self.model.shape).to(torch.get_default_dtype())
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """Refuse batches: a support prior describes one layer."""
+        if torch.Size(batch_shape).numel() != 1:
+            raise ArgumentError(complain("ClusteredSupport", expected="no batch dimension", actual=tuple(batch_shape), hint="a site per layer"))
+        return self
+
+
+def _draw(model: Ising, count: int, sweeps: int) -> Tensor:
+    if model.is_forest:
+        return forest.sample(model, count)
+    flat = torch.bernoulli(torch.sigmoid(model.field).expand(count, -1))
+    turn = swendsen_wang if model.attractive() else gibbs
+    for _ in range(sweeps):
+        flat = turn(model, flat)
+    return flat
+
+
+def gibbs(model: Ising, flat: Tensor) -> Tensor:
+    """Redraw every variable of states ``(S, n)``, one colour at a time."""
+    left, right = model.edges
+    coupling = model.coupling.to(flat)
+    for colour in model.colours.unique():
+        pull = model.field.to(flat).expand_as(flat).clone()
+        pull.index_add_(-1, right, flat[..., left] * coupling)
+        pull.index_add_(-1, left, flat[..., right] * coupling)
+        flat = torch.where(model.colours == colour, torch.bernoulli(torch.sigmoid(pull)), flat)
+    return flat
+
+
+def swendsen_wang(model: Ising, flat: Tensor) -> Tensor:
+    """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw a cluster."""
+    (left, right), half = model.edges, (model.coupling / 2).to(flat)
+    bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left), device=flat.device) < -torch.expm1(-half))
+    draw, edge = (x.cpu().numpy() for x in bonds.nonzero(as_tuple=True))
+    count, size = flat.numel(), flat.shape[1]
+    clusters, label = components(count, draw * size + left.cpu().numpy()[edge], draw * size + right.cpu().numpy()[edge])
+    cluster = torch.from_numpy(label).to(flat.device)
+    pull = flat.new_zeros(clusters).index_add_(0, cluster, model.symmetric_field().to(flat).repeat(len(flat)))
+    return torch.bernoulli(torch.sigmoid(pull))[cluster].reshape(flat.shape)

@@ -1,0 +1,221 @@
+"""Support priors p(s): which weights may be non-zero, declared without any tensor.
+
+Sources: the hidden Markov grid of Xia, Tsang and Lau (D-Turbo-VBI, section II-B). Its prior
+is the product of one transition table per horizontal and per vertical neighbour pair, so on
+a grid it is an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay probability p.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.models.random_fields.grid import Grid, Link
+from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Shape = tuple[int, int]
+
+
+class Support(Protocol):
+    """The seam: lower a declaration to a pairwise binary model for one M x N weight matrix."""
+
+    def lower(self, shape: Shape) -> Grid | Ising:
+        """Return the model over the ``(M, N)`` supports of one matrix."""
+        ...
+
+
+def probability(name: str, value: float) -> float:
+    """Return `value` if it lies strictly between 0 and 1; raise `ArgumentError` otherwise."""
+    if not (isinstance(value, int | float) and 0 < value < 1):
+        raise ArgumentError(complain(name, expected="a probability in (0, 1)", actual=value, hint="0.6"))
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A Markov chain on {0, 1}: the probabilities to stay off and to stay on."""
+
+    off: float
+    on: float
+
+    def __post_init__(self) -> None:
+        probability("Transition.off", self.off)
+        probability("Transition.on", self.on)
+
+    def terms(self) -> Link:
+        """Return (coupling, field of the source, field of the target), in nats."""
+        l00, l01 = math.log(self.off), math.log1p(-self.off)
+        l10, l11 = math.log1p(-self.on), math.log(self.on)
+        return Link(l11 + l00 - l10 - l01, l10 - l00, l01 - l00)
+
+    def stationary(self) -> float:
+        """Return the chain's long-run share of ones."""
+        return (1 - self.off) / (2 - self.off - self.on)
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Each weight is active on its own with the given probability.
+
+    Parameters
+    ----------
+    probability
+        Of being active, above 0 and below 1; the expected density.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not.
+    """
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        probability("Independent.probability", self.probability)
+
+    def lower(self, shape: Shape) -> Ising:
+        """Return one lonely variable, as many copies of it as there are weights."""
+        odds = math.log(self.probability) - math.log1p(-self.probability)
+        return Ising(torch.tensor([odds]), torch.empty(2, 0, dtype=torch.long), torch.empty(0), shape, torch.zeros(1, dtype=torch.long))
+
+
+@dataclass(frozen=True)
+class MarkovGrid:
+    """Rows and columns of the weight matrix are Markov chains: active weights come in clusters.
+
+    Parameters
+    ----------
+    row, column
+        Transition along a row (to the next column) and along a column (to the next row): a
+        `Transition`, or a stay probability when both states are alike.
+    field
+        Log-odds added to every weight: negative makes the prior sparser.
+    patch
+        Every unit's inputs are pictures (K, M) of their own, row by row: (28, 28) pixels of a first layer, the (3, 3) entries of
+        each kernel of a convolution. Neighbours are then pixels of one picture, and units do not speak to each other. Default: the matrix
+        itself is the grid.
+
+    Raises
+    ------
+    ArgumentError
+        If a stay probability is not between 0 and 1, the field is not finite, or a patch is not two sides of at least 1.
+
+    Notes
+    -----
+    A stay probability above 2/3 is past the point where message passing has several fixed
+    points; above 0.7071 the grid itself orders and whole layers switch together. `lower` warns, as it does where the grid's
+    density is far from the chains'. `bayesfed.inference.calibrate` chooses field and coupling for a wanted density and cluster size.
+    """
+
+    row: float | Transition = 0.6
+    column: float | Transition = 0.6
+    field: float = 0.0
+    patch: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("row", "column"):
+            if not isinstance(value := getattr(self, name), Transition):
+                probability(f"MarkovGrid.{name}", value)
+        if not math.isfinite(self.field):
+            raise ArgumentError(complain("MarkovGrid.field", expected="a finite number", actual=self.field, hint="0.0"))
+        if self.patch is not None and (len(self.patch) != 2 or not all(isinstance(side, int) and side > 0 for side in self.patch)):
+            raise ArgumentError(complain("MarkovGrid.patch", expected="two sides >= 1", actual=self.patch, hint="(28, 28)"))
+
+    def transitions(self) -> tuple[Transition, Transition]:
+        """Return the row and the column transition."""
+        row, column = (t if isinstance(t, Transition) else Transition(t, t) for t in (self.row, self.column))
+        return row, column
+
+    def lower(self, shape: Shape) -> Grid:
+        """Return the grid, described but not built; warn if its coupling orders or its density surprises.
+
+        Warns
+        -----
+        OrderingWarning
+            If both chains run and the mean coupling exceeds the Bethe threshold |J| = 0.3466.
+        DensityWarning
+            If the grid's density is further than 0.1 from that of its chains.
+        """
+        size = self.patch or shape
+        if shape[1] % (1 if self.patch is None else math.prod(size)):
+            raise ArgumentError(
+                complain(
+                    "MarkovGrid.patch", expected=f"{size[0]} x {size[1]} to divide the inputs of a unit", actual=shape[1], hint="one patch a layer"
+                )
+            )
+        row, column = self.transitions()
+        grid = Grid(size, row.terms(), column.terms(), self.field, None if self.patch is None else shape)
+        warn_if_ordering(grid.strengths())
+        if row.off != row.on or column.off != column.on:
+            warn_if_density_differs(grid, (row.stationary() + column.stationary()) / 2)
+        return grid
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Every unit's inputs are the nodes of a graph whose edges attract: any networkx graph with one coupling.
+
+    Parameters
+    ----------
+    graph
+        Simple and undirected, one node for each input, in the order of the inputs.
+    stay
+        Probability that a neighbour is in the same state, were there but the two: the coupling is ``2 log(p / (1 - p))``.
+    field
+        Log-odds added to every weight.
+
+    Raises
+    ------
+    ArgumentError
+        If `stay` is not between 0 and 1 or the field is not finite; from `lower`, if the graph is not simple and undirected or has other than
+        as many nodes as a unit has inputs.
+    """
+
+    graph: nx.Graph[Any]
+    stay: float = 0.55
+    field: float = 0.0
+
+    def __post_init__(self) -> None:
+        probability("Neighbourhood.stay", self.stay)
+        if not math.isfinite(self.field):
+            raise ArgumentError(complain("Neighbourhood.field", expected="a finite number", actual=self.field, hint="0.0"))
+
+    def lower(self, shape: Shape) -> Ising:
+        """Return one copy of the graph for each unit."""
+        import networkx as nx
+
+        if len(self.graph) != shape[1] or self.graph.is_directed() or self.graph.is_multigraph() or nx.number_of_selfloops(self.graph):
+            raise ArgumentError(
+                complain(
+                    "Neighbourhood.graph",
+                    expected=f"a simple undirected graph of {shape[1]} nodes",
+                    actual=self.graph,
+                    hint="nx.grid_2d_graph(28, 28)",
+                )
+            )
+        index = {node: i for i, node in enumerate(self.graph)}
+        edges = torch.tensor([(index[left], index[right]) for left, right in self.graph.edges], dtype=torch.long).reshape(-1, 2).T.contiguous()
+        coupling = 2 * (math.log(self.stay) - math.log1p(-self.stay))
+        degree = torch.bincount(edges.reshape(-1), minlength=len(index))
+        colour = nx.greedy_color(self.graph, strategy="connected_sequential_bfs")
+        colours = torch.tensor([colour[node] for node in self.graph])
+        # Each end of an edge gives up half the coupling: without field, on and off are alike.
+        return Ising(self.field - coupling / 2 * degree.float(), edges, torch.full((edges.shape[1],), coupling), shape, colours)
+
+
+def neighbour_share(mask: Tensor) -> float:
+    """Return the share of 4-neighbours of active entries that are active, of masks ``(..., M, N)`` together; NaN if none is."""
+    grid = mask.bool()
+    upper, lower, left, right = grid[..., :-1, :], grid[..., 1:, :], grid[..., :-1], grid[..., 1:]
+    both = (upper & lower).sum() + (left & right).sum()
+    ends = upper.sum() + lower.sum() + left.sum() + right.sum()
+    return float(2 * both / ends) if int(ends) else math.nan

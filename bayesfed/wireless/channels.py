@@ -1,0 +1,226 @@
+"""The air between clients and server: fading, power control, the sum, and what the server makes of it.
+
+In round t client k sends the symbols ``p_k s_k``, and the server hears (Xue and Lau, eq. 27) ::
+
+    y = sum_k h_k p_k s_k + z,    h_k ~ CN(0, 1),    z ~ CN(0, N0) in each channel use
+
+and takes ``Re(y) / rho`` for the sum (eq. 28). One h_k a client and round (block fading), so whatever a client sends in a round fades alike.
+|h_k| is Rayleigh: ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``. N0 is noise power per complex channel use, half of it on each real axis. Powers are in
+watts, of a symbol: one of ``|s|^2 = 1`` is sent with 1 W; the paper's N0 is 1 W.
+
+What is known: a client's ``h + e``, ``e ~ CN(0, sigma_e^2)``, and nothing else is known of the gain. Estimates are Rayleigh too, of mean square
+``1 + sigma_e^2``, and ``E[h | h + e] = (h + e) / (1 + sigma_e^2)``, from which the receive scales below follow.
+
+References
+----------
+Xue, Lau, Riemannian low-rank model compression for federated learning with over-the-air aggregation, eqs. 27 to 30.
+Sery, Cohen, On analog gradient descent learning over multiple access fading channels, IEEE Trans. Signal Process. 2020 (GBMA).
+Xing, Simeone, Bi, Federated learning over wireless device-to-device networks, IEEE J. Sel. Areas Commun. 2021 (channel inversion).
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.keys import Key
+from bayesfed.trees import is_finite
+from bayesfed.wireless.power_control import Plan, error_variance
+
+Reals = Literal[1, 2]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One client's channel in one round: what it is, and what the client knows of it."""
+
+    true: complex
+    known: complex
+
+
+def fading(key: Key, client: str, round: int, *, estimate_variance: float = 0.0) -> Gain:
+    """Draw a client's gain ``h ~ CN(0, 1)`` and its estimate ``h + e``, ``e ~ CN(0, estimate_variance)``.
+
+    Gain and error have streams of their own under ``key / "fading" / round / client``: neither the order of clients nor how many there are, nor
+    the variance, changes a gain.
+
+    Raises
+    ------
+    ArgumentError
+        If the variance is negative or not finite.
+    """
+    error_variance("fading", estimate_variance)
+    stream = key.child("fading", round, client)
+    true = _standard_complex(stream.child("gain"))
+    error = _standard_complex(stream.child("error")) if estimate_variance else 0.0
+    return Gain(true, true + math.sqrt(estimate_variance) * error)
+
+
+def _standard_complex(key: Key) -> complex:
+    return complex(torch.randn((), dtype=torch.complex128, generator=key.generator()).item())
+
+
+# Packing: real numbers into complex symbols.
+
+
+def channel_uses(count: int, reals: Reals) -> int:
+    """Return how many sub-carriers `count` real numbers take: one each as the paper counts, or half as many with one on each axis."""
+    if reals not in (1, 2) or count < 0:
+        raise ArgumentError(complain("channel_uses", expected="count >= 0, 1 or 2 reals", actual=(count, reals), hint="channel_uses(count, 1)"))
+    return -(-count // reals)
+
+
+def pack(values: Tensor, reals: Reals) -> Tensor:
+    """Return the complex symbols ``(channel_uses,)`` of real values ``(D,)``; with two a symbol, neighbours share one and an odd end is padded by 0.
+
+    Two a symbol is a view of contiguous values if D is even. The energy ``sum |s|^2`` is that of the values either way.
+
+    Raises
+    ------
+    ArgumentError
+        If the values are not one-dimensional float32 or float64, or `reals` is neither 1 nor 2.
+    """
+    if values.ndim != 1 or values.dtype not in (torch.float32, torch.float64):
+        found = f"{tuple(values.shape)} of {values.dtype}"
+        raise ArgumentError(complain("pack", expected="float32 or float64 numbers (D,)", actual=found, hint="leaf.flatten().float()"))
+    uses = channel_uses(len(values), reals)
+    if reals == 1:
+        return torch.complex(values, torch.zeros_like(values))
+    even = torch.nn.functional.pad(values, (0, 1)) if len(values) % 2 else values.contiguous()
+    return torch.view_as_complex(even.view(uses, 2))
+
+
+def unpack(symbols: Tensor, count: int, reals: Reals) -> Tensor:
+    """Return the `count` real numbers of `pack`'s symbols; what is on the unused axis, noise, is left out.
+
+    Raises
+    ------
+    ArgumentError
+        If there are not as many symbols as `count` numbers take, or they are not complex.
+    """
+    uses = channel_uses(count, reals)
+    if tuple(symbols.shape) != (uses,) or not symbols.is_complex():
+        found = f"{tuple(symbols.shape)} of {symbols.dtype}"
+        raise ArgumentError(complain("unpack", expected=f"complex symbols {(uses,)} for {count} numbers", actual=found, hint="the count packed"))
+    return symbols.real if reals == 1 else torch.view_as_real(symbols).reshape(-1)[:count]
+
+
+# The multiple-access channel.
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one client sent with, in watts: the mean and the largest of its symbols, and their total, the paper's ``P_k = |p_k|^2 |S_k|_F^2``."""
+
+    mean_w: float
+    peak_w: float
+    matrix_w: float
+
+
+@dataclass(frozen=True)
+class Received:
+    """What the server has after a round.
+
+    Parameters
+    ----------
+    symbols
+        y of (27), complex ``(channel_uses,)``.
+    spent
+        By client, those heard.
+    scale
+        rho of (28).
+    """
+
+    symbols: Tensor
+    spent: Mapping[str, Spent]
+    scale: float
+
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """The clients in the sum, as they arrived."""
+        return tuple(self.spent)
+
+    def sum(self, count: int, reals: Reals) -> Tensor:
+        """Return the least-squares estimate ``Re(y) / rho`` of the sum, `count` real numbers (28); divide by ``len(heard)`` for the mean.
+
+        The noise in each has variance ``N0 / (2 rho^2)``, with one number a symbol or two. With two, an error of a client's phase turns one number
+        of a pair into the other, with mean zero.
+        """
+        return unpack(self.symbols, count, reals) / self.scale
+
+
+def transmit(payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], plan: Plan, *, noise_w: float, key: Key, round: int) -> Received:
+    """Add up what the clients on the air send: ``sum_k h_k p_k s_k + z`` (27). Holds one sum beside the payload at hand, whatever their number.
+
+    Parameters
+    ----------
+    payloads
+        Client and complex symbols ``(channel_uses,)``, one after the other; those of silent clients are passed over.
+    gains
+        True gains by client.
+    plan
+        Of this round. Clients on the air that send nothing after all are simply not heard.
+    noise_w
+        N0 in W per channel use; 0 is a noiseless channel.
+    key
+        The noise is drawn under ``key / "noise" / round``, on the CPU and in the symbols' dtype.
+    round
+        Of the streams and of the errors.
+
+    Raises
+    ------
+    UpdateError
+        If a client's symbols are not finite or of another shape, dtype or device than the first one's, a client sends twice or is not in the plan, or
+        nobody is heard; with client and round.
+    ArgumentError
+        If the noise power is negative or not finite, or a client has no gain.
+    """
+    if not 0 <= noise_w < math.inf:
+        raise ArgumentError(complain("transmit", expected="a finite noise_w >= 0", actual=noise_w, hint="1.0"))
+    total: Tensor | None = None
+    spent: dict[str, Spent] = {}
+    for client, symbols in payloads:
+        if client in plan.silent:
+            continue
+        where = f"client {client!r}, round {round}"
+        if client in spent or client not in plan.coefficients:
+            actual = "a second one" if client in spent else "a client that is not in it"
+            raise UpdateError(complain(where, expected="one payload of each client of the plan", actual=actual, hint="the clients planned for"))
+        if client not in gains or not cmath.isfinite(gains[client]):
+            raise ArgumentError(complain(where, expected="a finite gain", actual=gains.get(client), hint="fading(key, client, round)"))
+        _sound(where, symbols, total)
+        total = torch.zeros_like(symbols) if total is None else total
+        total.add_(symbols, alpha=gains[client] * plan.coefficients[client])
+        spent[client] = _spent(symbols, abs(plan.coefficients[client]))
+    if total is None:
+        raise UpdateError(complain(f"round {round}", expected="a client on the air", actual="none heard", hint="skipping the round"))
+    if noise_w:
+        z = torch.randn(total.shape, dtype=total.dtype, generator=key.child("noise", round).generator())
+        total.add_(z.to(total.device), alpha=math.sqrt(noise_w))
+    return Received(total, spent, plan.scale)
+
+
+def _sound(where: str, symbols: Tensor, total: Tensor | None) -> None:
+    like = symbols if total is None else total
+    if symbols.ndim != 1 or not symbols.is_complex() or not symbols.numel() or symbols.shape != like.shape:
+        expected = "complex symbols (channel_uses,), at least one" if total is None else f"complex symbols {tuple(like.shape)}"
+        found = f"{tuple(symbols.shape)} of {symbols.dtype}"
+        raise UpdateError(complain(where, expected=expected, actual=found, hint="pack(values, reals), of equal length for all"))
+    if (symbols.dtype, symbols.device) != (like.dtype, like.device):
+        found = f"{symbols.dtype} on {symbols.device}"
+        raise UpdateError(complain(where, expected=f"{like.dtype} on {like.device}", actual=found, hint="one dtype and device for all"))
+    if not is_finite(torch.view_as_real(symbols.resolve_conj())):
+        raise UpdateError(complain(where, expected="finite symbols", actual="NaN or Inf", hint="a smaller learning rate; the client diverged"))
+
+
+def _spent(symbols: Tensor, coefficient: float) -> Spent:
+    matrix_w = (coefficient * float(torch.linalg.vector_norm(symbols))) ** 2
+    peak_w = (coefficient * float(torch.linalg.vector_norm(symbols, math.inf))) ** 2
+    return Spent(matrix_w / len(symbols), peak_w, matrix_w)

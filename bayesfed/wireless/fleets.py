@@ -1,0 +1,95 @@
+"""Many devices at once: drawn as in AnycostFL's section V-A, spread as in its Fig. 5, and the three boards of its Fig. 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.keys import Key
+from bayesfed.wireless.devices import Device
+
+Range = tuple[float, float]
+
+
+def fleet(
+    names: Sequence[str],
+    key: Key,
+    *,
+    joules_per_cycle_hz2: Range = (5e-27, 1e-26),
+    energy_j: Range = (1.5, 4.5),
+    distance_m: Range | None = None,
+    like: Device | None = None,
+) -> dict[str, Device]:
+    """Draw a device for each client, by name, each figure uniformly and from a stream of its own.
+
+    The defaults are the paper's for Fashion-MNIST (T_max of 5 s); for CIFAR-10 it doubles `energy_j` to (3, 9) and T_max to 10 s. Budgets are drawn
+    once, and hold in every round.
+
+    Parameters
+    ----------
+    names
+        Of the clients.
+    key
+        Neither the order of names nor how many there are changes what a name gets.
+    joules_per_cycle_hz2
+        Least and largest energy coefficient.
+    energy_j
+        Least and largest energy budget of a round.
+    distance_m
+        Least and largest distance, drawn once: the device stays there. None leaves the ring of `like`, where it moves.
+    like
+        All other figures; default ``Device()``.
+
+    Raises
+    ------
+    ArgumentError
+        If names are not distinct, or a range is not of two positive finite numbers, the smaller one first.
+    """
+    if len(set(names)) != len(names):
+        raise ArgumentError(complain("fleet", expected="distinct names", actual=sorted(names), hint="sorted(clients)"))
+    ranges = {"joules_per_cycle_hz2": joules_per_cycle_hz2, "energy_j": energy_j, **({} if distance_m is None else {"distance_m": distance_m})}
+    for what, (low, high) in ranges.items():
+        if not 0 < low <= high < math.inf:
+            raise ArgumentError(complain(f"fleet.{what}", expected="0 < low <= high", actual=(low, high), hint="uniform_range(mean, variance)"))
+    like = Device() if like is None else like
+    devices = {}
+    for name in names:
+        drawn = {what: float(key.child("device", name, what).numpy().uniform(*bounds)) for what, bounds in ranges.items()}
+        if distance_m is not None:
+            drawn["min_distance_m"] = drawn["max_distance_m"] = drawn.pop("distance_m")
+        devices[name] = replace(like, **drawn)
+    return devices
+
+
+def uniform_range(mean: float, variance: float) -> Range:
+    """Return the range over which a uniform figure has this mean and variance, for the heterogeneity sweeps of Fig. 5(b, c).
+
+    The paper varies variances around 7.5e-27 J/(cycle Hz^2) and 400 m without naming the law; its default of the former is uniform with that mean.
+
+    Raises
+    ------
+    ArgumentError
+        If the variance is negative or not finite, or so large that the range reaches 0.
+    """
+    if not (0 < mean < math.inf and 0 <= variance < mean**2 / 3):
+        expected = "a positive mean and a variance in [0, mean^2 / 3)"
+        raise ArgumentError(complain("uniform_range", expected=expected, actual=(mean, variance), hint="a smaller variance"))
+    half = math.sqrt(3 * variance)
+    return mean - half, mean + half
+
+
+def _board(cores: int, hertz: float, watts: float) -> Device:
+    # The whole module's power is put down to the clock, epsilon = P / f^3; 0.1 of the peak of one MAC a core and cycle is what small nets reach.
+    return Device(macs_per_cycle=0.1 * cores, min_frequency_hz=hertz / 8, max_frequency_hz=hertz, joules_per_cycle_hz2=watts / hertz**3)
+
+
+def jetsons() -> dict[str, Device]:
+    """Return devices like the boards of Fig. 1, with the clock of their GPU at its top.
+
+    CUDA cores, and GPU clock and power budget of the power modes, as in NVIDIA's data sheets and Jetson Linux guides ("Supported Modes and Power
+    Efficiency"): Nano 128 at 921.6 MHz in 10 W, Xavier NX 384 at 1100 MHz in 15 W, AGX Xavier 512 at 900 MHz in 30 W. The share of their peak that
+    training reaches is a guess, 0.1 for all three: it scales seconds and joules of computing alike.
+    """
+    return {"Nano": _board(128, 921.6e6, 10.0), "Xavier NX": _board(384, 1100e6, 15.0), "AGX Xavier": _board(512, 900e6, 30.0)}

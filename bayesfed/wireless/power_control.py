@@ -1,0 +1,206 @@
+"""Power control: how loud each client sends, so that what the server hears is a sum it can scale back.
+
+Powers are in watts, of a symbol: one of ``|s|^2 = 1`` is sent with 1 W. Gains are Rayleigh, ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``; what a client
+knows of its own is ``h + e``, ``e ~ CN(0, sigma_e^2)``. Sources: see `bayesfed.wireless.channels`.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from scipy.special import exp1
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+
+MEAN_GAIN = math.sqrt(math.pi) / 2
+
+
+def error_variance(where: str, value: float) -> None:
+    """Raise `ArgumentError` unless sigma_e^2 is finite and not negative."""
+    if not 0 <= value < math.inf:
+        raise ArgumentError(complain(where, expected="estimate_variance >= 0", actual=value, hint="0.0, a perfectly known channel"))
+
+
+def transmit_power_w(snr_db: float, noise_w: float) -> float:
+    """Return the transmit power ``N0 10^(snr_db / 10)`` in watts; what it is the power of is chosen in `common_amplitude`.
+
+    Raises
+    ------
+    ArgumentError
+        If the SNR is not finite (a noiseless channel has none: state the power itself) or N0 not positive.
+    """
+    if not (math.isfinite(snr_db) and 0 < noise_w < math.inf):
+        raise ArgumentError(
+            complain("transmit_power_w", expected="a finite snr_db and noise_w > 0", actual=(snr_db, noise_w), hint="transmit_power_w(25, 1.0)")
+        )
+    return float(noise_w * 10 ** (snr_db / 10))
+
+
+def common_amplitude(power_w: float, energy: float, uses: int, per: Literal["symbol", "matrix"]) -> float:
+    """Return the amplitude a at which a payload of `energy` ``sum |s|^2`` spends its power over a channel of gain 1.
+
+    - ``per="symbol"``: an average symbol has the power, ``a^2 energy / uses = power_w``: SNR per symbol.
+    - ``per="matrix"``: the whole payload has it, ``a^2 energy = power_w``: the paper's ``P_k = p_k^2 |S_k|_F^2`` against the noise of one entry. Its
+      25 dB are ``25 - 10 log10(uses)`` dB per symbol: -10 dB for 784 x 4.
+
+    One amplitude serves all clients, or they would not add with equal weight. So it is that of an energy all know: the mean over clients if the power
+    is a mean (the paper's P_ave), the largest if nobody may exceed it.
+
+    Raises
+    ------
+    ArgumentError
+        If power or energy is not positive and finite, or there are no channel uses.
+    """
+    if not (0 < power_w < math.inf and 0 < energy < math.inf and uses >= 1) or per not in ("symbol", "matrix"):
+        found = (power_w, energy, uses, per)
+        raise ArgumentError(
+            complain(
+                "common_amplitude", expected="power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'", actual=found, hint="the energy of a payload"
+            )
+        )
+    return math.sqrt(power_w / energy * (uses if per == "symbol" else 1))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who sends how: the coefficients ``p_k`` of (27) of those on the air, who stays silent, and rho of (28)."""
+
+    coefficients: Mapping[str, complex]
+    silent: tuple[str, ...]
+    scale: float
+
+
+class PowerControl(Protocol):
+    """Turns what clients know of their channels into coefficients."""
+
+    def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
+        """Return the plan of a round for estimated gains by client and a `common_amplitude`; raise `UpdateError` if nobody may send."""
+        ...
+
+
+def _asked(where: str, known: Mapping[str, complex], amplitude: float, estimate_variance: float) -> None:
+    error_variance(where, estimate_variance)
+    if not 0 < amplitude < math.inf:
+        raise ArgumentError(complain(where, expected="a finite amplitude > 0", actual=amplitude, hint="common_amplitude(...)"))
+    for client, gain in known.items():
+        if not cmath.isfinite(gain):
+            raise ArgumentError(complain(f"{where}, client {client!r}", expected="a finite gain", actual=gain, hint="fading(key, client, round)"))
+
+
+def _nobody(where: str, count: int) -> UpdateError:
+    return UpdateError(complain(where, expected="a client on the air", actual=f"none of {count}", hint="a lower threshold, or skipping the round"))
+
+
+@dataclass(frozen=True)
+class Gbma:
+    """Turn the phase and leave the modulus: ``p_k = a e^{-j arg h_k}`` (Xue and Lau, eq. 29; Sery and Cohen). Everybody sends, at exactly its power.
+
+    The server hears ``a sum_k |h_k| s_k``. With perfect knowledge:
+
+    - ``unbiased="sum"``, ``rho = a sqrt(pi) / 2``: the expectation is ``sum_k s_k``. An entry's variance is
+      ``(4 / pi - 1) sum_k s_k^2 + N0 / (2 rho^2)``: K equal payloads spread by ``sqrt(4 / pi - 1) / sqrt(K)`` of their sum, 16.5 % at K = 10.
+    - ``unbiased="product"``, ``rho = a``, the paper's: the sum is too small by ``sqrt(pi) / 2``, but for *products* of two things sent in the same
+      round the own terms ``|h_k|^2 u_k v_k`` have expectation ``u_k v_k``, which with cross terms of mean zero is (30).
+
+    With estimates the phase is off and ``E Re(h e^{-j arg(h + e)}) = sqrt(pi) / 2 / sqrt(1 + sigma_e^2)``. The rho of "sum" takes account of it; the
+    variance becomes ``(4 / pi (1 + sigma_e^2 / 2) - 1) sum_k s_k^2 + N0 / (2 rho^2)``. The mean of the square falls to
+    ``(1 + sigma_e^2 / 2) / (1 + sigma_e^2)``, of which the rho of "product" takes account.
+
+    Raises
+    ------
+    ArgumentError
+        If `unbiased` is neither.
+    """
+
+    unbiased: Literal["sum", "product"] = "sum"
+
+    def __post_init__(self) -> None:
+        if self.unbiased not in ("sum", "product"):
+            raise ArgumentError(complain("Gbma", expected="unbiased 'sum' or 'product'", actual=repr(self.unbiased), hint="'sum'"))
+
+    def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
+        """Return coefficients of modulus `amplitude` for everyone.
+
+        Raises
+        ------
+        ArgumentError
+            If the amplitude is not positive, a gain not finite, or the variance negative.
+        UpdateError
+            If there are no clients.
+        """
+        _asked("Gbma", known, amplitude, estimate_variance)
+        if not known:
+            raise _nobody("Gbma", 0)
+        spread = 1 + estimate_variance
+        scale = MEAN_GAIN / math.sqrt(spread) if self.unbiased == "sum" else math.sqrt((1 + estimate_variance / 2) / spread)
+        return Plan({client: cmath.rect(amplitude, -cmath.phase(gain)) for client, gain in known.items()}, (), amplitude * scale)
+
+
+@dataclass(frozen=True)
+class ChannelInversion:
+    """Undo the gain: ``p_k = a b / h_k`` where ``|h_k| >= threshold``; below it, with probability ``1 - exp(-threshold^2)``, stay silent.
+
+    The server hears ``a b sum_k s_k`` over the clients on the air, whom it knows from a digital side link: their sum, exactly, and noise of variance
+    ``N0 / (2 rho^2)``, ``rho = a b``. A client spends ``b^2 / |h|^2`` of the power; the back-off b keeps to a constraint:
+
+    - ``"average"``: over fading, silent rounds counted as zero: ``b^2 = 1 / E1(threshold^2)``, as ``E[1 / |h|^2; |h| >= g]`` is the exponential
+      integral ``E1(g^2)``. A round may cost more: up to ``1 / (E1(g^2) g^2)`` times the power.
+    - ``"peak"``: in every round: ``b = threshold``, met with equality at the threshold.
+    - ``"weakest"``: in every round, by the client that fades most among those on the air: ``b = min_k |h_k|``. Needs no threshold (0 is legal), but a
+      server that tells everyone b; plain inversion under an instantaneous budget.
+
+    With estimates ``E[h / (h + e)] = 1 / (1 + sigma_e^2)`` whatever the estimate is, so rho is ``a b / (1 + sigma_e^2)``. The sum is then unbiased,
+    not exact: an entry's variance is ``sigma_e^2 / 2 e^u E1(u) sum_k s_k^2`` more, ``u = threshold^2 / (1 + sigma_e^2)``; with two numbers a symbol,
+    s_k^2 is that of both numbers of the pair. The threshold is on the estimate: on the air with probability ``e^-u``.
+
+    Raises
+    ------
+    ArgumentError
+        If the threshold is negative, or zero where the constraint needs one.
+    """
+
+    threshold: float
+    constraint: Literal["average", "peak", "weakest"] = "average"
+
+    def __post_init__(self) -> None:
+        if self.constraint not in ("average", "peak", "weakest"):
+            raise ArgumentError(
+                complain("ChannelInversion", expected="'average', 'peak' or 'weakest'", actual=repr(self.constraint), hint="'average'")
+            )
+        if not (0 <= self.threshold < math.inf and (self.threshold > 0 or self.constraint == "weakest")):
+            expected = "a finite threshold > 0: the mean of 1/|h|^2 is infinite" if self.constraint != "weakest" else "a finite threshold >= 0"
+            raise ArgumentError(complain("ChannelInversion", expected=expected, actual=self.threshold, hint="ChannelInversion(0.3)"))
+
+    def on_air_probability(self, estimate_variance: float = 0.0) -> float:
+        """Return ``P(|h + e| >= threshold) = exp(-threshold^2 / (1 + sigma_e^2))``."""
+        return math.exp(-(self.threshold**2) / (1 + estimate_variance))
+
+    def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
+        """Return coefficients of those whose channel reaches the threshold.
+
+        Raises
+        ------
+        ArgumentError
+            If the amplitude is not positive, a gain not finite, or the variance negative.
+        UpdateError
+            If nobody's does: the round has no sum.
+        """
+        _asked("ChannelInversion", known, amplitude, estimate_variance)
+        moduli = {client: abs(gain) for client, gain in known.items() if abs(gain) >= self.threshold and gain != 0}
+        if not moduli:
+            raise _nobody("ChannelInversion", len(known))
+        spread = 1 + estimate_variance
+        if self.constraint == "average":
+            # E[1/|h + e|^2; on air] = E1(g^2 / spread) / spread: an estimate is sqrt(spread) times a standard gain.
+            inverse = float(exp1(self.threshold**2 / spread)) / spread
+            if not inverse > 0:
+                raise ArgumentError(complain("ChannelInversion", expected="a threshold ever reached", actual=self.threshold, hint="0.3"))
+            backoff = 1 / math.sqrt(inverse)
+        else:
+            backoff = self.threshold if self.constraint == "peak" else min(moduli.values())
+        coefficients = {client: amplitude * backoff / known[client] for client in moduli}
+        return Plan(coefficients, tuple(client for client in known if client not in moduli), amplitude * backoff / spread)
