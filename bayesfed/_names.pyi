@@ -28,11 +28,13 @@ from .federated import Adam as Adam
 from .federated import Compressed as Compressed
 from .federated import InProcess as InProcess
 from .federated import Krum as Krum
+from .federated import LocalOptions as LocalOptions
 from .federated import Median as Median
 from .federated import NaturalGradient as NaturalGradient
 from .federated import NormGate as NormGate
 from .federated import OverTheAir as OverTheAir
 from .federated import Sgd as Sgd
+from .federated import Training as Training
 from .federated import TrimmedMean as TrimmedMean
 from .federated import by_device as by_device
 from .federated import cosine as cosine

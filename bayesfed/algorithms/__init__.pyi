@@ -15,6 +15,8 @@ from .baselines.stc.recipe import stc as stc
 from .baselines.uveqfed import uveqfed as uveqfed
 from .batch_statistics.recipe import batch_statistics as batch_statistics
 from .citing import citation as citation
+from .composing import Turn as Turn
+from .composing import compose as compose
 from .d_turbo_vbi.recipe import d_turbo_vbi as d_turbo_vbi
 from .fed_hm.recipe import fed_hm as fed_hm
 from .fed_rlr.encodings import Factors as Factors
@@ -30,6 +32,9 @@ from .lora.ffa_lora import ffa_lora as ffa_lora
 from .lora.flex_lora import flex_lora as flex_lora
 from .lora.fs_lora import fs_lora as fs_lora
 from .lora.hetero_lora import hetero_lora as hetero_lora
+from .registry import Method as Method
+from .registry import methods as methods
+from .registry import recipe as recipe
 from .wrappers.accounting import epsilon as epsilon
 from .wrappers.on_devices import Planner as Planner
 from .wrappers.on_devices import on_devices as on_devices

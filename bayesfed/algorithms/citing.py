@@ -7,39 +7,11 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.resources import files
 
+from bayesfed.algorithms.registry import method, methods
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 
 # Papers by `Algorithm.name`, the method's own first, then what it is built from.
-_KEYS: dict[str, tuple[str, ...]] = {
-    "anycost_fl": ("li2023anycostfl",),
-    "batch_statistics": ("diao2021heterofl",),
-    "bayesian_lora": ("fang2025federated", "hu2021lora", "bingham2019pyro"),
-    "conjugate": ("bishop2006pattern",),
-    "d_turbo_vbi": ("xia2024bayesian",),
-    "dssm": ("ji2022dynamic",),
-    "fed_avg": ("mcmahan2017communication",),
-    "fed_hm": ("yao2021fedhm",),
-    "fed_hq": ("chen2021dynamic",),
-    "fed_l1": ("yang2020proxsgd", "xue2023riemannian"),
-    "fed_lora": ("zhang2024towards", "hu2021lora"),
-    "fed_mid": ("yuan2021federated", "xue2023riemannian"),
-    "fed_paq": ("reisizadeh2020fedpaq",),
-    "fed_prox": ("li2020federated",),
-    "fed_prune": ("han2015learning", "xue2023riemannian"),
-    "fed_rlr": ("xue2023riemannian",),
-    "fed_stack_lora": ("wang2024flora", "hu2021lora"),
-    "federated_svi": ("bingham2019pyro",),
-    "ffa_lora": ("sun2024improving", "hu2021lora"),
-    "flex_lora": ("bai2024federated", "hu2021lora"),
-    "fs_lora": ("fang2025federated", "hu2021lora"),
-    "hetero_fl": ("diao2021heterofl",),
-    "hetero_lora": ("cho2024heterogeneous", "hu2021lora"),
-    "qsgd": ("alistarh2017qsgd",),
-    "split_mix": ("hong2022efficient",),
-    "stc": ("sattler2020robust",),
-    "uveqfed": ("shlezinger2021uveqfed",),
-}
 # What a method is combined with, where that is a method of its own: rules of fusion, what is put around a method, rules of `robust`, the air.
 _RULES: dict[str, tuple[str, ...]] = {
     "PVI": ("ashman2022partitioned",),
@@ -73,15 +45,19 @@ def citation(algorithm: Algorithm | str) -> str:
         If there is no such recipe; the message names the nearest one.
     """
     name = algorithm if isinstance(algorithm, str) else algorithm.name
-    known = {**_KEYS, **_RULES}
-    if name not in known:
+    registered = method(name)
+    if registered is None and name not in _RULES:
+        known = [*methods(), *_RULES]
         close = get_close_matches(name, known, n=1, cutoff=0.4)
         hint = repr(close[0]) if close else ", ".join(map(repr, known))
         raise ArgumentError(complain("citation", expected="a recipe or a rule", actual=repr(name), hint=hint))
-    keys = list(known[name])
+    keys = list(registered.cites if registered else _RULES[name])
     if not isinstance(algorithm, str):
         keys += [key for part in _parts(algorithm) for key in _RULES.get(part, ())]
-    entries = _entries()
+    entries = _entries() | (_read(registered.bibtex) if registered else {})
+    if missing := [key for key in keys if key not in entries]:
+        hint = "recipe(cites=..., bibtex=...)"
+        raise ArgumentError(complain(f"citation of {name!r}", expected="a BibTeX entry for each key", actual=f"none for {missing}", hint=hint))
     return "\n\n".join(entries[key] for key in dict.fromkeys(keys))
 
 
@@ -99,5 +75,8 @@ def _parts(algorithm: Algorithm) -> Iterator[str]:
 
 def _entries() -> dict[str, str]:
     """Return the entries of the file that is shipped, by key."""
-    text = files("bayesfed.algorithms").joinpath("references.bib").read_text(encoding="utf-8")
+    return _read(files("bayesfed.algorithms").joinpath("references.bib").read_text(encoding="utf-8"))
+
+
+def _read(text: str) -> dict[str, str]:
     return {entry.group(1): entry.group(0) for entry in re.finditer(r"^@\w+\{(\w+),$.*?^\}$", text, re.MULTILINE | re.DOTALL)}

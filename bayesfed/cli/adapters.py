@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Partition
 from bayesfed.errors import DataError, complain
+from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.descent import Descent, draws_globally
 from bayesfed.federated.training.optimisers import Sgd
@@ -104,7 +105,7 @@ class Scope:
         public = self.rows[slice(0, 16)]
         objective = MaximumLikelihood(self.net, self.likelihood or Categorical())
         local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.net))
-        return [local.fit(parameters(self.net), {}, public, Key(self.seed, "public"), {}).payload]
+        return [local.fit(parameters(self.net), {}, public, Key(self.seed, "public"), LocalOptions()).payload]
 
 
 MISSING: Any = object()

@@ -25,7 +25,9 @@ from .core.algorithm import Model as Model
 from .core.algorithm import Phase as Phase
 from .core.algorithm import Posterior as Posterior
 from .core.algorithm import Predictor as Predictor
+from .core.algorithm import Publisher as Publisher
 from .core.algorithm import Server as Server
+from .core.options import LocalOptions as LocalOptions
 from .core.protocols import Arrival as Arrival
 from .core.protocols import Assignment as Assignment
 from .core.protocols import Fit as Fit
@@ -75,6 +77,7 @@ from .training.batch_norm import Buffered as Buffered
 from .training.batch_norm import Buffers as Buffers
 from .training.delta_downlink import Holding as Holding
 from .training.descent import Descent as Descent
+from .training.local_work import Training as Training
 from .training.model_sizes import Capacity as Capacity
 from .training.model_sizes import Sized as Sized
 from .training.model_sizes import by_device as by_device

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -31,7 +32,7 @@ class Byzantine(Around):
     clients: frozenset[str]
     factor: float
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit, then multiply; values are measured from the message."""
         fit = self.local.fit(message, memory, data, key, options)
         # A client's stream is named by phase, round and client.

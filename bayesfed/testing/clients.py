@@ -12,7 +12,8 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ClientError, UpdateError
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Reply, Task
-from bayesfed.federated.core.protocols import Fit, Local, Scalar, View
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Local, View
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.engine.samplers import Sampler
 from bayesfed.federated.links.digital import Digital
@@ -42,9 +43,9 @@ def check_view(view: View, payload: Tree, kind: Kind = "value") -> None:
         refuses(partial(view.lift, tree, 1.0, kind), UpdateError, what)
 
 
-def check_local(local: Local, message: Tree, data: Dataset, options: Mapping[str, Scalar] | None = None) -> None:
+def check_local(local: Local, message: Tree, data: Dataset, options: LocalOptions | None = None) -> None:
     """Check that a local step is deterministic in its key, leaves its arguments and torch's global stream alone, and survives no data."""
-    options, key = options or {}, Key(0, "local-law")
+    options, key = options or LocalOptions(), Key(0, "local-law")
     before = {name: leaf.clone() for name, leaf in message.items()}
     stream = torch.get_rng_state()
     first = local.fit(message, {}, data, key, options)
@@ -75,7 +76,7 @@ class _Counter:
     kind: Kind = "value"
     uses_global_randomness = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         if float(data.inputs.sum()) < 0:
             raise ValueError("told to fail")
         count = memory.get("count", torch.zeros(())) + 1

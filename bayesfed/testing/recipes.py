@@ -22,6 +22,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.links.over_the_air import OverTheAir
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import fixed
 from bayesfed.inference.variational.fusion import PVI, Fusion, ProductOfExperts, SummedGradients, Wasserstein
 from bayesfed.keys import Key, forked
@@ -51,7 +52,7 @@ class Tiny:
 
 def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
     """Return what makes each recipe, by name; some are there twice, with another link, codec or fusion."""
-    work: dict[str, Any] = {"steps": 2, "batch_size": 8}
+    work: dict[str, Any] = {"training": Training(steps=2, batch_size=8)}
     ranks: dict[str, Any] = {"ranks": [2, 1], "capacity": fixed(sorted(rows()), 2)}
     return {
         "fed_avg": lambda: Tiny(shipped.fed_avg(net(), **work), rows()),
@@ -141,7 +142,9 @@ def svi(fusion: Fusion, scale: Literal["local", "global"], guide: Any = AutoNorm
     """Return federated SVI of a line."""
     data = lines()
     example, observations = data["client-0"][:3], sum(map(len, data.values()))
-    return shipped.federated_svi(line, guide, fusion=fusion, scale=scale, observations=observations, example=example, steps=3)
+    return shipped.federated_svi(
+        line, guide, fusion=fusion, scale=scale, observations=observations, example=example, training=Training(steps=3, batch_size=None)
+    )
 
 
 def sliced_posterior(ranks: Mapping[str, Any]) -> Algorithm:
@@ -149,7 +152,15 @@ def sliced_posterior(ranks: Mapping[str, Any]) -> Algorithm:
     data, frozen = rows(), adapted()
     example, observations = data["client-0"][:3], sum(map(len, data.values()))
     model = bayesian(frozen, adapter_prior(frozen))
-    return shipped.bayesian_lora(model, **ranks, fusion=SummedGradients(0.05), scale="local", observations=observations, example=example, steps=3)
+    return shipped.bayesian_lora(
+        model,
+        **ranks,
+        fusion=SummedGradients(0.05),
+        scale="local",
+        observations=observations,
+        example=example,
+        training=Training(steps=3, batch_size=16),
+    )
 
 
 def line(inputs: Tensor, targets: Tensor | None = None) -> Tensor:

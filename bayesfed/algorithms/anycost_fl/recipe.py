@@ -18,12 +18,14 @@ makes of each entry the mean of those that sent it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, get_args
 
 from torch import Tensor, nn
 
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
+from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
 from bayesfed.compress.codecs import Cast, Codec
@@ -32,14 +34,14 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.servers import Add, Sorted
 from bayesfed.federated.aggregation.views import Kept, Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
+from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip, View
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import Descent, draws_globally
+from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Sized
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import shrunk_shares
@@ -54,6 +56,7 @@ ALPHAS = tuple((number / 16) ** 2 for number in range(16, 7, -1))
 Aggregation = Literal["optimal", "uniform"]
 
 
+@recipe(cites=("li2023anycostfl",))
 def anycost_fl(
     net: nn.Module,
     sample: Tensor,
@@ -62,11 +65,8 @@ def anycost_fl(
     settings: FlexibleMap | None = None,
     alphas: Sequence[float] = ALPHAS,
     beta: tuple[float, float] | None = None,
-    epochs: float = 1.0,
-    batch_size: int = 32,
     likelihood: Likelihood | None = None,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     aggregation: Aggregation = "optimal",
     codec: Codec | None = None,
     link: Link | None = None,
@@ -88,8 +88,8 @@ def anycost_fl(
         Shrinking factors that devices choose from, falling; (1,) never shrinks.
     beta
         Least and largest share of an update's bits; default from the least that `settings` knows to the paper's 1/15. Equal ones fix it.
-    epochs, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round, in `epochs`: how long they take is what is planned. Default: one epoch of batches of 32 with ``Sgd(0.05)``.
     aggregation
         "optimal": weights (13), each entry averaged over those that sent it (5). "uniform": equal weights, over those that have it.
     codec
@@ -107,10 +107,14 @@ def anycost_fl(
         raise ArgumentError(complain("anycost_fl, alphas", expected="falling shrinking factors", actual=list(alphas), hint="[1, 1 / 2, 1 / 4]"))
     if aggregation not in get_args(Aggregation):
         raise ArgumentError(complain("anycost_fl, aggregation", expected="'optimal' or 'uniform'", actual=repr(aggregation), hint="'optimal'"))
+    work = training or Training(epochs=1.0, batch_size=32)
+    if work.epochs is None or work.batch_size is None:
+        hint = "Training(epochs=1.0, batch_size=32)"
+        raise ArgumentError(complain("anycost_fl, training", expected="local work in epochs of batches", actual=work, hint=hint))
     initial, graph = travelling(net, "static", where="anycost_fl"), channel_graph(net, sample)
     nets = [shrunk(net, graph, alpha) for alpha in alphas]
     bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
-    planner = Planner(tuple(shrunk_shares(net, graph, sample, alphas)), deadline_s, bounds, epochs, batch_size)
+    planner = Planner(tuple(shrunk_shares(net, graph, sample, alphas)), deadline_s, bounds, work.epochs, work.batch_size)
     slices = [Slice(shapes(initial), shapes(parameters(made))) for made in nets]
     views: list[View] = [Kept(view) if settings and aggregation == "optimal" else view for view in slices]
     down = codec or Cast(32)
@@ -121,12 +125,11 @@ def anycost_fl(
             return planned
         weight = aggregation_weight(planned.load.alpha, planned.load.beta) if aggregation == "optimal" else 1.0
         up = Budgeted(settings, planned.load.beta) if settings else Cast(32)
-        options = {"learning_rate": schedule(round), "size": planned.size, "steps": planned.steps}
+        options = LocalOptions(rate_factor=work.schedule(round), size=planned.size, steps=planned.steps)
         return Assignment(views[planned.size], weight, down, up, options, planned.load)
 
     def local(made: nn.Module) -> Descent:
-        objective = MaximumLikelihood(made, likelihood or Categorical())
-        return Descent(objective, optimiser or Sgd(), 1, batch_size, "delta", draws_globally(made))
+        return replace(work, steps=1).descent(MaximumLikelihood(made, likelihood or Categorical()), made, "delta")
 
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], slices[size].restrict(state))
@@ -141,7 +144,7 @@ def anycost_fl(
 
 
 def public_settings(
-    net: nn.Module, public: Dataset, key: Key, *, likelihood: Likelihood | None = None, optimiser: Optimiser | None = None, steps: int = 20
+    net: nn.Module, public: Dataset, key: Key, *, likelihood: Likelihood | None = None, training: Training | None = None
 ) -> FlexibleMap:
     """Fit what a size of message buys on the update that a few public rows make: 16 are enough, says the paper (section III-C).
 
@@ -149,8 +152,8 @@ def public_settings(
     ----------
     public
         Rows that the server may train on.
-    steps
-        Of all rows each.
+    training
+        Steps on them. Default: 20 steps of all rows with ``Sgd(0.05)``.
 
     Raises
     ------
@@ -159,6 +162,6 @@ def public_settings(
     """
     if not len(public):
         raise ArgumentError(complain("public_settings", expected="public rows", actual="none", hint="train[:16]"))
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    descent = Descent(objective, optimiser or Sgd(), steps, len(public), "delta", draws_globally(net))
-    return fit_flexible([descent.fit(parameters(net), {}, public, key.child("public"), {}).payload], key.child("settings"))
+    work = training or Training(steps=20, batch_size=None)
+    fit = work.fitting(net, likelihood, "delta").fit(parameters(net), {}, public, key.child("public"), LocalOptions())
+    return fit_flexible([fit.payload], key.child("settings"))

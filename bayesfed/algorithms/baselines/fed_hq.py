@@ -10,23 +10,23 @@ from dataclasses import replace
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated.training.local_work import Training
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import device_rate
 
 
+@recipe(cites=("chen2021dynamic",))
 def fed_hq(
     net: nn.Module,
     planner: Planner,
@@ -34,9 +34,9 @@ def fed_hq(
     *,
     sending: float = 0.25,
     likelihood: Likelihood | None = None,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Quantise updates as finely as a client's channel carries in a share of the deadline, and weigh clients by how little that loses.
 
@@ -48,8 +48,8 @@ def fed_hq(
         What a size of message buys with one share of kernels: ``fit_flexible(updates, key, shares=(1.0,))`` leaves nothing out.
     sending
         Share of the deadline to send in.
-    optimiser, schedule
-        As in `fed_avg`; steps and batches are the planner's.
+    training
+        Optimiser and schedule of the local work; its steps and batches are the planner's. Default optimiser: ``Sgd(0.05)``.
     codec
         Of the down-link; default 32-bit floats.
 
@@ -64,8 +64,9 @@ def fed_hq(
     if len({setting.share for setting in settings.settings}) > 1 or not 0 < sending < 1:
         found = (sorted({setting.share for setting in settings.settings}), sending)
         raise ArgumentError(complain("fed_hq", expected="settings of one share, sending in (0, 1)", actual=found, hint="shares=(1.0,), sending=0.25"))
-    objective, size_bits = MaximumLikelihood(net, likelihood or Categorical()), 32 * planner.sizes[0].parameters
-    base = average_of("fed_hq", net, objective, 1, planner.batch_size, optimiser, schedule, codec, Cast(32))
+    size_bits = 32 * planner.sizes[0].parameters
+    work = replace(training or Training(), steps=1, batch_size=planner.batch_size, epochs=None)
+    base = compose("fed_hq", net, work.fitting(net, likelihood, "delta"), training=work, codec=codec, up=Cast(32), link=link)
 
     def levels(profile: Profile, round: int, key: Key) -> float:
         device = Device.from_figures(profile.device)

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
+from bayesfed.models.priors.likelihoods import Likelihood
 
 
+@recipe(cites=("reisizadeh2020fedpaq",))
 def fed_paq(
     net: nn.Module,
     *,
     bits: int = 16,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Train as `fed_avg` does; clients send changes of the model by an unbiased quantiser.
 
@@ -37,11 +36,12 @@ def fed_paq(
     bits
         Of a quantised entry, 2 to 24: ``2^(bits - 1) - 1`` levels each side of zero, scaled by the leaf's largest entry. What is sent is
         the entropy-coded levels, which cost less.
-    likelihood, steps, batch_size, optimiser, schedule
+    likelihood, training, link
         As in `fed_avg`.
     codec
-        Of the down-link; default 16-bit floats.
+        Codec of the down-link. Default: 16-bit floats.
     """
     up = Coded(FedPaqQuantiser(2 ** (bits - 1) - 1, norm="max"))
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    return average_of("fed_paq", net, objective, steps, batch_size, optimiser, schedule, codec or Cast(16), up)
+    work = training or Training()
+    local = work.fitting(net, likelihood, "delta")
+    return compose("fed_paq", net, local, training=work, codec=codec or Cast(16), up=up, link=link)

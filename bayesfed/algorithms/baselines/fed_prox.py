@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
+@recipe(cites=("li2020federated",))
 def fed_prox(
     net: nn.Module,
     *,
     strength: float,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Train as `fed_avg` does, held to the broadcast model by a quadratic of the given strength.
 
@@ -35,7 +35,7 @@ def fed_prox(
     ----------
     strength
         mu, of ``mu / 2 ||w - w_t||^2`` beside a mean loss; 0 is `fed_avg`, bit for bit.
-    likelihood, steps, batch_size, optimiser, schedule, codec
+    likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -45,5 +45,6 @@ def fed_prox(
     """
     if not strength >= 0:
         raise ArgumentError(complain("fed_prox", expected="strength >= 0", actual=strength, hint="0.01"))
+    work = training or Training()
     objective = Proximal(MaximumLikelihood(net, likelihood or Categorical()), strength)
-    return average_of("fed_prox", net, objective, steps, batch_size, optimiser, schedule, codec)
+    return compose("fed_prox", net, work.descent(objective, net), training=work, codec=codec, link=link)

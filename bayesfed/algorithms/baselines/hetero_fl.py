@@ -19,32 +19,27 @@ from functools import partial
 
 from torch import nn
 
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Slice
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
-from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
-from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
-from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
-from bayesfed.federated.training.model_sizes import Capacity, Sized
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
-from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.batch_norm import Buffers, predicting, travelling
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, parameters, shapes
 
 
+@recipe(cites=("diao2021heterofl",))
 def hetero_fl(
     nets: Sequence[nn.Module],
     capacity: Capacity,
     *,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
     masked: bool = True,
     codec: Codec | None = None,
     up: Codec | None = None,
@@ -59,8 +54,10 @@ def hetero_fl(
         The same network at falling widths, largest first; the first one's parameters are where training begins.
     capacity
         Which size a client trains: `fixed`, `dynamic`, `by_device`.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+    likelihood
+        Default: `Categorical()`.
     masked
         Leave out of the loss the classes a client has no rows of.
     codec
@@ -78,25 +75,27 @@ def hetero_fl(
     """
     if not nets:
         raise ArgumentError(complain("hetero_fl", expected="a network for each size", actual="none", hint="[resnet18(...), ...]"))
-    parts, codec = [travelling(net, buffers, where="hetero_fl") for net in nets], codec or Cast(32)
-    initial = parts[0]
-    views = [Slice(shapes(initial), shapes(part)) for part in parts]
-
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        size = capacity(profile, round, key)
-        return Assignment(views[size], float(profile.samples), codec, up or codec, {"learning_rate": schedule(round), "size": size})
-
-    def local(net: nn.Module) -> Local:
-        objective = partial(MaximumLikelihood, net)
-        descent = Descent(objective(Categorical()), optimiser or Sgd(), steps, batch_size, "delta" if up else "value", draws_globally(net))
-        return buffered(LocalClasses(descent, objective, Categorical()) if masked else descent, net, buffers)
+    work, parts = training or Training(), [travelling(net, buffers, where="hetero_fl") for net in nets]
+    views = [Slice(shapes(parts[0]), shapes(part)) for part in parts]
+    locals = [work.fitting(net, likelihood, "delta" if up else "value", masked=masked, buffers=buffers) for net in nets]
+    served = [predicting(net, buffers) for net in nets]
 
     def model(size: int, state: Tree) -> Model:
         return Model(served[size], views[size].restrict(state))
 
-    served = [predicting(net, buffers) for net in nets]
-    phase = Phase("train", assign, Sized(tuple(local(net) for net in nets)), Add() if up else Average(), link or Digital())
     counts = [sum(leaf.numel() for leaf in parameters(net).values()) for net in nets]
-    return Algorithm(
-        "hetero_fl", initial, (phase,), partial(model, 0), sizes={f"{count:,}": partial(model, size) for size, count in enumerate(counts)}
+    return compose(
+        "hetero_fl",
+        nets[0],
+        locals,
+        training=work,
+        initial=parts[0],
+        predictor=partial(model, 0),
+        sizes={f"{count:,}": partial(model, size) for size, count in enumerate(counts)},
+        view=lambda turn: views[turn.size],
+        capacity=capacity,
+        codec=codec,
+        up=up,
+        link=link,
+        buffers=buffers,
     )

@@ -10,19 +10,20 @@ from typing import Literal
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.quantisers.qsgd import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
+from bayesfed.models.priors.likelihoods import Likelihood
 
 
+@recipe(cites=("alistarh2017qsgd",))
 def qsgd(
     net: nn.Module,
     *,
@@ -31,11 +32,9 @@ def qsgd(
     norm: Literal["l2", "max"] = "max",
     share: float = 1.0,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Train as `fed_avg` does; clients send changes of the model rounded at random to a few levels.
 
@@ -46,13 +45,14 @@ def qsgd(
         largest magnitude is as unbiased, with far less variance where levels are few.
     share
         Share of a leaf's entries that are sent, the largest.
-    likelihood, steps, batch_size, optimiser, schedule
+    likelihood, training, link
         As in `fed_avg`.
     codec
-        Of the down-link; default 16-bit floats.
+        Codec of the down-link. Default: 16-bit floats.
     """
     quantiser = Qsgd(levels, bucket, norm)
     values: LeafCodec = quantiser if share == 1 else TopK(share, quantiser)
     up = Coded(values)
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    return average_of("qsgd", net, objective, steps, batch_size, optimiser, schedule, codec or Cast(16), up)
+    work = training or Training()
+    local = work.fitting(net, likelihood, "delta")
+    return compose("qsgd", net, local, training=work, codec=codec or Cast(16), up=up, link=link)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
+from bayesfed.models.priors.likelihoods import Likelihood
 
 
+@recipe(cites=("shlezinger2021uveqfed",))
 def uveqfed(
     net: nn.Module,
     *,
@@ -28,11 +29,9 @@ def uveqfed(
     dimension: int = 2,
     share: float = 1.0,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Train as `fed_avg` does; clients send changes of the model as points of a lattice, with subtractive dither.
 
@@ -42,13 +41,14 @@ def uveqfed(
         Bits an entry that an ideal code would spend on Gaussian changes, and the lattice's dimension, 1, 2 or 8.
     share
         Share of a leaf's entries that are sent, the largest.
-    likelihood, steps, batch_size, optimiser, schedule
+    likelihood, training, link
         As in `fed_avg`.
     codec
-        Of the down-link; default 16-bit floats.
+        Codec of the down-link. Default: 16-bit floats.
     """
     lattice = Lattice(bits=bits, dimension=dimension)
     values: LeafCodec = lattice if share == 1 else TopK(share, lattice)
     up = Coded(values)
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    return average_of("uveqfed", net, objective, steps, batch_size, optimiser, schedule, codec or Cast(16), up)
+    work = training or Training()
+    local = work.fitting(net, likelihood, "delta")
+    return compose("uveqfed", net, local, training=work, codec=codec or Cast(16), up=up, link=link)

@@ -7,7 +7,6 @@ batches are merged about their means (Chan, Golub and LeVeque, 1983, (2.1)).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,8 @@ from torch.func import functional_call
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, complain
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.protocols import Fit, Info, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, leaf_of
@@ -56,7 +56,7 @@ class BatchMoments:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Return the moments; remember nothing.
 
         Raises
@@ -100,10 +100,6 @@ class PooledStatistics:
     """
 
     norm: str
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish parameters and statistics."""
-        return state
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Pool the moments.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.algorithms.batch_statistics.moments import BatchMoments, PooledStatistics
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.views import Whole
@@ -32,6 +33,7 @@ from bayesfed.trees import Tree, check, leaf_of, shapes
 from bayesfed.trees import parameters as parameters_of
 
 
+@recipe(cites=("diao2021heterofl",))
 def batch_statistics(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor, *, batch_size: int = 128) -> Algorithm:
     """Query the statistics of a trained network's static batch norms: one round, ``bf.run(algorithm, clients, rounds=1).model``.
 

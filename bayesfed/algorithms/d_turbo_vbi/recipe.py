@@ -27,40 +27,38 @@ from typing import Literal
 
 from torch import Tensor
 
+from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep, no_field
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
-from bayesfed.federated.core.protocols import Assignment, Info, Link, Profile, View
+from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Info, Link, View
 from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.delta_downlink import Holding
-from bayesfed.federated.training.descent import Descent, draws_globally
-from bayesfed.federated.training.optimisers import Adam, Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.optimisers import Adam
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, Spread, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.keys import Key
 from bayesfed.models.priors.declared import Declared
 from bayesfed.trees import Tree
 
 LikelihoodScale = Literal["global", "local"]
 
 
+@recipe(cites=("xia2024bayesian",))
 def d_turbo_vbi(
     declared: Declared,
     *,
     observations: int,
     likelihood_scale: LikelihoodScale = "global",
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
     spread: Spread = "shared",
     initial_sd: float = 0.01,
@@ -85,8 +83,8 @@ def d_turbo_vbi(
     likelihood_scale
         "global" lets each client's rows stand for all N, (21); "local" counts them once, which leaves averaged posteriors
         too wide.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default Adam at 2e-3.
+    training
+        Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
         Of both directions; default 16-bit floats, as in the paper.
     spread, initial_sd
@@ -122,7 +120,7 @@ def d_turbo_vbi(
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
     if not 2 <= inclusion_levels <= 256:
         raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 2 to 256", actual=inclusion_levels, hint="16"))
-    blocks, codec = blocks or Structured(), codec or Cast(16)
+    blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up, inclusion_levels)
     initial = server.initial(declared.initial, initial_sd)
     points = [name for name in declared.initial if name not in declared.sites]
@@ -133,11 +131,14 @@ def d_turbo_vbi(
     def supports(state: Tree) -> Tree:
         return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        active = Active(supports(state), expected, tuple(spreads))
-        view: View = _Gathered(active) if link else active
-        scale = observations / profile.samples if likelihood_scale == "global" and profile.samples else 1.0
-        return Assignment(view, profile.samples, codec, codec, {"learning_rate": schedule(round), "scale": scale})
+    def view(turn: Turn) -> View:
+        active = Active(supports(turn.state), expected, tuple(spreads))
+        return _Gathered(active) if link else active
+
+    def options(turn: Turn) -> LocalOptions:
+        samples = turn.profile.samples
+        scale = observations / samples if likelihood_scale == "global" and samples else 1.0
+        return work.options(turn.round, samples, scale=scale)
 
     def model(state: Tree) -> Model:
         weights = {name: state[f"{name}.mean"].reshape(site.shape) for name, site in declared.sites.items()}
@@ -147,9 +148,22 @@ def d_turbo_vbi(
         return DeclaredPosterior(declared, server.belief(state), {name: state[name] for name in points})
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
-    local = Descent(objective, optimiser or Adam(2e-3), steps, batch_size, "moments", draws_globally(declared.net))
+    local = work.descent(objective, declared.net, "moments", Adam(2e-3))
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
-    return Algorithm("d_turbo_vbi", initial, (Phase("train", assign, Holding(local, ("*.support",)), heard, link or Digital()),), model, posterior)
+    return compose(
+        "d_turbo_vbi",
+        declared.net,
+        Holding(local, ("*.support",)),
+        heard,
+        training=work,
+        initial=initial,
+        predictor=model,
+        posterior=posterior,
+        view=view,
+        options=options,
+        codec=codec,
+        link=link,
+    )
 
 
 @dataclass(frozen=True)
@@ -177,7 +191,7 @@ class _Scattered:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish as the server does."""
-        return self.server.publish(state, round, version)
+        return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Put the sum back in place and step.

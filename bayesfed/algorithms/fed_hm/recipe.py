@@ -23,21 +23,20 @@ from typing import Literal
 
 from torch import nn
 
+from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
-from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
-from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link, Local, Profile
 from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
-from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
-from bayesfed.federated.training.model_sizes import Capacity, Sized
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.descent import LocalClasses
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
-from bayesfed.keys import Key
 from bayesfed.models.low_rank.factored_layers import Split
 from bayesfed.models.low_rank.factored_trees import unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole, hybrid, hybrid_ranks
@@ -45,6 +44,7 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 
+@recipe(cites=("yao2021fedhm",))
 def fed_hm(
     net: nn.Module,
     ratios: Sequence[float],
@@ -54,10 +54,7 @@ def fed_hm(
     convention: Convention = "output",
     split: Split = "spatial",
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     decay: float = 1e-4,
     temperature: float = math.inf,
     by_rows: bool = False,
@@ -80,8 +77,8 @@ def fed_hm(
         The number of the ratio that a client trains in a round.
     whole, convention, split
         What is never factored, and what a ratio means: as `hybrid_ranks`.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05. The decay is the objective's: an optimiser's own would decay factors one by one.
+    training
+        Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay is the objective's: an optimiser's own would decay factors one by one.
     decay
         Precision of the Gaussian prior per row on every weight, on products where layers are factored. 0 is none.
     temperature
@@ -118,19 +115,19 @@ def fed_hm(
     ranks = tuple(hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split) for ratio in ratios)
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
-    scored = likelihood or Categorical()
-    codec, server = codec or Cast(32), Refactor(layers, tuple(share for share in ranks if share), warm)
+    work, scored = training or Training(), likelihood or Categorical()
+    server = Refactor(layers, tuple(share for share in ranks if share), warm)
     views = [Factored(layers, share, shapes(travelling(made, buffers, where="fed_hm"))) for share, made in zip(ranks, nets, strict=True)]
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        size = capacity(profile, round, key)
-        weight = math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
-        view = replace(views[size], base=state) if round < kept else views[size]
-        return Assignment(view, weight, codec, codec, {"learning_rate": schedule(round), "size": size})
+    def view(turn: Turn) -> Factored:
+        return replace(views[turn.size], base=turn.state) if turn.round < kept else views[turn.size]
+
+    def weight(profile: Profile, size: int) -> float:
+        return math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
 
     def local(made: nn.Module) -> Local:
         objective = partial(_objective, made, decay)
-        descent = Descent(objective(scored), optimiser or Sgd(), steps, batch_size, "value", draws_globally(made))
+        descent = work.descent(objective(scored), made)
         return buffered(LocalClasses(descent, objective, scored) if masked else descent, made, buffers)
 
     def model(size: int, state: Tree) -> Model:
@@ -140,9 +137,22 @@ def fed_hm(
         return Model(whole_net, Factored(layers, {}, {}).restrict(state))
 
     whole_net, *served = (predicting(made, buffers) for made in (net, *nets))
-    phase = Phase("train", assign, Sized(tuple(local(made) for made in nets)), server, link or Digital())
-    sizes = {f"{ratio:g}": partial(model, size) for size, ratio in enumerate(ratios)}
-    return Algorithm("fed_hm", server.start(initial), (phase,), largest, sizes=sizes)
+    return compose(
+        "fed_hm",
+        net,
+        [local(made) for made in nets],
+        server,
+        training=work,
+        initial=server.start(initial),
+        predictor=largest,
+        sizes={f"{ratio:g}": partial(model, size) for size, ratio in enumerate(ratios)},
+        view=view,
+        capacity=capacity,
+        weight=weight,
+        codec=codec,
+        link=link,
+        buffers=buffers,
+    )
 
 
 def _objective(net: nn.Module, decay: float, likelihood: Likelihood) -> Decayed:

@@ -41,10 +41,6 @@ class Refactor:
         with one_thread():
             return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the state; each client's view takes its part."""
-        return state
-
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values; a round of clients without data changes nothing.
 

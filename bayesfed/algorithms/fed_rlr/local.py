@@ -14,7 +14,8 @@ from torch.func import functional_call
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import batches
 from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction, norm
@@ -38,6 +39,19 @@ def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
     """Return names and shapes of a client's payload."""
     found = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
     return found | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
+
+
+@dataclass(frozen=True)
+class RiemannianOptions(LocalOptions):
+    """Options of a client of FedRLR.
+
+    Parameters
+    ----------
+    pull
+        Share of its distance to the broadcast model that a step takes back.
+    """
+
+    pull: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,18 +82,23 @@ class RiemannianSgd:
     transmission: Transmission
     learning_rate: float
     steps: int
-    batch_size: int
+    batch_size: int | None
     retraction: Retraction = metric_retraction
     reset: bool = True
     clip: float = math.inf
     uses_global_randomness: bool = False
 
     @property
+    def options(self) -> type[LocalOptions]:
+        """The record of options that it reads."""
+        return RiemannianOptions
+
+    @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
         return self.transmission.kind
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Train; a client without rows says that nothing changed.
 
         Raises
@@ -90,7 +109,7 @@ class RiemannianSgd:
         base = _settled(message)
         keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
         own, losses = memory if keeps else base, list[Tensor]()
-        rate, pull = self.learning_rate * float(options.get("learning_rate", 1.0)), float(options.get("pull", 0.0))
+        rate, pull = self.learning_rate * options.rate_factor, options.pull if isinstance(options, RiemannianOptions) else 0.0
         if len(data):
             # Dropout and its like draw from torch's global generator.
             with forked(key.child("global")) if self.uses_global_randomness else nullcontext():

@@ -24,39 +24,39 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
+from bayesfed.algorithms.composing import Turn, alike, compose
+from bayesfed.algorithms.composing import by_rows as weigh_rows
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Tangents, Transmission
-from bayesfed.algorithms.fed_rlr.local import RiemannianSgd, sent_shapes
+from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, RiemannianSgd, sent_shapes
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.algorithms.fed_rlr.server import Retract
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
-from bayesfed.federated.core.protocols import Assignment, Link, Profile
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.core.update import Sum
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.descent import draws_globally
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.optimisers import Sgd
 from bayesfed.geometry import metric_retraction, orthographic_retraction
-from bayesfed.keys import Key
 from bayesfed.models.low_rank.fixed_rank import fixed_rank
 from bayesfed.models.low_rank.fixed_rank_trees import points
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, parameters, running_statistics
+from bayesfed.trees import parameters, running_statistics
 
 
+@recipe(cites=("xue2023riemannian",))
 def fed_rlr(
     net: nn.Module,
     rank: int | float | Mapping[str, int] | None,
     *,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    learning_rate: float = 0.05,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     consensus: float | Callable[[int], float] = 0.0,
     reset: bool = True,
     clip: float = math.inf,
@@ -74,8 +74,9 @@ def fed_rlr(
         Any network; or one that `fixed_rank` made, with `rank` None.
     rank
         As for `fixed_rank`: one for all layers, ranks by name, or the share of each layer's numbers to keep.
-    steps, batch_size, learning_rate, schedule
-        Riemannian SGD of a round. Rates are those of plain SGD: at full rank, with one step, it is FedAvg.
+    training
+        Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it is FedAvg. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
     consensus
         The share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
@@ -96,14 +97,16 @@ def fed_rlr(
     Raises
     ------
     ArgumentError
-        If a rank is impossible, nothing has fixed rank, `steps`, `batch_size`, `learning_rate` or `clip` is not positive, the network has running
+        If a rank is impossible, nothing has fixed rank, the optimiser is not a plain `Sgd`, `clip` is not positive, the network has running
         statistics, `consensus` is outside [0, 1] (in its round, if it is a function), `Points()` should go over the air, or ranks should grow under
         the orthographic retraction.
     """
-    if steps < 1 or batch_size < 1 or not 0 < learning_rate < math.inf or not clip > 0:
-        found = (steps, batch_size, learning_rate, clip)
-        expected = "steps, batch_size >= 1, learning_rate and clip > 0"
-        raise ArgumentError(complain("fed_rlr", expected=expected, actual=found, hint="50, 64, 0.05, math.inf"))
+    work = training or Training()
+    sgd = work.optimiser or Sgd()
+    if not isinstance(sgd, Sgd) or sgd.momentum or sgd.weight_decay:
+        raise ArgumentError(complain("fed_rlr, training.optimiser", expected="Sgd without momentum and decay", actual=sgd, hint="Sgd(0.05)"))
+    if not clip > 0:
+        raise ArgumentError(complain("fed_rlr, clip", expected="a norm above 0", actual=clip, hint="math.inf"))
     if not callable(consensus):
         _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net):
@@ -111,7 +114,7 @@ def fed_rlr(
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
         thin = net if rank is None else fixed_rank(net, rank)
-    initial, codec, transmission = parameters(thin), codec or Cast(32), transmission or Tangents()
+    initial, transmission = parameters(thin), transmission or Tangents()
     if not points(initial):
         raise ArgumentError(complain("fed_rlr", expected="layers of fixed rank", actual="none", hint="a rank, or fixed_rank(net, rank)"))
     sending = transmission
@@ -122,14 +125,27 @@ def fed_rlr(
         expected = "metric_retraction where ranks grow: a new direction's core is singular"
         raise ArgumentError(complain("fed_rlr, adapt", expected=expected, actual="orthographic_retraction", hint="Adapt(extra=0)"))
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        pull = _share(f"fed_rlr, consensus, round {round}", consensus(round)) if callable(consensus) else consensus
-        weight = profile.samples if sending.weighs else float(profile.samples > 0)
-        return Assignment(Whole(sent_shapes(state, sending)), weight, codec, codec, {"learning_rate": schedule(round), "pull": pull})
+    def options(turn: Turn) -> RiemannianOptions:
+        pull = _share(f"fed_rlr, consensus, round {turn.round}", consensus(turn.round)) if callable(consensus) else consensus
+        return work.options_as(RiemannianOptions, turn.round, turn.profile.samples, pull=pull)
 
-    local = RiemannianSgd(thin, likelihood or Categorical(), sending, learning_rate, steps, batch_size, retraction, reset, clip, draws_globally(thin))
-    phase = Phase("train", assign, local, Retract(sending, adapt), link or Digital(), Sum if sending.adds else Keep)
-    return Algorithm("fed_rlr", initial, (phase,), lambda state: Model(thin, state))
+    scored, draws = likelihood or Categorical(), draws_globally(thin)
+    local = RiemannianSgd(thin, scored, sending, sgd.learning_rate, work.steps, work.batch_size, retraction, reset, clip, draws)
+    return compose(
+        "fed_rlr",
+        thin,
+        local,
+        Retract(sending, adapt),
+        training=work,
+        initial=initial,
+        predictor=lambda state: Model(thin, state),
+        view=lambda turn: Whole(sent_shapes(turn.state, sending)),
+        weight=weigh_rows if sending.weighs else alike,
+        options=options,
+        codec=codec,
+        link=link,
+        reducer=Sum if sending.adds else Keep,
+    )
 
 
 def _share(where: str, value: float) -> float:

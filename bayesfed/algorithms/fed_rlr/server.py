@@ -30,10 +30,6 @@ class Retract:
     transmission: Transmission
     adapt: Adapt | None = None
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the model."""
-        return state
-
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Receive.
 

@@ -14,19 +14,21 @@ T, the family           the caller's; nothing here needs it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.variational.fusion import SITE
@@ -64,7 +66,7 @@ class AddStatistics:
     kind: Kind = "natural"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Send the change.
 
         Raises
@@ -99,7 +101,8 @@ class AddNatural:
         return zip_map(torch.add, state, summed(reducer, "natural").total), {}
 
 
-def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None) -> Algorithm:
+@recipe(cites=("bishop2006pattern",))
+def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None, link: Link | None = None) -> Algorithm:
     """Infer a conjugate model exactly, in one round.
 
     A client that takes part again sends only what changed, so more rounds of the same rows change nothing and a client whose rows
@@ -114,6 +117,9 @@ def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None
         without rows, which adds exactly nothing. With ``InProcess(..., workers=...)`` it must be picklable.
     codec
         Of the clients' messages; default floats as the prior has them, 32 or 64 bits. With a codec that rounds the answer is rounded too.
+
+    link
+        How statistics reach the server. Default: `Digital()`.
 
     Raises
     ------
@@ -131,4 +137,4 @@ def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None
         return Assignment(view, 1.0, codec, codec)
 
     local = AddStatistics(statistics, {name: torch.zeros_like(leaf) for name, leaf in initial.items()})
-    return Algorithm("conjugate", initial, (Phase("train", assign, local, AddNatural(), Digital()),), NaturalParameters)
+    return Algorithm("conjugate", initial, (Phase("train", assign, local, AddNatural(), link or Digital()),), NaturalParameters)

@@ -13,7 +13,8 @@ from torch import nn
 from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, complain
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import batches
 from bayesfed.federated.training.optimisers import Optimiser
@@ -87,9 +88,9 @@ class SviLocal:
         """What the payload's numbers mean."""
         return kind_of(self.fusion)
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Run the steps; a client without rows says nothing and keeps what it has."""
-        share, layout = float(options.get("share", 1.0)), self.fused.layout
+        share, layout = options.share, self.fused.layout
         kinds = self.fusion.initial(self.fused)
         message = {name: leaf.to(kinds[name].dtype) for name, leaf in message.items()}
         start = self.fusion.start(message, memory, self.fused, share)
@@ -100,8 +101,8 @@ class SviLocal:
         leaves = {name: nn.Parameter(leaf.to(data.inputs.device).clone()) for name, leaf in (start.parameters | own).items()}
         adding = self.kind == "gradient"
         held = layout.shared if adding else ()
-        steps = Steps(pair, layout, leaves, held, self.optimiser, float(options.get("learning_rate", 1.0)), self.steps, self.averaging)
-        scale, losses = float(options.get("scale", 1.0)), list[float]()
+        steps = Steps(pair, layout, leaves, held, self.optimiser, options.rate_factor, self.steps, self.averaging)
+        scale, losses = options.scale, list[float]()
         tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0, self.sites)
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):

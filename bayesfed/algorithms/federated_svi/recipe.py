@@ -19,6 +19,7 @@ from pyro.infer import Trace_ELBO
 
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
 from bayesfed.algorithms.federated_svi.server import Fuse
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
@@ -26,8 +27,8 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.optimisers import Adam, Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.optimisers import Adam
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.inference.variational.layout import read_layout
 from bayesfed.inference.variational.posterior import FittedGuide
@@ -36,6 +37,7 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@recipe(cites=("bingham2019pyro",))
 def federated_svi(
     model: Runs,
     guide: Runs,
@@ -44,10 +46,7 @@ def federated_svi(
     scale: Literal["local", "global"],
     observations: int,
     example: Dataset,
-    steps: int = 50,
-    batch_size: int | None = None,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     averaging: float = 0.5,
     antithetic: bool = True,
     elbo: Elbo | None = None,
@@ -75,9 +74,9 @@ def federated_svi(
         N, the rows of all clients together.
     example
         A few rows, to run model and guide on for names and shapes; their values are not learned from.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default all rows a step, Adam at 1e-2. With `SummedGradients`, whose clients take no steps of their own, the
-        schedule is the server's and `steps` counts the draws of a gradient.
+    training
+        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``. With `SummedGradients`, whose clients take no steps of their
+        own, the schedule is the server's and `steps` counts the draws of a gradient.
     averaging
         The share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
     antithetic
@@ -100,11 +99,12 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    if observations < 1 or steps < 1 or (batch_size is not None and batch_size < 1) or not len(example):
-        found = (observations, steps, batch_size, len(example))
+    if observations < 1 or not len(example):
+        actual = (observations, len(example))
         raise ArgumentError(
-            complain("federated_svi", expected="observations, steps, batch_size and rows of the example >= 1", actual=found, hint="len(train), 50")
+            complain("federated_svi", expected="observations and rows of the example >= 1", actual=actual, hint="len(train), train[:2]")
         )
+    work = training or Training(batch_size=None)
     if not 0 <= averaging <= 1:
         raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
     if scale not in ("local", "global"):
@@ -122,20 +122,21 @@ def federated_svi(
     pair = program.at(example, Key(seed, "federated_svi", "first"))
     fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
     fusion.check(fused)
-    server = Fuse(fused, fusion, schedule)
+    server = Fuse(fused, fusion, work.schedule)
     initial = server.initial()
     codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
     sent = {name: tuple(leaf.shape) for name, leaf in server.publish(initial, 0, None).items()}
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         times = observations / profile.samples if scale == "global" and profile.samples else 1.0
-        options = {"learning_rate": schedule(round), "scale": times, "share": profile.samples / observations if fusion.adds else 1.0}
+        share = profile.samples / observations if fusion.adds else 1.0
+        options = work.options(round, profile.samples, scale=times, share=share)
         return Assignment(Whole(sent), 1.0 if fusion.adds else profile.samples, codec, codec, options)
 
     def posterior(state: Tree) -> FittedGuide:
         return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(state, 0, None), fused))
 
-    local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), optimiser or Adam(1e-2), steps, batch_size, averaging, antithetic)
+    local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), work.optimiser or Adam(1e-2), work.steps, work.batch_size, averaging, antithetic)
     return Algorithm(
         "federated_svi", initial, (Phase("train", assign, local, server, link or Digital()),), lambda state: posterior(state).predictor, posterior
     )

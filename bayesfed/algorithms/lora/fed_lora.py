@@ -7,26 +7,22 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.lora.adapting import adapted, alike, descent, exchange
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.lora.adapting import adapted, weighing
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.federated.aggregation.servers import Add
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import shapes
 
 
+@recipe(cites=("zhang2024towards", "hu2021lora"))
 def fed_lora(
     net: nn.Module,
     *,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 16,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     by_rows: bool = False,
     codec: Codec | None = None,
     up: Codec | None = None,
@@ -38,8 +34,8 @@ def fed_lora(
     ----------
     net
         From `lora`.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
         Weigh clients by their rows; or alike.
     codec, up
@@ -50,8 +46,7 @@ def fed_lora(
     ArgumentError
         If the network has no adapters of one rank, or running statistics.
     """
-    _, initial = adapted(net, where="fed_lora")
-    view = Whole(shapes(initial))
-    local = descent(net, "delta", likelihood, steps, batch_size, optimiser)
-    phase = exchange(alike, lambda *_: view, [local], Add(), by_rows=by_rows, schedule=schedule, codec=codec, up=up, link=link)
-    return Algorithm("fed_lora", initial, (phase,), lambda state: Model(net, state))
+    adapted(net, where="fed_lora")
+    work = training or Training(batch_size=16)
+    local = work.fitting(net, likelihood, "delta")
+    return compose("fed_lora", net, local, training=work, weight=weighing(by_rows), codec=codec, up=up, link=link)

@@ -17,32 +17,30 @@ from functools import partial
 
 from torch import nn
 
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
 from bayesfed.algorithms.lora.merging import DELTA, STACK, Merge, Merging, base_weights
 from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, shapes, trainable
 
 
+@recipe(cites=("wang2024flora", "hu2021lora"))
 def fed_stack_lora(
     net: nn.Module,
     ranks: Sequence[int],
     capacity: Capacity,
     *,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 16,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     by_rows: bool = False,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -57,8 +55,8 @@ def fed_stack_lora(
         From `lora`, its adapters not trained yet. All clients have its scale.
     ranks, capacity
         Slices of every size, falling, and the number of the size that a client trains.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
         Weigh clients by their rows; or alike.
 
@@ -74,13 +72,23 @@ def fed_stack_lora(
     views = [Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)]
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
-    def view(state: Tree, size: int, key: Key) -> Unlike:
-        return views[size]
-
     def model(state: Tree) -> Model:
         head = {name: leaf for name, leaf in state.items() if not name.startswith((DELTA, STACK))}
         return Model(net, idle | head | base_weights(net, state))
 
-    locals = [Merging(descent(made, "factors", likelihood, steps, batch_size, optimiser), made) for made in nets]
-    phase = exchange(capacity, view, locals, Merge(net), by_rows=by_rows, schedule=schedule, codec=codec, link=link, reducer=partial(Stack, layers))
-    return Algorithm("fed_stack_lora", {name: leaf for name, leaf in initial.items() if name not in idle}, (phase,), model)
+    work = training or Training(batch_size=16)
+    return compose(
+        "fed_stack_lora",
+        net,
+        [Merging(work.fitting(made, likelihood, "factors"), made) for made in nets],
+        Merge(net),
+        training=work,
+        initial={name: leaf for name, leaf in initial.items() if name not in idle},
+        predictor=model,
+        view=lambda turn: views[turn.size],
+        capacity=capacity,
+        weight=weighing(by_rows),
+        codec=codec,
+        link=link,
+        reducer=partial(Stack, layers),
+    )

@@ -10,23 +10,21 @@ from dataclasses import replace
 from torch import nn
 
 from bayesfed.algorithms.lora.fed_lora import fed_lora
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
 from bayesfed.models.adapters.lora import adapters, lora_rank, resized
 from bayesfed.models.priors.likelihoods import Likelihood
 
 
+@recipe(cites=("sun2024improving", "hu2021lora"))
 def ffa_lora(
     net: nn.Module,
     *,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 16,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     by_rows: bool = False,
     codec: Codec | None = None,
     up: Codec | None = None,
@@ -38,7 +36,7 @@ def ffa_lora(
     ----------
     net
         From `lora`; never changed.
-    steps, batch_size, optimiser, schedule, by_rows, codec, up, link
+    training, by_rows, codec, up, link
         As `fed_lora`.
 
     Raises
@@ -49,16 +47,5 @@ def ffa_lora(
     half = resized(net, lora_rank(net))
     for layer in adapters(half).values():
         layer.lora_a.requires_grad_(False)
-    made = fed_lora(
-        half,
-        likelihood=likelihood,
-        steps=steps,
-        batch_size=batch_size,
-        optimiser=optimiser,
-        schedule=schedule,
-        by_rows=by_rows,
-        codec=codec,
-        up=up,
-        link=link,
-    )
+    made = fed_lora(half, likelihood=likelihood, training=training, by_rows=by_rows, codec=codec, up=up, link=link)
     return replace(made, name="ffa_lora")

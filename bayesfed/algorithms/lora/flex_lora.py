@@ -16,30 +16,28 @@ from functools import partial
 
 from torch import nn
 
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
 from bayesfed.algorithms.lora.stacking import Refactored, Stack, Unlike
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, shapes, trainable
 
 
+@recipe(cites=("bai2024federated", "hu2021lora"))
 def flex_lora(
     net: nn.Module,
     ranks: Sequence[int],
     capacity: Capacity,
     *,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 16,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     by_rows: bool = False,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -52,8 +50,8 @@ def flex_lora(
         From `lora`, at the server's rank. All clients have its scale.
     ranks, capacity
         Slices of every size, falling, and the number of the size that a client trains.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
         Weigh clients by their rows; or alike.
 
@@ -62,19 +60,25 @@ def flex_lora(
     ArgumentError
         If the network has no adapters of one rank, or running statistics, or ranks do not fall from at most that to at least 1.
     """
-    (rank, initial), nets = adapted(net, where="flex_lora"), by_rank(net, ranks, where="flex_lora")
+    (rank, _), nets = adapted(net, where="flex_lora"), by_rank(net, ranks, where="flex_lora")
     layers = tuple(sorted(adapters(net)))
     views = [Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)]
-
-    def view(state: Tree, size: int, key: Key) -> Unlike:
-        return views[size]
 
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], views[size].restrict(state))
 
-    locals = [descent(made, "factors", likelihood, steps, batch_size, optimiser) for made in nets]
-    phase = exchange(
-        capacity, view, locals, Refactored(layers, rank), by_rows=by_rows, schedule=schedule, codec=codec, link=link, reducer=partial(Stack, layers)
+    work = training or Training(batch_size=16)
+    return compose(
+        "flex_lora",
+        net,
+        [work.fitting(made, likelihood, "factors") for made in nets],
+        Refactored(layers, rank),
+        training=work,
+        sizes={str(k): partial(model, size) for size, k in enumerate(ranks)},
+        view=lambda turn: views[turn.size],
+        capacity=capacity,
+        weight=weighing(by_rows),
+        codec=codec,
+        link=link,
+        reducer=partial(Stack, layers),
     )
-    sizes = {str(k): partial(model, size) for size, k in enumerate(ranks)}
-    return Algorithm("flex_lora", initial, (phase,), lambda state: Model(net, state), sizes=sizes)

@@ -22,16 +22,17 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.servers import Add
-from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.adapters.sketching import Drawn, importance_sketch, random_sketch, slice_norms
@@ -41,6 +42,7 @@ from bayesfed.trees import Tree, leaf_of, shapes
 Sampling = Literal["uniform", "importance"]
 
 
+@recipe(cites=("fang2025federated", "hu2021lora"))
 def fs_lora(
     net: nn.Module,
     ranks: Sequence[int],
@@ -49,10 +51,7 @@ def fs_lora(
     sampling: Sampling = "uniform",
     broadcast: bool = False,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 16,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     by_rows: bool = False,
     codec: Codec | None = None,
     up: Codec | None = None,
@@ -73,8 +72,8 @@ def fs_lora(
         slices travel down.
     broadcast
         Send adapters whole and let clients cut their slices: the paper's down-link. False: slices alone.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
         Weigh clients by their rows; or alike, as in (5).
     codec, up
@@ -97,9 +96,22 @@ def fs_lora(
             return random_sketch(rank, k, key)
         return importance_sketch(slice_norms(state[leaf_of(name, "lora_b")], state[leaf_of(name, "lora_a")]), k, key)
 
-    def view(state: Tree, size: int, key: Key) -> Slices:
-        return Slices({name: draw(state, name, ranks[size], key.child(name)) for name in layers}, full, weighted, broadcast)
+    def view(turn: Turn) -> Slices:
+        key = turn.key.child("sketch")
+        drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
+        return Slices(drawn, full, weighted, broadcast)
 
-    locals = [Sketched(descent(made, "delta", likelihood, steps, batch_size, optimiser), made) for made in nets]
-    phase = exchange(capacity, view, locals, Add(), by_rows=by_rows, schedule=schedule, codec=codec, up=up, link=link)
-    return Algorithm("fs_lora", initial, (phase,), lambda state: Model(net, state))
+    work = training or Training(batch_size=16)
+    return compose(
+        "fs_lora",
+        net,
+        [Sketched(work.fitting(made, likelihood, "delta"), made) for made in nets],
+        Add(),
+        training=work,
+        view=view,
+        capacity=capacity,
+        weight=weighing(by_rows),
+        codec=codec,
+        up=up,
+        link=link,
+    )

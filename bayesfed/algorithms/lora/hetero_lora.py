@@ -22,19 +22,18 @@ from functools import partial
 import torch
 from torch import nn
 
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, descent, exchange
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
 from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link, View
 from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.geometry.thin import product_norm
-from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.adapters.sketching import Drawn
 from bayesfed.models.priors.likelihoods import Likelihood
@@ -59,6 +58,7 @@ class ByNorm:
         return self.slices.lift(payload, number_of(weight) * norm, kind)
 
 
+@recipe(cites=("cho2024heterogeneous", "hu2021lora"))
 def hetero_lora(
     net: nn.Module,
     ranks: Sequence[int],
@@ -67,10 +67,7 @@ def hetero_lora(
     by_norm: bool = True,
     by_rows: bool = False,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 16,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
@@ -84,8 +81,8 @@ def hetero_lora(
         Slices of every size, falling, and the number of the size that a client trains.
     by_norm
         Weigh clients by the norm of their adapters, on top of `by_rows`; or, where both are false, alike.
-    steps, batch_size, optimiser, schedule
-        Local work of a round; default SGD at 0.05.
+    training
+        Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
 
     Raises
     ------
@@ -97,13 +94,19 @@ def hetero_lora(
     slices = [Slices(dict.fromkeys(layers, Drawn(torch.arange(k), torch.ones(k))), full) for k in ranks]
     views: list[View] = [ByNorm(one) if by_norm else one for one in slices]
 
-    def view(state: Tree, size: int, key: Key) -> View:
-        return views[size]
-
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], slices[size].restrict(state))
 
-    locals = [descent(made, "value", likelihood, steps, batch_size, optimiser) for made in nets]
-    phase = exchange(capacity, view, locals, Average(), by_rows=by_rows, schedule=schedule, codec=codec, link=link)
-    sizes = {str(k): partial(model, size) for size, k in enumerate(ranks)}
-    return Algorithm("hetero_lora", initial, (phase,), lambda state: Model(net, state), sizes=sizes)
+    work = training or Training(batch_size=16)
+    return compose(
+        "hetero_lora",
+        net,
+        [work.fitting(made, likelihood) for made in nets],
+        training=work,
+        sizes={str(k): partial(model, size) for size, k in enumerate(ranks)},
+        view=lambda turn: views[turn.size],
+        capacity=capacity,
+        weight=weighing(by_rows),
+        codec=codec,
+        link=link,
+    )

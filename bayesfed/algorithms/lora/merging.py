@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from bayesfed.algorithms.lora.stacking import stacked
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.views import number_of
-from bayesfed.federated.core.protocols import Fit, Info, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
@@ -90,7 +91,7 @@ class Merging(Around):
 
     net: nn.Module
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Merge, begin anew and train."""
         said = {name: leaf for name, leaf in message.items() if name.startswith(DELTA)}
         known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith(DELTA)}

@@ -15,7 +15,8 @@ from bayesfed.algorithms.lora.slices import Sliced, cut_slices, put_slices, slic
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind, Update, Weight
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
@@ -117,7 +118,7 @@ class Sketched(Around):
 
     net: nn.Module
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit the slices."""
         buffers = dict(self.net.named_buffers())
         multipliers = {name: leaf * buffers[name].to(leaf) for name, leaf in message.items() if name in buffers and _is(name, SCALE)}

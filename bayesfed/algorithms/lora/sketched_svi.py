@@ -16,7 +16,8 @@ from bayesfed.algorithms.federated_svi.local import SviLocal
 from bayesfed.algorithms.lora.sketch_view import read_sketch
 from bayesfed.algorithms.lora.slices import cut_slices, put_slices
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.inference.variational.fusion import PVI, SITE
 from bayesfed.keys import Key
@@ -71,12 +72,12 @@ class SketchedSvi:
         """That of the local step."""
         return self.local.kind
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit the slices."""
         message, indices = read_sketch(message)
         whole = {name.removeprefix(SITE): leaf for name, leaf in memory.items()}
         if not whole and isinstance(self.local.fusion, PVI):
-            share = float(options.get("share", 1.0))
+            share = options.share
             whole = {name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()}
         fused = self.local.fused
         pair = replace(fused.pair, model=cut_model(self.model, self.net, indices))

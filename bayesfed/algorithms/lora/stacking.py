@@ -139,10 +139,6 @@ class Refactored:
     layers: tuple[str, ...]
     rank: int
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the state; each client's view cuts its slices."""
-        return state
-
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Refactor; a round of clients without data changes nothing.
 

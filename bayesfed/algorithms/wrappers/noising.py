@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +12,9 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.aggregation.changes import shortened
 from bayesfed.federated.aggregation.views import number_of
-from bayesfed.federated.core.algorithm import Server
-from bayesfed.federated.core.protocols import Fit, Info, Scalar, View
+from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info, View
 from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
@@ -75,7 +75,7 @@ class ClippedLocal(Around):
 
     clip: float
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit, then shorten."""
         fit = self.local.fit(message, memory, data, key, options)
         return fit._replace(payload=shortened(Update(fit.payload, 1.0, self.kind), message, self.clip).total)
@@ -98,7 +98,7 @@ class Noised:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish as the server does."""
-        return self.server.publish(state, round, version)
+        return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Add noise, then step. Clients who did not come count as having changed nothing.

@@ -139,7 +139,7 @@ def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], 
         found = phase.assign(state, round, profile, key)
         if isinstance(found, Skip):
             return found
-        return replace(found, up=up(planned.load.beta) if up else found.up, options={**found.options, "steps": planned.steps}, load=planned.load)
+        return replace(found, up=up(planned.load.beta) if up else found.up, options=replace(found.options, steps=planned.steps), load=planned.load)
 
     return replace(algorithm, phases=(replace(phase, assign=assign, link=Cell(planner.deadline_s, phase.link)),))
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.core.algorithm import Server
+from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer, Sum, Update
 from bayesfed.trees import Tree
@@ -48,7 +48,7 @@ class Robust:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish as the server does."""
-        return self.server.publish(state, round, version)
+        return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Combine, then step; clients of weight zero have no say.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.core.algorithm import Server
+from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.models.elastic.graph import ChannelGraph
@@ -36,10 +36,6 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
 class Average:
     """Replace the model by the weighted mean of the clients' (FedAvg, McMahan et al., 2017); entries that nobody had stay."""
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the model."""
-        return state
-
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values; a round of clients without data changes nothing."""
         total = summed(reducer, "value")
@@ -52,10 +48,6 @@ class Average:
 @dataclass(frozen=True)
 class Add:
     """Add the weighted mean of the clients' changes to the model: FedAvg for methods that code changes."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the model."""
-        return state
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Add the mean change; a round of clients without data changes nothing."""
@@ -72,7 +64,7 @@ class Sorted:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish as the server does."""
-        return self.server.publish(state, round, version)
+        return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Step, then sort."""

@@ -90,7 +90,7 @@ class Cohorts:
         outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, tuple[Turn, Member, float]]]()
         for number, turn in enumerate(chunk):
             start = time.perf_counter()
-            received = attempt(turn.task, "decode", partial(read, turn.task, turn.secret))
+            received = attempt(turn.task, "decode", partial(read, turn.task, locals[turn.task.phase], turn.secret))
             if isinstance(received, ClientError):
                 outcomes[number] = received
                 continue

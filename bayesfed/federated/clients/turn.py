@@ -6,7 +6,7 @@ The same function runs in the server's process, in a worker or on another machin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,11 +18,14 @@ from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, ClientError, RefusedError
 from bayesfed.federated.clients.envelopes import Envelope, masked
+from bayesfed.federated.core.options import LocalOptions, options_of, read_options
 from bayesfed.federated.core.protocols import Direction, Fit, Info, Link, Local, Scalar
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")
+# Fields of a message's header that say whom it is for.
+ADDRESS = ("client", "round", "phase")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: byte
         The client's own, in keyed mode: a message that was not sealed with it is not trained on.
     """
     start = time.perf_counter()
-    received = attempt(task, "decode", lambda: read(task, secret))
+    received = attempt(task, "decode", lambda: read(task, local, secret))
     if isinstance(received, ClientError):
         return received
     fit = attempt(task, "fit", lambda: fitted(task, local, data, memories, *received))
@@ -92,12 +95,13 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
         return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
 
 
-def read(task: Task, secret: bytes | None) -> tuple[Tree, dict[str, Scalar]]:
-    """Decode the message to a client as (tree, options)."""
-    return task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
+def read(task: Task, local: Local, secret: bytes | None) -> tuple[Tree, LocalOptions]:
+    """Decode the message to a client as (tree, options), the options as the record that its local step reads."""
+    tree, header = task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
+    return tree, read_options(options_of(local), {name: value for name, value in header.items() if name not in ADDRESS})
 
 
-def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: Mapping[str, Scalar]) -> Fit:
+def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: LocalOptions) -> Fit:
     """Run the local step, on the device of the data."""
     with one_thread():
         return local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)

@@ -18,7 +18,8 @@ from torch.func import vmap
 from bayesfed.data.dataset import Dataset, unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
-from bayesfed.federated.core.protocols import Fit, Local, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
@@ -33,7 +34,7 @@ class Member(NamedTuple):
     task: Task
     data: Dataset
     message: Tree
-    options: dict[str, Scalar]
+    options: LocalOptions
 
 
 class _Begun(NamedTuple):
@@ -63,13 +64,12 @@ def shape_of(local: Local, member: Member) -> tuple[Hashable, ...]:
     """Return what clients that train together have in common."""
     leaves = tuple((name, leaf.shape, leaf.dtype) for name, leaf in member.message.items())
     rows = tuple((values.shape[1:], values.dtype, values.device) for values in (member.data.inputs, member.data.targets))
-    options = sorted((name, value) for name, value in member.options.items() if name != "client")
-    return member.task.phase, rows_of(local, member), leaves, rows, tuple(options)
+    return member.task.phase, rows_of(local, member), leaves, rows, member.options
 
 
 def rows_of(local: Local, member: Member) -> int:
     """Return how many rows a client takes a step."""
-    return min(len(member.data), local.batch_size) if isinstance(local, Descent) else len(member.data)
+    return min(len(member.data), local.batch_size or len(member.data)) if isinstance(local, Descent) else len(member.data)
 
 
 def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientError]:

@@ -64,18 +64,28 @@ class Assign(Protocol):
 
 
 class Server(Protocol):
-    """What the sum does to the state."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what a client may see in round `round` that last heard from the server in round `version` (None: never).
-
-        A leaf named ``NAME.change`` is what to add to the NAME the client holds; only a client whose local is `Holding` may get one.
-        """
-        ...
+    """What the sum does to the state. A server that shows clients something other than its state is also a `Publisher`."""
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next state and figures for the report."""
         ...
+
+
+@runtime_checkable
+class Publisher(Protocol):
+    """A server that chooses what clients see of its state."""
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what a client may see in round `round` that last heard from the server in round `version` (None: never).
+
+        A leaf named ``NAME.change`` is to be added to the NAME that the client holds; only a client whose local is `Holding` may get one.
+        """
+        ...
+
+
+def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
+    """Return what a server publishes: the state itself, unless it is a `Publisher`."""
+    return server.publish(state, round, version) if isinstance(server, Publisher) else state
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
+from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.update import Kind, Reducer, Update, Weight
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -76,7 +77,7 @@ class Local(Protocol):
         """True if it draws from torch's global generator, which threads would share."""
         ...
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Return payload, memory and info. Memory is empty in the first round, and for most methods always."""
         ...
 
@@ -109,7 +110,7 @@ class Assignment:
     down, up
         Codecs of the message to it and of its payload back.
     options
-        Scalars that travel with the message: learning rate, likelihood scale, ...
+        What travels with the message to the local step: a factor on the learning rate, the likelihood scale, ...
     load
         What it is asked to spend, for links that count seconds and joules (`Cell`); stays with the server.
     """
@@ -118,7 +119,7 @@ class Assignment:
     weight: float
     down: Codec = Cast(32)
     up: Codec = Cast(32)
-    options: Mapping[str, Scalar] = field(default_factory=dict)
+    options: LocalOptions = LocalOptions()
     load: Load | None = None
 
 

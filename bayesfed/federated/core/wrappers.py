@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayesfed.federated.core.options import LocalOptions, options_of
 from bayesfed.federated.core.protocols import Local
 from bayesfed.federated.core.update import Kind
 
@@ -24,6 +25,11 @@ class Around:
     def kind(self) -> Kind:
         """That of the local step."""
         return self.local.kind
+
+    @property
+    def options(self) -> type[LocalOptions]:
+        """Return the record of options that the inner local reads."""
+        return options_of(self.local)
 
     @property
     def uses_global_randomness(self) -> bool:

@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError, ClientError, RefusedError, TooFewClie
 from bayesfed.federated.clients.envelopes import check_secrets, masked
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, one_thread
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Predictor
+from bayesfed.federated.core.algorithm import Algorithm, Phase, Predictor, published
 from bayesfed.federated.core.protocols import Arrival, Assignment, Cost, Info, Local, Profile, Skip, shortened
 from bayesfed.federated.engine.gate import Gate, length
 from bayesfed.federated.engine.ledger import Row
@@ -230,9 +230,9 @@ class _Exchange:
             return None
         self._assignments[profile.name] = assignment
         if version not in self._published:
-            self._published[version] = self.phase.server.publish(self.state, self.round, version)
+            self._published[version] = published(self.phase.server, self.state, self.round, version)
         tree = assignment.view.restrict(self._published[version])
-        meta = {**assignment.options, "client": profile.name, "round": self.round, "phase": self.phase.name}
+        meta = {**assignment.options.header(), "client": profile.name, "round": self.round, "phase": self.phase.name}
         message = assignment.down.encode(tree, meta, key.child("down"))
         self.rows.append(Row(profile.name, self.round, self.phase.name, "down", Cost(8 * len(message))))
         task = Task(profile.name, self.round, self.phase.name, self.seed, message, assignment.down, assignment.up, self.phase.link, self.run_id)

@@ -12,7 +12,6 @@ begins at the network's, which matters only to norms without a momentum: they th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,7 +19,8 @@ from torch import nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.protocols import Fit, Local, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import untracked
@@ -92,7 +92,7 @@ class Buffered(Around):
     net: nn.Module
     travels: bool
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit with the statistics in place."""
         names, own = running_statistics(self.net), dict(self.net.named_buffers())
         kept = {name.removeprefix(STATISTICS): leaf for name, leaf in memory.items() if name.startswith(STATISTICS)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,8 @@ from torch import Generator, Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.objectives.objectives import Objective
@@ -27,13 +28,12 @@ AfterStep = Callable[[Tree, float, int], None]
 class Descent:
     """Take `steps` gradient steps on minibatches.
 
-    Options read from the message: ``learning_rate`` (a factor, default 1), ``scale`` (the likelihood scale: how
-    many rows each row stands for, N / N_t or 1; default 1) and ``steps`` (in place of its own).
+    Of its `LocalOptions` it reads `rate_factor`, `scale` and `steps`.
 
     Parameters
     ----------
     steps, batch_size
-        Batches are cut from reshuffled passes over the data; a client with fewer rows uses them all each step.
+        Batches are cut from reshuffled passes over the data; a client with fewer rows, or a batch size of None, uses all rows in each step.
     kind
         What the payload's numbers are; "delta" sends the change of what was received.
 
@@ -46,15 +46,15 @@ class Descent:
     objective: Objective
     optimiser: Optimiser
     steps: int
-    batch_size: int
+    batch_size: int | None
     kind: Kind = "value"
     uses_global_randomness: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 1:
+        if self.steps < 1 or (self.batch_size is not None and self.batch_size < 1):
             raise ArgumentError(complain("Descent", expected="steps and batch_size >= 1", actual=(self.steps, self.batch_size), hint="50, 64"))
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Train from the message; remember nothing.
 
         Raises
@@ -64,7 +64,7 @@ class Descent:
         """
         return self.train(message, data, key, options)
 
-    def train(self, message: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar], after_step: AfterStep | None = None) -> Fit:
+    def train(self, message: Tree, data: Dataset, key: Key, options: LocalOptions, after_step: AfterStep | None = None) -> Fit:
         """Train from the message, as `fit` does, for locals that do something between steps.
 
         Parameters
@@ -83,7 +83,7 @@ class Descent:
         leaves = [leaf.requires_grad_() for leaf in trained.values()]
         (rate, steps), losses = self.asked(options), []
         optimiser = self.optimiser.build(leaves, rate)
-        observations, noise = float(options.get("scale", 1.0)) * len(data), key.child("noise").generator(data.inputs.device)
+        observations, noise = options.scale * len(data), key.child("noise").generator(data.inputs.device)
         # Dropout and its like draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
@@ -99,9 +99,9 @@ class Descent:
         total, nll_total = (torch.stack(values).mean() for values in zip(*losses, strict=True))
         return self.ended({name: leaf.detach() for name, leaf in trained.items()}, fixed, message, data, float(total), float(nll_total))
 
-    def asked(self, options: Mapping[str, Scalar]) -> tuple[float, int]:
+    def asked(self, options: LocalOptions) -> tuple[float, int]:
         """Return the learning rate and the number of steps that a message asks for."""
-        return self.optimiser.learning_rate * float(options.get("learning_rate", 1.0)), max(1, int(options.get("steps", self.steps)))
+        return self.optimiser.learning_rate * options.rate_factor, options.steps or self.steps
 
     def ended(self, trained: Tree, fixed: Tree, message: Tree, data: Dataset, loss: float, nll: float) -> Fit:
         """Return what comes of a training with these mean losses.
@@ -150,7 +150,7 @@ class LocalClasses:
         """That of the descent."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit with the likelihood of the client's own classes."""
         classes = tuple(data.targets.unique().tolist())
         if not classes:
@@ -158,15 +158,15 @@ class LocalClasses:
         return replace(self.descent, objective=self.objective(PresentClasses(self.likelihood, classes))).fit(message, memory, data, key, options)
 
 
-def batches(data: Dataset, size: int, steps: int, generator: Generator) -> Iterator[Dataset]:
+def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:
     """Yield `steps` batches of `size` rows from reshuffled passes; a pass's incomplete last batch is dropped."""
     for rows in row_numbers(len(data), size, steps, generator).to(data.inputs.device):
         yield data[rows]
 
 
-def row_numbers(count: int, size: int, steps: int, generator: Generator) -> Tensor:
+def row_numbers(count: int, size: int | None, steps: int, generator: Generator) -> Tensor:
     """Return the row numbers of `batches` of `count` rows, ``(steps, min(size, count))``."""
-    size = min(size, count)
+    size = min(size or count, count)
     whole = count // size
     passes = [torch.randperm(count, generator=generator)[: whole * size].view(whole, size) for _ in range(-(-steps // whole))]
     return torch.cat(passes)[:steps]

@@ -9,7 +9,8 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.protocols import Fit, Local, Profile, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Local, Profile
 from bayesfed.federated.core.update import Kind
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -108,6 +109,6 @@ class Sized:
         """Whether any of them does."""
         return any(local.uses_global_randomness for local in self.locals)
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit by the local of this size."""
-        return self.locals[int(options["size"])].fit(message, memory, data, key, options)
+        return self.locals[options.size].fit(message, memory, data, key, options)

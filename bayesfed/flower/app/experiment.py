@@ -13,4 +13,4 @@ def data(client: str) -> bf.Dataset:
 def experiment() -> Experiment:
     """Return the method and its rounds."""
     net = bf.mlp([64, 32, 10], bf.Key(0, "net"))
-    return Experiment(algorithm=bf.fed_avg(net, steps=20), data=data, rounds=5, test=lambda: bf.digits()[1])
+    return Experiment(algorithm=bf.fed_avg(net, training=bf.Training(steps=20)), data=data, rounds=5, test=lambda: bf.digits()[1])

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
+from bayesfed.models.priors.likelihoods import Likelihood
 
 
+@recipe(cites=("ji2022dynamic",))
 def dssm(
     net: nn.Module,
     *,
     share: float = 0.5,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Train as `fed_avg` does; clients send the largest changes of the model as 16-bit floats, and where they are.
 
@@ -38,11 +37,12 @@ def dssm(
     ----------
     share
         gamma, the share of a leaf's entries that are sent.
-    likelihood, steps, batch_size, optimiser, schedule
+    likelihood, training, link
         As in `fed_avg`.
     codec
-        Of the down-link; default 16-bit floats.
+        Codec of the down-link. Default: 16-bit floats.
     """
     up = Coded(TopK(share, Float(16, entropy=Range())))
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    return average_of("dssm", net, objective, steps, batch_size, optimiser, schedule, codec or Cast(16), up)
+    work = training or Training()
+    local = work.fitting(net, likelihood, "delta")
+    return compose("dssm", net, local, training=work, codec=codec or Cast(16), up=up, link=link)

@@ -9,29 +9,27 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.algorithms.baselines.sparse.proximal_descent import ProximalAverage, ProximalDescent, penalise
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import SoftThreshold
 from bayesfed.models.modules import Predicate, weight_matrices
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
+@recipe(cites=("yang2020proxsgd", "xue2023riemannian"))
 def fed_l1(
     net: nn.Module,
     *,
     strength: float = 0.02,
     where: Predicate = weight_matrices,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
@@ -45,7 +43,7 @@ def fed_l1(
         lambda, of a mean loss; FedRLR prints 0.02.
     where
         ``(parameter name, owning module) -> bool``: what is thresholded; default the weights of layers, not the biases.
-    likelihood, steps, batch_size, optimiser, schedule, codec, link
+    likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -53,8 +51,7 @@ def fed_l1(
     ArgumentError
         If the strength is negative or not finite, or `where` chooses nothing or what is frozen: the weights under adapters.
     """
-    penalised, objective = penalise(net, SoftThreshold(strength), where, caller="fed_l1"), MaximumLikelihood(net, likelihood or Categorical())
-    return average_of(
-        "fed_l1", net, objective, steps, batch_size, optimiser, schedule, codec,
-        link=link, local=lambda descent: ProximalDescent(descent, penalised), server=ProximalAverage(penalised),
-    )  # fmt: skip
+    penalised, work = penalise(net, SoftThreshold(strength), where, caller="fed_l1"), training or Training()
+    objective = MaximumLikelihood(net, likelihood or Categorical())
+    local = ProximalDescent(work.descent(objective, net), penalised)
+    return compose("fed_l1", net, local, ProximalAverage(penalised), training=work, codec=codec, link=link)

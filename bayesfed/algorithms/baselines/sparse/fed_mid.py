@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.algorithms.baselines.sparse.proximal_descent import ProximalAverage, ProximalDescent, penalise
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import SingularThreshold
 from bayesfed.models.modules import Predicate, weight_matrices
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
+@recipe(cites=("yuan2021federated", "xue2023riemannian"))
 def fed_mid(
     net: nn.Module,
     *,
@@ -29,10 +30,7 @@ def fed_mid(
     average: bool = True,
     where: Predicate = weight_matrices,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
@@ -49,7 +47,7 @@ def fed_mid(
         Whether the server shrinks the average.
     where
         ``(parameter name, owning module) -> bool``: what is shrunk; default the weights of layers, not the biases.
-    likelihood, steps, batch_size, optimiser, schedule, codec, link
+    likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -57,13 +55,12 @@ def fed_mid(
     ArgumentError
         If the strength is negative or not finite, or `where` chooses nothing or what is frozen: the weights under adapters.
     """
-    penalised, chosen = penalise(net, SingularThreshold(strength), where, caller="fed_mid"), optimiser or Sgd()
+    penalised, work = penalise(net, SingularThreshold(strength), where, caller="fed_mid"), training or Training()
+    objective = MaximumLikelihood(net, likelihood or Categorical())
+    descent = work.descent(objective, net)
 
     def rate(round: int) -> float:
-        return steps * chosen.learning_rate * schedule(round)
+        return work.steps * descent.optimiser.learning_rate * work.schedule(round)
 
-    objective = MaximumLikelihood(net, likelihood or Categorical())
-    return average_of(
-        "fed_mid", net, objective, steps, batch_size, chosen, schedule, codec,
-        link=link, local=lambda descent: ProximalDescent(descent, penalised), server=ProximalAverage(penalised, rate if average else None),
-    )  # fmt: skip
+    server = ProximalAverage(penalised, rate if average else None)
+    return compose("fed_mid", net, ProximalDescent(descent, penalised), server, training=work, codec=codec, link=link)

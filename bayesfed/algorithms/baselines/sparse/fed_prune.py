@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.algorithms.baselines.sparse.proximal_descent import ProximalAverage, ProximalDescent, penalise
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import LargestShare
 from bayesfed.models.modules import Predicate, weight_matrices
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
+@recipe(cites=("han2015learning", "xue2023riemannian"))
 def fed_prune(
     net: nn.Module,
     *,
@@ -28,10 +29,7 @@ def fed_prune(
     once: bool = True,
     where: Predicate = weight_matrices,
     likelihood: Likelihood | None = None,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
@@ -48,7 +46,7 @@ def fed_prune(
         False prunes after every local step and not only after the last; a weight then has one step to return.
     where
         ``(parameter name, owning module) -> bool``: what is pruned; default the weights of layers, not the biases.
-    likelihood, steps, batch_size, optimiser, schedule, codec, link
+    likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -56,8 +54,7 @@ def fed_prune(
     ArgumentError
         If the share is not above 0 and at most 1, or `where` chooses nothing or what is frozen: the weights under adapters.
     """
-    penalised, objective = penalise(net, LargestShare(share), where, caller="fed_prune"), MaximumLikelihood(net, likelihood or Categorical())
-    return average_of(
-        "fed_prune", net, objective, steps, batch_size, optimiser, schedule, codec,
-        link=link, local=lambda descent: ProximalDescent(descent, penalised, once), server=ProximalAverage(penalised),
-    )  # fmt: skip
+    penalised, work = penalise(net, LargestShare(share), where, caller="fed_prune"), training or Training()
+    objective = MaximumLikelihood(net, likelihood or Categorical())
+    local = ProximalDescent(work.descent(objective, net), penalised, once)
+    return compose("fed_prune", net, local, ProximalAverage(penalised), training=work, codec=codec, link=link)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.protocols import Fit, Info, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.schedules import Schedule
@@ -121,7 +122,7 @@ class ProximalDescent:
         """That of the descent."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Train from the message; remember nothing. Figures are those of the trained leaves.
 
         Raises
@@ -160,10 +161,6 @@ class ProximalAverage:
 
     penalised: Penalised
     rate: Schedule | None = None
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the model."""
-        return state
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values and apply the operator; a round of clients without data changes nothing."""

@@ -11,7 +11,8 @@ from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.views import Whole, number_of
-from bayesfed.federated.core.protocols import Fit, Scalar
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind, Update, Weight
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
@@ -68,7 +69,7 @@ class Nets:
 class EachNet(Around):
     """Train every network received by itself, on the same rows."""
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: Mapping[str, Scalar]) -> Fit:
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit one after the other; figures are means over networks."""
         kept = parted(memory)
         fits = {number: self.local.fit(tree, kept.get(number, {}), data, key.child(number), options) for number, tree in parted(message).items()}

@@ -18,32 +18,28 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.split_mix.ensembles import EachNet, Ensemble, Nets, joined
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.servers import Average
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
-from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, parameters, running_statistics, shapes
 
 
+@recipe(cites=("hong2022efficient",))
 def split_mix(
     make: Callable[[Key], nn.Module],
     nets_of: Sequence[int],
     capacity: Capacity,
     *,
     key: Key,
-    steps: int = 50,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
     masked: bool = True,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -60,8 +56,10 @@ def split_mix(
         Which size a client has in a round. Which networks it gets is drawn each round, so that all are trained alike.
     key
         Of the initial parameters.
-    steps, batch_size, optimiser, schedule
-        Local work of a round for each network; default SGD at 0.05.
+    likelihood
+        Default: `Categorical()`.
+    training
+        Local work of a round for each network. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     masked
         Leave out of the loss the classes a client has no rows of.
 
@@ -75,19 +73,25 @@ def split_mix(
     net, count = make(key.child(0)), nets_of[0]
     if running := running_statistics(net):
         raise ArgumentError(complain("split_mix", expected="networks without running statistics", actual=running, hint='norm="group"'))
-    initial, codec = joined({number: parameters(make(key.child(number))) for number in range(count)}), codec or Cast(32)
+    work, initial = training or Training(), joined({number: parameters(make(key.child(number))) for number in range(count)})
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        able = nets_of[capacity(profile, round, key)]
-        chosen = torch.randperm(count, generator=key.child("nets").generator())[:able].tolist()
-        return Assignment(Nets(chosen, shapes(initial)), float(profile.samples), codec, codec, {"learning_rate": schedule(round)})
-
-    objective = partial(MaximumLikelihood, net)
-    descent = Descent(objective(Categorical()), optimiser or Sgd(), steps, batch_size, "value", draws_globally(net))
-    local: Local = LocalClasses(descent, objective, Categorical()) if masked else descent
+    def view(turn: Turn) -> Nets:
+        chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[: nets_of[turn.size]].tolist()
+        return Nets(chosen, shapes(initial))
 
     def model(able: int, state: Tree) -> Ensemble:
         return Ensemble(net, Nets(range(able), shapes(initial)).restrict(state))
 
-    phase = Phase("train", assign, EachNet(local), Average(), link or Digital())
-    return Algorithm("split_mix", initial, (phase,), partial(model, count), sizes={f"{able} nets": partial(model, able) for able in nets_of})
+    return compose(
+        "split_mix",
+        net,
+        EachNet(work.fitting(net, likelihood, masked=masked)),
+        training=work,
+        initial=initial,
+        predictor=partial(model, count),
+        sizes={f"{able} nets": partial(model, able) for able in nets_of},
+        view=view,
+        capacity=capacity,
+        codec=codec,
+        link=link,
+    )

@@ -6,34 +6,34 @@ cached sums P^(s) -> `TernaryStep`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import nn
 
-from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.algorithms.baselines.stc.server import TernaryStep
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.quantisers.sparse import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.delta_downlink import Holding
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated.training.local_work import Training
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import shapes, trainable
 
 
+@recipe(cites=("sattler2020robust",))
 def stc(
     net: nn.Module,
     *,
     share: float = 0.01,
     cache: int = 2,
     likelihood: Likelihood | None = None,
-    steps: int = 1,
-    batch_size: int = 64,
-    optimiser: Optimiser | None = None,
-    schedule: Schedule = constant,
+    training: Training | None = None,
+    link: Link | None = None,
 ) -> Algorithm:
     """Send the largest changes as one magnitude and signs, up with the clients' residuals and down with the server's.
 
@@ -43,14 +43,23 @@ def stc(
         Share of a leaf's entries that a message changes.
     cache
         A client that missed at most so many rounds gets the sum of the changes it missed, others the model, 32-bit.
-    likelihood, steps, batch_size, optimiser, schedule
-        As in `fed_avg`; the paper makes one step a round.
+    training
+        Local work of a round. Default, as in the paper: one step of 64 rows with ``Sgd(0.05)``.
+    likelihood, link
+        As in `fed_avg`.
     """
-    server = TernaryStep(share, cache)
-    base = average_of(
-        "stc", net, MaximumLikelihood(net, likelihood or Categorical()), steps, batch_size, optimiser, schedule,
-        Coded(Sparse()), ErrorFeedback(Coded(Ternary(share))),
-    )  # fmt: skip
-    (phase,) = base.phases
-    train = replace(phase, local=Holding(phase.local), server=server)
-    return replace(base, initial=server.initial(base.initial), phases=(train,), predictor=lambda state: Model(net, server.model(state)))
+    server, work = TernaryStep(share, cache), training or Training(steps=1)
+    initial = server.initial(travelling(net, "static", where="stc"))
+    return compose(
+        "stc",
+        net,
+        Holding(work.fitting(net, likelihood, "delta")),
+        server,
+        training=work,
+        initial=initial,
+        view=Whole(shapes(trainable(net))),
+        predictor=lambda state: Model(net, server.model(state)),
+        codec=Coded(Sparse()),
+        up=ErrorFeedback(Coded(Ternary(share))),
+        link=link,
+    )

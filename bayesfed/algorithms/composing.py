@@ -1,0 +1,135 @@
+"""`compose`: an algorithm from a local step and a server, with a view, weights, codecs and a schedule that most methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.servers import Add, Average
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor, Server
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
+from bayesfed.federated.core.update import Reducer, Sum
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.batch_norm import Buffers, predicting, travelling
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.model_sizes import Capacity, Sized
+from bayesfed.keys import Key
+from bayesfed.trees import Tree, shapes
+
+
+class Turn(NamedTuple):
+    """One client's turn in a round, from which its view is chosen; `size` is the number of the size that it trains, 0 where there is one."""
+
+    state: Tree
+    round: int
+    profile: Profile
+    key: Key
+    size: int
+
+
+def by_rows(profile: Profile, size: int) -> float:
+    """Weigh a client by its rows."""
+    return float(profile.samples)
+
+
+def alike(profile: Profile, size: int) -> float:
+    """Weigh every client that has rows by 1."""
+    return float(profile.samples > 0)
+
+
+def compose(
+    name: str,
+    net: nn.Module,
+    local: Local | Sequence[Local] | None = None,
+    server: Server | None = None,
+    *,
+    training: Training | None = None,
+    initial: Tree | None = None,
+    predictor: Callable[[Tree], Predictor] | None = None,
+    posterior: Callable[[Tree], Posterior] | None = None,
+    sizes: Mapping[str, Callable[[Tree], Predictor]] | None = None,
+    view: View | Callable[[Turn], View] | None = None,
+    capacity: Capacity | None = None,
+    weight: Callable[[Profile, int], float] = by_rows,
+    options: Callable[[Turn], LocalOptions] | None = None,
+    codec: Codec | None = None,
+    up: Codec | None = None,
+    link: Link | None = None,
+    reducer: Callable[[], Reducer] = Sum,
+    buffers: Buffers = "static",
+) -> Algorithm:
+    """Make a method of one exchange a round. What is not given is FedAvg's.
+
+    Parameters
+    ----------
+    name
+        Name of the method, for tables and checkpoints.
+    net
+        The network. Its trained parameters are the state before round 0, and the state's parameters in it are the model that counts.
+    local
+        What a client computes: a `Local`, or one for each size with `capacity`. Default: ``training.fitting(net)``.
+    server
+        What the sum does to the state. Default: `Average` of values; `Add` where the local's kind is "delta".
+    training
+        Local work, whose schedule and epochs become the options of a turn. Default: `Training()`.
+    initial, predictor, posterior, sizes
+        As in `Algorithm`, where the state is more than the network's parameters.
+    view
+        The part of the state that a client gets, or ``turn -> view``. Default: all of it.
+    capacity
+        Which size a client trains in a round, for methods with several.
+    weight
+        ``(profile, size) -> weight`` in the sum. Default: the client's rows.
+    options
+        ``turn -> options`` of the local step. Default: those of `training`.
+    codec, up
+        Codec of the down-link, by default 32-bit floats; codec of the up-link, by default the same.
+    link
+        How payloads reach the server. Default: `Digital()`.
+    reducer
+        What arriving updates are gathered in. Default: their sum.
+    buffers
+        Policy of running statistics, as in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has running statistics and `buffers` is "static", or there are several locals and no capacity.
+
+    Examples
+    --------
+    FedProx is a proximal objective in the place of FedAvg's:
+
+    >>> def fed_prox(net, strength, training=Training()):
+    ...     objective = Proximal(MaximumLikelihood(net, Categorical()), strength)
+    ...     return compose("fed_prox", net, training.descent(objective, net), training=training)
+    """
+    work = training or Training()
+    begin = travelling(net, buffers, where=name) if initial is None else initial
+    chosen = Whole(shapes(begin)) if view is None else view
+    step = _step(name, work.fitting(net, buffers=buffers) if local is None else local, capacity)
+    adds = step.kind == "delta"
+    down = codec or Cast(32)
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)
+        told = options(turn) if options else work.options(round, profile.samples, size=turn.size)
+        return Assignment(chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up or down, told)
+
+    phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
+    served = predicting(net, buffers)
+    return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {})
+
+
+def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) -> Local:
+    if not isinstance(local, Sequence):
+        return local
+    if capacity is None:
+        raise ArgumentError(complain(name, expected="a capacity for several locals", actual="none", hint="fixed(clients, 2)"))
+    return Sized(tuple(local))

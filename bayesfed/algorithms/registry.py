@@ -1,0 +1,92 @@
+"""The one registration of a method: its name, its function and what to cite. Citations, the command line, tests and the reference read it.
+
+A recipe is registered where it is written::
+
+    @recipe(cites=("mcmahan2017communication",))
+    def fed_avg(net, *, training=Training(), ...): ...
+
+Recipes of this package are also listed in `algorithms/__init__.pyi`, from which `bayesfed` and `bayesfed.algorithms` import them at first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ParamSpec
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Algorithm
+
+Arguments = ParamSpec("Arguments")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered recipe.
+
+    Parameters
+    ----------
+    name
+        Name of the recipe, and of the algorithms that it returns.
+    make
+        The function that returns an `Algorithm`.
+    cites
+        Keys of BibTeX entries, the method's own paper first.
+    bibtex
+        Those entries, for methods outside of this package; its own are in `references.bib`.
+    """
+
+    name: str
+    make: Callable[..., Algorithm]
+    cites: tuple[str, ...]
+    bibtex: str = ""
+
+
+_REGISTERED: dict[str, Method] = {}
+
+
+def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callable[Arguments, Algorithm]], Callable[Arguments, Algorithm]]:
+    """Register a function that returns an `Algorithm` as a recipe, under its own name.
+
+    Parameters
+    ----------
+    cites
+        Keys of the BibTeX entries to cite, the method's own paper first.
+    bibtex
+        Those entries, for methods outside of this package.
+
+    Raises
+    ------
+    ArgumentError
+        If another module has registered that name.
+    """
+
+    def registered(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorithm]:
+        name = make.__name__
+        if (other := _REGISTERED.get(name)) and other.make.__module__ != make.__module__:
+            raise ArgumentError(
+                complain("recipe", expected="a name of its own", actual=f"{name!r}, which {other.make.__module__} has", hint="another name")
+            )
+        _REGISTERED[name] = Method(name, make, cites, bibtex)
+        return make
+
+    return registered
+
+
+def methods() -> Mapping[str, Method]:
+    """Return every registered recipe by name: those of this package, and those that were imported from elsewhere."""
+    from bayesfed import algorithms
+
+    for name in vars(algorithms)["__all__"]:
+        # Importing a recipe registers it.
+        getattr(algorithms, name)
+    return dict(sorted(_REGISTERED.items()))
+
+
+def method(name: str) -> Method | None:
+    """Return one registered recipe; None if there is none of that name."""
+    from bayesfed import algorithms
+
+    if name in vars(algorithms)["__all__"]:
+        getattr(algorithms, name)
+    return _REGISTERED.get(name)

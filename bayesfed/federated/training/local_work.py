@@ -1,0 +1,117 @@
+"""`Training`: the local work of a round as one value, which a comparison hands to every method alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import nn
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Local
+from bayesfed.federated.core.update import Kind
+from bayesfed.federated.training.batch_norm import Buffers, buffered
+from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
+from bayesfed.federated.training.optimisers import Optimiser, Sgd
+from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.inference.objectives.objectives import MaximumLikelihood, Objective
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+
+Record = TypeVar("Record", bound=LocalOptions)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local work of a round.
+
+    Parameters
+    ----------
+    steps
+        Number of local steps of a round.
+    batch_size
+        Number of rows of a step; None takes all rows of the client.
+    optimiser
+        Optimiser of the steps: ``Sgd(0.05)``, ``Adam(1e-3)``. Default: the method's own, which its page names.
+    schedule
+        ``round -> factor`` on the learning rate: `constant`, ``cosine(0.1, rounds)``, ``inverse(20)``.
+    epochs
+        Number of passes over the client's own rows, in place of `steps`; may be fractional. A client takes at least one step.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not positive, the optimiser is not one of this package's (``0.1``, ``torch.optim.SGD``), or the schedule cannot be called.
+
+    Examples
+    --------
+    >>> work = Training(steps=20, batch_size=32, optimiser=Sgd(0.1))
+    >>> dataclasses.replace(work, steps=5).steps
+    5
+    """
+
+    steps: int = 50
+    batch_size: int | None = 64
+    optimiser: Optimiser | None = None
+    schedule: Schedule = constant
+    epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        _whole("Training.steps", self.steps, "50")
+        if self.batch_size is not None:
+            _whole("Training.batch_size", self.batch_size, "64")
+        if self.epochs is not None and not (isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf):
+            raise ArgumentError(complain("Training.epochs", expected="a number above 0", actual=repr(self.epochs), hint="1.0"))
+        if self.optimiser is not None and (isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")):
+            actual = self.optimiser.__name__ if isinstance(self.optimiser, type) else repr(self.optimiser)
+            raise ArgumentError(complain("Training.optimiser", expected="an optimiser as a value", actual=actual, hint="Sgd(0.05), Adam(1e-3)"))
+        if not callable(self.schedule):
+            raise ArgumentError(
+                complain("Training.schedule", expected="a function of the round", actual=repr(self.schedule), hint="cosine(0.1, rounds)")
+            )
+
+    def steps_for(self, samples: int) -> int:
+        """Return the number of steps of a client with so many rows."""
+        if self.epochs is None:
+            return self.steps
+        return max(1, round(self.epochs * samples / min(self.batch_size or samples or 1, samples or 1)))
+
+    def options(self, round: int, samples: int, **own: Any) -> LocalOptions:
+        """Return the options of a client with so many rows in a round, with those of the method beside them."""
+        return self.options_as(LocalOptions, round, samples, **own)
+
+    def options_as(self, record: type[Record], round: int, samples: int, **own: Any) -> Record:
+        """Return options as a record that extends `LocalOptions`."""
+        steps = {} if self.epochs is None else {"steps": self.steps_for(samples)}
+        return record(**{"rate_factor": self.schedule(round), **steps, **own})
+
+    def descent(self, objective: Objective, net: nn.Module, kind: Kind = "value", default: Optimiser | None = None) -> Descent:
+        """Return the gradient steps on an objective of a network; `default` is the optimiser where none is given, itself by default ``Sgd(0.05)``."""
+        return Descent(objective, self.optimiser or default or Sgd(), self.steps, self.batch_size, kind, draws_globally(net))
+
+    def fitting(
+        self, net: nn.Module, likelihood: Likelihood | None = None, kind: Kind = "value", *, masked: bool = False, buffers: Buffers = "static"
+    ) -> Local:
+        """Return the local step that fits a network by maximum likelihood.
+
+        Parameters
+        ----------
+        likelihood
+            Default: `Categorical()`.
+        kind
+            Whether clients send the model ("value") or its change ("delta").
+        masked
+            Leave out of the loss the classes that a client has no rows of.
+        buffers
+            Policy of running statistics, see `bayesfed.federated.training.batch_norm`.
+        """
+        scored, objective = likelihood or Categorical(), partial(MaximumLikelihood, net)
+        descent = self.descent(objective(scored), net, kind)
+        return buffered(LocalClasses(descent, objective, scored) if masked else descent, net, buffers)
+
+
+def _whole(where: str, value: object, hint: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(complain(where, expected="a whole number >= 1", actual=repr(value), hint=hint))
