@@ -19,7 +19,7 @@ from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.ledger import Row, bits
-from bayesfed.federated.engine.round_loop import OnClientError, Record, Snapshot
+from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior

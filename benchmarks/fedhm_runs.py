@@ -25,7 +25,7 @@ from bayesfed.federated.core.algorithm import Algorithm, Predictor
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.engine.callbacks import score
 from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.federated.engine.samplers import fraction
 from bayesfed.federated.training.model_sizes import Capacity, dynamic, fixed
 from bayesfed.federated.training.schedules import Schedule

@@ -29,7 +29,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.callbacks import score
 from bayesfed.federated.engine.ledger import channel_uses
-from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.federated.links.compressed_sensing import Compressed, Plain
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir

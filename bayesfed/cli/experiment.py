@@ -22,7 +22,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.engine.round_loop import OnClientError
+from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.wireless.devices import Device
 

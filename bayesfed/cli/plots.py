@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
 from bayesfed.federated.engine.ledger import bits, energy_j, latency_s
-from bayesfed.federated.engine.round_loop import Record
+from bayesfed.federated.engine.reports import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

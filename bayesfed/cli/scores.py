@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.algorithm import Algorithm, Predictor
 from bayesfed.federated.engine.callbacks import Callback
-from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Likelihood

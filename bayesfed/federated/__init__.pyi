@@ -60,9 +60,9 @@ from .engine.ledger import energy_j as energy_j
 from .engine.ledger import latency_s as latency_s
 from .engine.ledger import macs as macs
 from .engine.records import untimed as untimed
-from .engine.round_loop import Record as Record
-from .engine.round_loop import RoundReport as RoundReport
-from .engine.round_loop import Snapshot as Snapshot
+from .engine.reports import Record as Record
+from .engine.reports import RoundReport as RoundReport
+from .engine.reports import Snapshot as Snapshot
 from .engine.round_loop import rounds as rounds
 from .engine.samplers import Sampler as Sampler
 from .engine.samplers import decaying as decaying

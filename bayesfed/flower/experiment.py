@@ -12,7 +12,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import Callback
-from bayesfed.federated.engine.round_loop import OnClientError
+from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.federated.engine.samplers import Sampler, everyone
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
-    from bayesfed.federated.engine.round_loop import RoundReport
+    from bayesfed.federated.engine.reports import RoundReport
     from bayesfed.running import Result
 
 __all__ = ["app", "serve", "server_app"]  # noqa: F822 app is made at first use

@@ -19,7 +19,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm, Posterior
 from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.round_loop import Record
+from bayesfed.federated.engine.reports import Record
 from bayesfed.inspect.compat import build
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree

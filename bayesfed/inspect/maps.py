@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
-from bayesfed.federated.engine.round_loop import Record
+from bayesfed.federated.engine.reports import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

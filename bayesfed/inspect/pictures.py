@@ -12,7 +12,7 @@ import torch
 
 from bayesfed.errors import ArgumentError, MissingExtraError, complain
 from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.round_loop import Record
+from bayesfed.federated.engine.reports import Record
 from bayesfed.models.priors.belief import SiteBelief
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.round_loop import Record
+from bayesfed.federated.engine.reports import Record
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:

@@ -18,7 +18,8 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.round_loop import Snapshot, rounds
+from bayesfed.federated.engine.reports import Snapshot
+from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.keys import Key
 from bayesfed.testing.hostile import Arrivals, Between
 from bayesfed.testing.law import law

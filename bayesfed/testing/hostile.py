@@ -28,7 +28,8 @@ from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Local, Profile
-from bayesfed.federated.engine.round_loop import RoundReport, Snapshot, rounds
+from bayesfed.federated.engine.reports import RoundReport, Snapshot
+from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.keys import Key
 from bayesfed.testing.law import LawError, law
 from bayesfed.testing.mutations import reseal

@@ -74,7 +74,7 @@ class RiemannianSgd:
         Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps. A memory of other ranks
         than the message's is of another manifold, and the client begins anew.
     clip
-        Largest norm of a step's whole gradient, Riemannian and free leaves together; a longer one is shortened.
+        Largest norm of a step's whole gradient, Riemannian and free leaves together; a longer one is clipped.
     """
 
     net: nn.Module

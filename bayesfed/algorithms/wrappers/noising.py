@@ -1,4 +1,4 @@
-"""The parts of `bayesfed.federated.private`: changes shortened at the server and at clients, the noisy sum, and what is told of epsilon."""
+"""The parts of `private`: changes clipped at the server and at clients, the noisy sum, and what is told of epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.aggregation.changes import shortened
+from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.options import LocalOptions
@@ -66,19 +66,19 @@ class Clipped:
         if isinstance(update.weight, dict) or update.weight not in (0.0, 1.0):
             actual = "a weight for each entry" if isinstance(update.weight, dict) else update.weight
             raise UpdateError(complain("private", expected="clients of weight 1", actual=actual, hint="a view that covers everything"))
-        return shortened(update, self.state, self.clip) if update.weight and math.isfinite(self.clip) else update
+        return clipped(update, self.state, self.clip) if update.weight and math.isfinite(self.clip) else update
 
 
 @dataclass(frozen=True)
 class ClippedLocal(Around):
-    """Another local, whose payload is shortened before it is coded; values are measured from the message."""
+    """Another local, whose payload is clipped before it is coded; values are measured from the message."""
 
     clip: float
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit, then shorten."""
         fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(payload=shortened(Update(fit.payload, 1.0, self.kind), message, self.clip).total)
+        return fit._replace(payload=clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total)
 
 
 @dataclass(frozen=True)

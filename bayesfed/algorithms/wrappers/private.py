@@ -1,4 +1,4 @@
-"""`private`: central differential privacy of clients: changes shortened to a norm, Gaussian noise on their sum (McMahan et al., 2018).
+"""`private`: central differential privacy of clients: changes clipped to a norm, Gaussian noise on their sum (McMahan et al., 2018).
 
 ======================  ==================================================================
 paper                   here

@@ -14,7 +14,7 @@ from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Tree
 
-# Kinds whose sums are of vectors that may be measured, sorted and shortened one by one.
+# Kinds whose sums are of vectors that may be measured, sorted and clipped one by one.
 VECTORS: tuple[Kind, ...] = ("delta", "value")
 
 
@@ -42,7 +42,7 @@ def norm(tree: Tree) -> float:
     return math.sqrt(math.fsum(float(leaf.double().square().sum()) for leaf in tree.values()))
 
 
-def shortened(update: Update, state: Tree, longest: float) -> Update:
+def clipped(update: Update, state: Tree, longest: float) -> Update:
     """Return an update whose change is at most `longest`: the update itself where it is, to the bit.
 
     Raises

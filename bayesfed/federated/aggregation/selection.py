@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.aggregation.changes import change, norm, shortened
+from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.robust import added
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Update
@@ -103,7 +103,7 @@ class NormGate:
         figures = {"norm_bound": longest, **_left_out(updates, within, "left_out" if self.refuse else "shortened")}
         if self.refuse:
             return added({client: update for client, update in updates.items() if client in within}), figures
-        return added({client: shortened(update, state, longest) for client, update in updates.items()}), figures
+        return added({client: clipped(update, state, longest) for client, update in updates.items()}), figures
 
 
 def _distances(updates: Mapping[str, Update]) -> Tensor:

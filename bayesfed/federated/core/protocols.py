@@ -212,10 +212,10 @@ class Arrival:
     def refuse(self, problem: Exception) -> None:
         """Leave this client's payload out of the sum for what went wrong with it; only an error of ours knows the field."""
         text = str(problem) if isinstance(problem, BayesfedError) else f"{type(problem).__name__}: {problem}"
-        self.refusal = shortened(text)
+        self.refusal = abridged(text)
         self.field = problem.field if isinstance(problem, RefusedError) else RefusedError.field
 
 
-def shortened(text: str) -> str:
+def abridged(text: str) -> str:
     """Return a reason that may quote a client, cut to what a report can hold."""
     return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + " ..."

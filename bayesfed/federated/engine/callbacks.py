@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Predictor, Weighing
-from bayesfed.federated.engine.round_loop import RoundReport
+from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]

@@ -21,7 +21,7 @@ from typing import Any
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, WireError, complain
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.engine.records import from_line, to_line
-from bayesfed.federated.engine.round_loop import Record, RoundReport, Snapshot
+from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
 from bayesfed.files import append, digest, sweep, write_whole
 from bayesfed.trees import Tree
 

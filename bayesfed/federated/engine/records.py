@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.federated.core.protocols import Cost
 from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.round_loop import Record
+from bayesfed.federated.engine.reports import Record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
