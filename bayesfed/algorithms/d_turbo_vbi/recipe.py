@@ -38,7 +38,7 @@ from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Info, Link, View
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
@@ -176,7 +176,7 @@ class _Gathered:
         """Gather active entries."""
         return self.active.restrict(tree)
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check and weight, and gather again."""
         return Update(gather_active(self.active.lift(payload, weight, kind).total, self.active.masks), weight, kind)
 

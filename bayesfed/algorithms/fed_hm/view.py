@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.core.update import Kind, Update
 from bayesfed.models.low_rank.factored_layers import Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum
 from bayesfed.models.low_rank.factored_trees import align, factorise
@@ -72,7 +72,7 @@ class Factored:
         """Cut the triplets to these ranks; spectral initialisation."""
         return factorise(whole_of(tree), self.layers, self.ranks, spectra_of(tree))
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Multiply factors out, then weigh."""
         check(payload, self.expected, where="payload")
         layouts = {name: self.layers[name] for name in self.ranks}

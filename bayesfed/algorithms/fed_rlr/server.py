@@ -67,5 +67,5 @@ class Retract:
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
             raise UpdateError(complain("Retract", expected=f"updates of kind {self.transmission.kind!r}", actual=actual, hint="fed_rlr's own phase"))
-        kept = [update for update in updates if not isinstance(update.weight, dict) and update.weight > 0]
-        return [update.total for update in kept], [float(update.weight) for update in kept if not isinstance(update.weight, dict)]
+        heard = [update for update in updates if update.number() > 0]
+        return [update.total for update in heard], [update.number() for update in heard]

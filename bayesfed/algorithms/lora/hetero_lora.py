@@ -27,10 +27,9 @@ from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
 from bayesfed.algorithms.lora.sketch_view import Slices
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link, View
-from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.geometry.thin import product_norm
@@ -50,12 +49,12 @@ class ByNorm:
         """Restrict as the slices do."""
         return self.slices.restrict(tree)
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Lift as the slices do, at another weight."""
         check(payload, self.slices.expected, where="payload")
         pairs = [(payload[leaf_of(name, "lora_b")], payload[leaf_of(name, "lora_a")]) for name in self.slices.drawn]
         norm = math.sqrt(sum(float(product_norm(b, a.mT)) ** 2 for b, a in pairs))
-        return self.slices.lift(payload, number_of(weight) * norm, kind)
+        return self.slices.lift(payload, weight * norm, kind)
 
 
 @recipe(cites=("cho2024heterogeneous", "hu2021lora"))

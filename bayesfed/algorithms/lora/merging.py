@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.stacking import stacked
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Reducer
@@ -69,7 +68,7 @@ class Merge:
         """Merge; a round of clients without data changes nothing."""
         stack = stacked(reducer)
         # Clients that heard this round hold the delta as it is: what a stack said before is not said again.
-        if not (stack.total and number_of(stack.total.weight)):
+        if not (stack.total and stack.total.number()):
             return {name: leaf for name, leaf in state.items() if not name.startswith(STACK)}, {}
         pairs, rest = stack.mean()
         sent = {f"{STACK}{name}/{leaf}": factor for name, pair in pairs.items() for leaf, factor in zip("ba", pair, strict=True)}

@@ -17,7 +17,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
@@ -97,7 +97,7 @@ class Slices:
                 found[leaf_of(name, SCALE)] = draw.multipliers.float()
         return found
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Put slices back where they belong, then weigh."""
         check(payload, self.expected, where="payload")
         whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}

@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.geometry.thin import product_svd
 from bayesfed.trees import Shapes, Tree, check, leaf_of
 
@@ -49,10 +48,10 @@ class Unlike:
         """Cut adapters, where the tree has any."""
         return cut_slices(tree, dict.fromkeys(self.layers, torch.arange(self.rank)))
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Weigh everything but A: the weight of a product."""
         check(payload, self.expected, where="payload")
-        number, as_they_are = number_of(weight), {leaf_of(name, "lora_a") for name in self.layers}
+        number, as_they_are = weight, {leaf_of(name, "lora_a") for name in self.layers}
         return Update({name: leaf if name in as_they_are else number * leaf for name, leaf in payload.items()}, number, kind)
 
 
@@ -69,7 +68,7 @@ class Stack:
         factors = adapter_leaves(self.layers)
         rest = Update({name: leaf for name, leaf in update.total.items() if name not in factors}, update.weight, update.kind)
         self.total = rest if self.total is None else self.total + rest
-        if number_of(update.weight) > 0:
+        if update.number() > 0:
             for name in sorted(factors):
                 self._parts.setdefault(name, []).append(update.total[name])
 
@@ -83,7 +82,7 @@ class Stack:
         """
         if self.total is None:
             raise UpdateError(complain("Stack", expected="an update", actual="none", hint="a client with data"))
-        rest, weight = self.total.mean(), number_of(self.total.weight)
+        rest, weight = self.total.mean(), self.total.number()
         pairs = {}
         for name in self.layers:
             b, a = (torch.cat(self._parts[leaf_of(name, leaf)], axis) for leaf, axis in (("lora_b", 1), ("lora_a", 0)))
@@ -145,7 +144,7 @@ class Refactored:
         The report has ``svd_error``, the largest relative error of a layer.
         """
         stack = stacked(reducer)
-        if not (stack.total and number_of(stack.total.weight)):
+        if not (stack.total and stack.total.number()):
             return state, {}
         pairs, rest = stack.mean()
         found, errors = dict(rest), [0.0]

@@ -11,11 +11,10 @@ from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.aggregation.changes import clipped
-from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info, View
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update, Weight
+from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -54,7 +53,7 @@ class Clipped:
         """Restrict as the view does."""
         return self.view.restrict(tree)
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Lift as the view does, then shorten.
 
         Raises
@@ -63,8 +62,8 @@ class Clipped:
             As the view does; if the view weighs entries one by one, or the weight is neither 0 nor 1.
         """
         update = self.view.lift(payload, weight, kind)
-        if isinstance(update.weight, dict) or update.weight not in (0.0, 1.0):
-            actual = "a weight for each entry" if isinstance(update.weight, dict) else update.weight
+        if update.by_entry or update.weight not in (0.0, 1.0):
+            actual = "a weight for each entry" if update.by_entry else update.weight
             raise UpdateError(complain("private", expected="clients of weight 1", actual=actual, hint="a view that covers everything"))
         return clipped(update, self.state, self.clip) if update.weight and math.isfinite(self.clip) else update
 
@@ -110,7 +109,7 @@ class Noised:
         """
         if not isinstance(reducer, Sum) or reducer.total is None:
             raise UpdateError(complain("private", expected="a sum", actual=type(reducer).__name__, hint="private(algorithm, ...)"))
-        total, came = reducer.total, number_of(reducer.total.weight)
+        total, came = reducer.total, reducer.total.number()
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
             raise UpdateError(complain(f"private, round {round}", expected=f"at most {self.participants} clients", actual=came, hint=hint))

@@ -10,7 +10,6 @@ import math
 from dataclasses import replace
 
 from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.aggregation.views import number_of
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Tree
 
@@ -26,7 +25,7 @@ def change(update: Update, state: Tree) -> Tree:
     UpdateError
         If its weight is not a number above 0, or values have other names or shapes than the state.
     """
-    weight = number_of(update.weight)
+    weight = update.number()
     if not weight > 0:
         raise UpdateError(complain("a client's change", expected="a weight above 0", actual=weight, hint="a client with data"))
     own = {name: leaf.double() / weight for name, leaf in update.total.items()}
@@ -54,6 +53,6 @@ def clipped(update: Update, state: Tree, longest: float) -> Update:
     if (length := norm(moved)) <= longest:
         return update
     # A little less, so that rounding to the leaves' own precision never leaves it longer.
-    share, weight = (longest / length) * (1 - 1e-6), number_of(update.weight)
+    share, weight = (longest / length) * (1 - 1e-6), update.number()
     kept = {name: share * leaf + (state[name].double() if update.kind == "value" else 0.0) for name, leaf in moved.items()}
     return replace(update, total={name: (weight * leaf).to(update.total[name].dtype) for name, leaf in kept.items()})

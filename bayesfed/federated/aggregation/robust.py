@@ -62,7 +62,7 @@ class Robust:
             found = type(reducer).__name__ if not isinstance(reducer, Keep) else "none"
             raise UpdateError(complain("Robust", expected="updates kept apart", actual=found, hint="robust(algorithm, rule)"))
         ordered = {client: reducer.updates[client] for client in sorted(reducer.updates)}
-        counted = {client: update for client, update in ordered.items() if _weighs(update)}
+        counted = {client: update for client, update in ordered.items() if update.weighs}
         if not counted:
             return self.server.step(state, Sum(added(ordered)), round)
         try:
@@ -79,9 +79,3 @@ def added(updates: Mapping[str, Update]) -> Update:
     for update in others:
         first = first + update
     return first
-
-
-def _weighs(update: Update) -> bool:
-    if isinstance(update.weight, dict):
-        return any(bool((leaf > 0).any()) for leaf in update.weight.values())
-    return update.weight > 0

@@ -25,7 +25,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.robust import added
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update, Weight
+from bayesfed.federated.core.update import Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
@@ -86,23 +86,19 @@ def _ordered(updates: Mapping[str, Update]) -> Iterator[tuple[str, Tensor, Tenso
     """Yield each leaf's name, its values in ascending order ``(K, ...)``, infinity where not covered, and how many cover an entry ``(...)``."""
     first = next(iter(updates.values()))
     for update in updates.values():
-        if update.kind != first.kind or isinstance(update.weight, dict) != isinstance(first.weight, dict):
+        if update.kind != first.kind or update.by_entry != first.by_entry:
             raise UpdateError(complain("a robust rule", expected="updates of one kind and form", actual="unlike ones", hint="one view for all"))
         check_shapes(update.total, shapes(first.total), where="update")
     for name in first.total:
-        weights = [_over(update.weight, name, update.total[name]) for update in updates.values()]
+        weights = [update.weight_of(name) for update in updates.values()]
         values = [torch.where(weight > 0, update.total[name] / weight, math.inf) for update, weight in zip(updates.values(), weights, strict=True)]
         yield name, torch.stack(values).sort(0).values, torch.stack([weight > 0 for weight in weights]).sum(0)
-
-
-def _over(weight: Weight, name: str, like: Tensor) -> Tensor:
-    return weight[name] if isinstance(weight, dict) else torch.full_like(like, weight)
 
 
 def _update(updates: Mapping[str, Update], total: Tree, weight: Tree) -> Update:
     """Return an update whose weight has the form of the clients' weights."""
     first = next(iter(updates.values()))
-    if isinstance(first.weight, dict):
+    if first.by_entry:
         return Update(total, weight, first.kind)
     # Everybody covers everything, so that every entry has the same weight.
     return Update(total, max((float(leaf.max()) for leaf in weight.values() if leaf.numel()), default=1.0), first.kind)

@@ -39,9 +39,9 @@ class Average:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values; a round of clients without data changes nothing."""
         total = summed(reducer, "value")
-        if isinstance(total.weight, dict):
-            mean, weights = total.mean(), total.weight
-            return {name: torch.where(weights[name] > 0, mean[name], leaf) for name, leaf in state.items()}, {}
+        if total.by_entry:
+            mean = total.mean()
+            return {name: torch.where(total.weight_of(name) > 0, mean[name], leaf) for name, leaf in state.items()}, {}
         return (total.mean() if total.weight else state), {}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.core.protocols import View
-from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Shapes, Tree, check
 
 
@@ -31,7 +31,7 @@ class Whole:
         """Return the tree."""
         return tree
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Weight the payload."""
         check(payload, self.expected, where="payload")
         return Update(_scaled(payload, weight), weight, kind)
@@ -59,7 +59,7 @@ class Active:
         """Gather active entries; the masks themselves are in the tree."""
         return gather_active(tree, self.masks)
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Scatter active entries back into zeros, then weight."""
         sent = {name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape) for name, shape in self.expected.items()}
         check(payload, sent, where="payload")
@@ -102,29 +102,21 @@ class Slice:
         """Return leading entries."""
         return {name: leaf[self._cut(name)].contiguous() for name, leaf in tree.items()}
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Put the entries back among zeros; their weight says which they are."""
         check(payload, self.part, where="payload")
         total, covered = {}, {}
         for name, leaf in _scaled(payload, weight).items():
             total[name], covered[name] = leaf.new_zeros(self.full[name]), leaf.new_zeros(self.full[name])
             total[name][self._cut(name)] = leaf
-            covered[name][self._cut(name)] = number_of(weight)
+            covered[name][self._cut(name)] = weight
         return Update(total, covered, kind)
 
     def _cut(self, name: str) -> tuple[slice, ...]:
         return tuple(slice(0, length) for length in self.part[name])
 
 
-def number_of(weight: Weight) -> float:
-    """Return a weight that is a number; raise `UpdateError` for one by entries."""
-    if isinstance(weight, dict):
-        raise UpdateError(complain("lift", expected="a number as weight", actual="a tree", hint="a view that covers entries itself"))
-    return weight
-
-
-def _scaled(tree: Tree, weight: Weight) -> Tree:
-    weight = number_of(weight)
+def _scaled(tree: Tree, weight: float) -> Tree:
     return {name: weight * leaf if leaf.is_floating_point() else weight * leaf.to(torch.get_default_dtype()) for name, leaf in tree.items()}
 
 
@@ -144,9 +136,9 @@ class Kept:
         """Restrict as the view does."""
         return self.view.restrict(tree)
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Lift as the view does; the weight of zeros is zero."""
         update = self.view.lift(payload, weight, kind)
-        if not isinstance(update.weight, dict):
+        if not update.by_entry:
             raise UpdateError(complain("Kept", expected="a view that covers entries itself", actual=type(self.view).__name__, hint="Slice"))
-        return Update(update.total, {name: covered * (update.total[name] != 0) for name, covered in update.weight.items()}, update.kind)
+        return Update(update.total, {name: update.weight_of(name) * (leaf != 0) for name, leaf in update.total.items()}, update.kind)

@@ -16,7 +16,7 @@ from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.update import Kind, Reducer, Update, Weight
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 from bayesfed.wireless.energy import Load
@@ -45,7 +45,7 @@ class View(Protocol):
         """Return the part of a published tree that this client receives."""
         ...
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check a client's payload and return it as a weighted update of full shape.
 
         Raises

@@ -50,6 +50,36 @@ class Update:
             weight = self.weight + other.weight
         return Update(zip_map(torch.add, self.total, other.total), weight, self.kind)
 
+    @property
+    def by_entry(self) -> bool:
+        """Whether every entry has a weight of its own."""
+        return isinstance(self.weight, dict)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether any weight is above zero."""
+        if isinstance(self.weight, dict):
+            return any(bool((leaf > 0).any()) for leaf in self.weight.values())
+        return self.weight > 0
+
+    def number(self) -> float:
+        """Return the weight of all entries alike.
+
+        Raises
+        ------
+        UpdateError
+            If entries have weights of their own.
+        """
+        if isinstance(self.weight, dict):
+            raise UpdateError(
+                complain("update", expected="a number as weight", actual="a weight for each entry", hint="a view that covers everything")
+            )
+        return self.weight
+
+    def weight_of(self, name: str) -> Tensor:
+        """Return the weight of every entry of a leaf, of the leaf's shape."""
+        return self.weight[name] if isinstance(self.weight, dict) else torch.full_like(self.total[name], self.weight)
+
     def mean(self) -> Tree:
         """Return ``total / weight``; NaN-free: entries nobody covered are zero.
 

@@ -164,7 +164,7 @@ class _Signal:
             If it cannot be added to those before it.
         """
         update = opened(arrival, self.link.max_norm)
-        if isinstance(update.weight, dict):
+        if update.by_entry:
             raise UpdateError(complain("OverTheAir", expected="payloads of equal shapes", actual="a weight for each entry", hint="Digital()"))
         found, expected = ({name: tuple(leaf.shape) for name, leaf in sorted(tree.items())} for tree in (update.total, self.nothing))
         if expected and found != expected:
@@ -172,7 +172,7 @@ class _Signal:
                 complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=found, hint="Digital()"), field="shape"
             )
         sent = self._sent(update.total)
-        self.weights[arrival.client] = update.weight
+        self.weights[arrival.client] = update.number()
         self._energies[arrival.client] = {name: float(leaf.double().square().sum()) for name, leaf in sent.items()}
         if not self.nothing:
             self.nothing = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}

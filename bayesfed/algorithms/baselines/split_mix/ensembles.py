@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.aggregation.views import Whole, number_of
+from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind, Update, Weight
+from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.modules import evaluating
@@ -53,13 +53,12 @@ class Nets:
         """Return the leaves of the chosen ones."""
         return {name: leaf for name, leaf in tree.items() if self._has(name)}
 
-    def lift(self, payload: Tree, weight: Weight, kind: Kind) -> Update:
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Put them among zeros; their weight says which they are."""
         update = Whole({name: shape for name, shape in self.expected.items() if self._has(name)}).lift(payload, weight, kind)
         like = next(iter(update.total.values()))
         total = {name: update.total[name] if self._has(name) else like.new_zeros(shape) for name, shape in self.expected.items()}
-        each = number_of(weight)
-        return Update(total, {name: torch.full_like(leaf, each * self._has(name)) for name, leaf in total.items()}, kind)
+        return Update(total, {name: torch.full_like(leaf, weight * self._has(name)) for name, leaf in total.items()}, kind)
 
     def _has(self, name: str) -> bool:
         return int(name.partition("/")[0]) in self.chosen
