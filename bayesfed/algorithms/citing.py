@@ -1,4 +1,4 @@
-"""What to cite for a method: BibTeX of the papers that it is from."""
+"""`citation`: the BibTeX entries to cite for a method."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from bayesfed.algorithms.registry import method, methods
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 
-# Papers by `Algorithm.name`, the method's own first, then what it is built from.
-# What a method is combined with, where that is a method of its own: rules of fusion, what is put around a method, rules of `robust`, the air.
+# Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power control.
 _RULES: dict[str, tuple[str, ...]] = {
     "PVI": ("ashman2022partitioned",),
     "ProductOfExperts": ("hinton2002training",),
@@ -25,7 +24,7 @@ _RULES: dict[str, tuple[str, ...]] = {
     "Gbma": ("sery2020analog",),
     "ChannelInversion": ("xing2021federated",),
 }
-# By the server or link that it leaves in an algorithm.
+# Wrappers, by the server or link that they leave in an algorithm.
 _AROUND = {"Noised": "private", "Cell": "on_devices"}
 
 
@@ -35,14 +34,13 @@ def citation(algorithm: Algorithm | str) -> str:
     Parameters
     ----------
     algorithm
-        An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of what is put around a recipe (``"private"``). Of
-        an algorithm, the papers of all that it is put together from come along: its rule of fusion, `robust` and its rule, `private`, `on_devices`,
-        the power control of `OverTheAir`.
+        An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of a wrapper (``"private"``). For an algorithm,
+        the papers of its parts come after its own: its rule of fusion, `robust` and its rule, `private`, `on_devices`, the power control of `OverTheAir`.
 
     Raises
     ------
     ArgumentError
-        If there is no such recipe; the message names the nearest one.
+        If there is no such recipe, whose nearest name the message gives, or an entry is missing.
     """
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     registered = method(name)
@@ -62,7 +60,7 @@ def citation(algorithm: Algorithm | str) -> str:
 
 
 def _parts(algorithm: Algorithm) -> Iterator[str]:
-    """Yield names of what an algorithm's servers and links are put together from, the innermost first."""
+    """Yield the names of the parts of an algorithm's servers and links, the innermost first."""
     for phase in algorithm.phases:
         for whole, inner, parts in ((phase.server, "server", ("fusion", "rule")), (phase.link, "link", ("power",))):
             nested: list[object] = [whole]
@@ -74,7 +72,7 @@ def _parts(algorithm: Algorithm) -> Iterator[str]:
 
 
 def _entries() -> dict[str, str]:
-    """Return the entries of the file that is shipped, by key."""
+    """Return the entries of `references.bib` by key."""
     return _read(files("bayesfed.algorithms").joinpath("references.bib").read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,7 @@
-"""algorithms/anycost_fl."""
+"""AnycostFL: `recipe`, and `weights` of clients by the divergence of their updates.
+
+Its views (`Slice`, `Kept`) and its planner (`wrappers.on_devices`) also serve other methods.
+"""
 
 import lazy_loader
 

@@ -11,8 +11,8 @@ p (13), m (5)           `aggregation_weight`, `Kept`
 P1 to P4                `bayesfed.wireless.allocation`, with measured work
 ======================  ==============================================
 
-Alphas are a list here, so that every size is a network that was measured, and one of `Algorithm.sizes`. An update's zeros do not count (5), which
-makes of each entry the mean of those that sent it.
+Alphas are a list here, so that every size is a measured network and one of `Algorithm.sizes`. Zeros of an update do not count (5), so each entry is
+the mean over those who sent it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from bayesfed.models.elastic.tracing import channel_graph
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, parameters, shapes
 
-# Widths of 16 sixteenths down to 8: alpha from 1 to the paper's least, 1/4.
+# Widths from 16 to 8 sixteenths: alpha from 1 down to the paper's least, 1/4.
 ALPHAS = tuple((number / 16) ** 2 for number in range(16, 7, -1))
 Aggregation = Literal["optimal", "uniform"]
 
@@ -71,37 +71,37 @@ def anycost_fl(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Let every device train as wide a network and send as much of its update as its deadline, battery and channel allow this round.
+    """Let every device train as wide a network, and send as much of its update, as its deadline, battery and channel allow in a round.
 
-    Clients need a `Device` in their profiles: ``InProcess(data, devices={name: device.figures()})``. One that cannot take part in a round
-    is left out of it with the reason, one past the deadline is dropped.
+    Clients need a `Device` in their profiles: ``InProcess(data, devices={name: device.figures()})``. A client that cannot take part in a round
+    is left out with the reason, and one past the deadline is dropped.
 
     Parameters
     ----------
     sample
-        Inputs as the network gets them, ``(B, ...)``: what sizes are measured with.
+        Inputs of the network, ``(B, ...)``, with which the sizes are measured.
     deadline_s
-        T_max, of one round's training and sending.
+        T_max, the seconds of a round for training and sending.
     settings
-        What a size of message buys: `public_settings` or `fit_flexible`. None: 32-bit floats, and beta = 1.
+        Compression settings by message size, from `public_settings` or `fit_flexible`. None sends 32-bit floats at beta = 1.
     alphas
-        Shrinking factors that devices choose from, falling; (1,) never shrinks.
+        Shrinking factors that devices choose from, falling. ``(1,)`` never shrinks.
     beta
-        Least and largest share of an update's bits; default from the least that `settings` knows to the paper's 1/15. Equal ones fix it.
+        Least and largest share of an update's bits; equal ones fix it. Default: from the least that `settings` knows to the paper's 1/15.
     training
-        Local work of a round, in `epochs`: how long they take is what is planned. Default: one epoch of batches of 32 with ``Sgd(0.05)``.
+        Local work of a round, given in epochs, whose duration is planned. Default: one epoch in batches of 32 rows with ``Sgd(0.05)``.
     aggregation
-        "optimal": weights (13), each entry averaged over those that sent it (5). "uniform": equal weights, over those that have it.
+        "optimal" uses the weights (13) and averages each entry over those who sent it (5). "uniform" uses equal weights, over those who have it.
     codec
-        Of the down-link; default 32-bit floats.
+        Codec of the down-link. Default: 32-bit floats.
     link
-        What carries payloads within the cell; default `Digital()`.
+        Link that carries payloads within the cell. Default: `Digital()`.
 
     Raises
     ------
     ArgumentError
-        If alphas do not fall or one is outside (0, 1], the network has running statistics or cannot be traced, or `beta` or `aggregation` is not
-        what it should be.
+        If alphas do not fall or one is outside (0, 1], the network has running statistics or cannot be traced, local work is not given in epochs,
+        or `beta` or `aggregation` is invalid.
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
         raise ArgumentError(complain("anycost_fl, alphas", expected="falling shrinking factors", actual=list(alphas), hint="[1, 1 / 2, 1 / 4]"))
@@ -146,12 +146,12 @@ def anycost_fl(
 def public_settings(
     net: nn.Module, public: Dataset, key: Key, *, likelihood: Likelihood | None = None, training: Training | None = None
 ) -> FlexibleMap:
-    """Fit what a size of message buys on the update that a few public rows make: 16 are enough, says the paper (section III-C).
+    """Fit compression settings by message size on an update from a few public rows; the paper uses 16 (section III-C).
 
     Parameters
     ----------
     public
-        Rows that the server may train on.
+        Public rows that the server may train on.
     training
         Steps on them. Default: 20 steps of all rows with ``Sgd(0.05)``.
 

@@ -1,6 +1,6 @@
-"""How far shrinking and compression take an update from what it was, and the weights in the sum that follow.
+"""How far shrinking and compression change an update, and the weights in the sum that follow from it.
 
-``alpha`` is the share of the network's work that is left, ``beta`` the share of the update's bits that are sent, both in (0, 1].
+``alpha`` is the share of the network's work that remains, ``beta`` the share of the update's bits that are sent; both are in (0, 1].
 
 References
 ----------
@@ -36,7 +36,7 @@ def divergence_bound(alpha: float, beta: float) -> float:
 
 
 def aggregation_weight(alpha: float, beta: float, *, least: float = 2**-10) -> float:
-    """Return a client's weight in the sum ``1 / (1 - alpha (2 - alpha) sqrt(beta))^2`` (13), which needs to know nobody else.
+    """Return a client's weight in the sum ``1 / (1 - alpha (2 - alpha) sqrt(beta))^2`` (13), independent of other clients.
 
     The sum is divided by the sum of weights, so these need not add to 1. An exact client (alpha = beta = 1) has no finite weight by (13); the
     root is kept at `least`, so no weight exceeds ``1 / least^2``: about a million, and exact clients leave the others a millionth of the say. The
@@ -54,7 +54,7 @@ def aggregation_weight(alpha: float, beta: float, *, least: float = 2**-10) -> f
 
 
 def aggregation_weights(alphas: Sequence[float], betas: Sequence[float]) -> list[float]:
-    """Return the clients' shares of the sum (13), which add up to 1: the limit where some are exact, they take all of it in equal parts.
+    """Return the clients' shares of the sum (13), which add up to 1: if some are exact, these share the sum in equal parts, which is the limit.
 
     Raises
     ------

@@ -33,18 +33,18 @@ def fed_avg(
     Parameters
     ----------
     likelihood
-        Default `Categorical()`.
+        Likelihood of the targets. Default: `Categorical()`.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     codec
-        Of both directions; default 32-bit floats.
+        Codec of both directions. Default: 32-bit floats.
     link
-        How models reach the server; default `Digital()`.
+        How models reach the server. Default: `Digital()`.
     buffers
-        What becomes of running statistics (`bayesfed.federated.training.batch_norm`): "static" refuses networks that have any; "mean" averages them with
-        the parameters; "local" leaves each client its own, and the predictor normalises by the batch it is given: query it with `batch_statistics`.
+        Policy of running statistics (`bayesfed.federated.training.batch_norm`). "static" refuses networks that have any. "mean" averages them with
+        the parameters. "local" leaves each client its own; the predictor then normalises by the batch it is given, see `batch_statistics`.
     masked
-        Leave out of the loss the classes a client has no rows of (HeteroFL's masked cross-entropy); targets must be classes.
+        Leave classes that a client has no rows of out of its loss (HeteroFL's masked cross-entropy). Targets must be classes.
 
     Raises
     ------

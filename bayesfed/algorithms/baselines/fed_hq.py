@@ -38,20 +38,20 @@ def fed_hq(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Quantise updates as finely as a client's channel carries in a share of the deadline, and weigh clients by how little that loses.
+    """Quantise updates as finely as a client's channel allows within a share of the deadline, and weigh clients by how little that loses.
 
     Parameters
     ----------
     planner
-        Of one size, the whole network; its beta bounds what the channel allows.
+        A planner of one size, the whole network. Its beta bounds what the channel allows.
     settings
-        What a size of message buys with one share of kernels: ``fit_flexible(updates, key, shares=(1.0,))`` leaves nothing out.
+        Settings by message size with one share of kernels: ``fit_flexible(updates, key, shares=(1.0,))`` leaves nothing out.
     sending
-        Share of the deadline to send in.
+        Share of the deadline that is used for sending.
     training
         Optimiser and schedule of the local work; its steps and batches are the planner's. Default optimiser: ``Sgd(0.05)``.
     codec
-        Of the down-link; default 32-bit floats.
+        Codec of the down-link. Default: 32-bit floats.
 
     Raises
     ------

@@ -29,13 +29,13 @@ def fed_paq(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; clients send changes of the model by an unbiased quantiser.
+    """Train as `fed_avg` does. Clients send changes of the model through an unbiased quantiser.
 
     Parameters
     ----------
     bits
-        Of a quantised entry, 2 to 24: ``2^(bits - 1) - 1`` levels each side of zero, scaled by the leaf's largest entry. What is sent is
-        the entropy-coded levels, which cost less.
+        Bits of a quantised entry, 2 to 24: ``2^(bits - 1) - 1`` levels on each side of zero, scaled by the leaf's largest entry. The levels are
+        sent entropy-coded, which costs less.
     likelihood, training, link
         As in `fed_avg`.
     codec

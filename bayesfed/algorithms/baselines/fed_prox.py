@@ -29,12 +29,12 @@ def fed_prox(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does, held to the broadcast model by a quadratic of the given strength.
+    """Train as `fed_avg` does, with a quadratic penalty on the distance to the broadcast model.
 
     Parameters
     ----------
     strength
-        mu, of ``mu / 2 ||w - w_t||^2`` beside a mean loss; 0 is `fed_avg`, bit for bit.
+        Strength mu of ``mu / 2 ||w - w_t||^2`` beside a mean loss; 0 is `fed_avg`, bit for bit.
     likelihood, training, codec, link
         As in `fed_avg`.
 

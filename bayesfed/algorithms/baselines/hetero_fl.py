@@ -46,12 +46,12 @@ def hetero_fl(
     link: Link | None = None,
     buffers: Buffers = "static",
 ) -> Algorithm:
-    """Let every client train as many of the channels as it can; average each weight over the clients that have it.
+    """Let every client train as many channels as it can, and average each weight over the clients that have it.
 
     Parameters
     ----------
     nets
-        The same network at falling widths, largest first; the first one's parameters are where training begins.
+        The same network at falling widths. Training begins at the parameters of the first.
     capacity
         Which size a client trains: `fixed`, `dynamic`, `by_device`.
     training
@@ -59,14 +59,14 @@ def hetero_fl(
     likelihood
         Default: `Categorical()`.
     masked
-        Leave out of the loss the classes a client has no rows of.
+        Leave classes that a client has no rows of out of its loss.
     codec
-        Of both directions; default 32-bit floats.
+        Codec of both directions. Default: 32-bit floats.
     up
-        Of changes, which travel up in place of values where it is given.
+        Codec of changes; if given, changes travel up in place of values.
     buffers
-        What becomes of running statistics, as in `fed_avg`; under "mean" each channel's are averaged over the clients that have it, under "local"
-        a client whose size changes begins anew. The paper's networks are static, and `batch_statistics` queries every size.
+        Policy of running statistics, as in `fed_avg`. Under "mean" those of each channel are averaged over the clients that have it; under "local"
+        a client whose size changes begins anew. The paper's networks are static; `batch_statistics` then queries every size.
 
     Raises
     ------

@@ -36,15 +36,15 @@ def qsgd(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; clients send changes of the model rounded at random to a few levels.
+    """Train as `fed_avg` does. Clients send changes of the model, rounded at random to a few levels.
 
     Parameters
     ----------
     levels, bucket, norm
-        Levels each side of zero, of the norm of each bucket of so many entries (None: of the leaf). The theory has the "l2" norm; the
-        largest magnitude is as unbiased, with far less variance where levels are few.
+        Number of levels on each side of zero; number of entries of a bucket, whose norm scales the levels (None: one bucket a leaf); and the norm.
+        The theory uses the "l2" norm. The largest magnitude is unbiased too, and has far less variance where levels are few.
     share
-        Share of a leaf's entries that are sent, the largest.
+        Share of a leaf's entries, the largest, that are sent.
     likelihood, training, link
         As in `fed_avg`.
     codec

@@ -33,14 +33,14 @@ def uveqfed(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; clients send changes of the model as points of a lattice, with subtractive dither.
+    """Train as `fed_avg` does. Clients send changes of the model as points of a lattice, with subtractive dither.
 
     Parameters
     ----------
     bits, dimension
-        Bits an entry that an ideal code would spend on Gaussian changes, and the lattice's dimension, 1, 2 or 8.
+        Bits an entry that an ideal code would spend on Gaussian changes; and the dimension of the lattice, 1, 2 or 8.
     share
-        Share of a leaf's entries that are sent, the largest.
+        Share of a leaf's entries, the largest, that are sent.
     likelihood, training, link
         As in `fed_avg`.
     codec

@@ -1,4 +1,4 @@
-"""algorithms/batch_statistics."""
+"""The query of static batch norms' statistics after training: `recipe`, and the `moments` that clients send."""
 
 import lazy_loader
 

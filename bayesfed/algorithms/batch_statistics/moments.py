@@ -1,8 +1,8 @@
-"""Moments of what reaches a batch norm: `BatchMoments`, a client's, and `PooledStatistics`, which the server makes of them.
+"""Moments of the inputs of a batch norm: `BatchMoments` computes those of a client, `PooledStatistics` pools them at the server.
 
-Moments about zero add, so that the server needs a sum alone: ``mean = sum_k n_k m_k / n`` and ``variance = sum_k n_k s_k / n - mean^2``, those of
-all rows together. What that subtraction loses is ``mean^2 / variance`` times the rounding error, hence double precision; within a client
-batches are merged about their means (Chan, Golub and LeVeque, 1983, (2.1)).
+Moments about zero add, so the server needs only a sum: ``mean = sum_k n_k m_k / n`` and ``variance = sum_k n_k s_k / n - mean^2`` are those of all
+rows together. The subtraction loses ``mean^2 / variance`` times the rounding error, hence double precision. Within a client, batches are merged
+about their means (Chan, Golub and LeVeque, 1983, (2.1)).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class BatchMoments:
     Parameters
     ----------
     net
-        In evaluation mode, its norms with running statistics; the message has its parameters and their statistics.
+        The network in evaluation mode, its norms with running statistics. The message holds its parameters and these statistics.
     norm
         Name of the batch norm.
     channels
-        Of the norm.
+        Number of channels of the norm.
     batch_size
-        Rows of a forward pass; it changes nothing but the memory that is needed.
+        Number of rows of a forward pass; it affects memory only.
     """
 
     net: nn.Module
@@ -62,7 +62,7 @@ class BatchMoments:
         Raises
         ------
         DataError
-            If a forward pass never comes to the norm.
+            If a forward pass never reaches the norm.
         """
         count = 0
         mean = torch.zeros(self.channels, dtype=torch.float64, device=data.inputs.device)
@@ -94,9 +94,9 @@ class BatchMoments:
 
 @dataclass(frozen=True)
 class PooledStatistics:
-    """Set a norm's running statistics to the mean and the variance (not Bessel's) of all clients' rows together.
+    """Set the running statistics of a norm to the mean and the variance (without Bessel's correction) of all clients' rows together.
 
-    With the variance of the rows themselves evaluation is what training mode is on all of them as one batch.
+    With the variance of the rows themselves, evaluation equals training mode on all rows as one batch.
     """
 
     norm: str
@@ -109,8 +109,8 @@ class PooledStatistics:
         UpdateError
             If no client with rows took part.
         """
-        found = summed(reducer, "moments").mean()
-        mean, square = found[leaf_of(self.norm, "mean")], found[leaf_of(self.norm, "square")]
+        moments = summed(reducer, "moments").mean()
+        mean, square = moments[leaf_of(self.norm, "mean")], moments[leaf_of(self.norm, "square")]
         # Rounding may leave a channel that never varies just below 0.
         statistics = {"running_mean": mean, "running_var": (square - mean.square()).clamp_min(0)}
         return state | {name: leaf.to(state[name]) for part, leaf in statistics.items() for name in [leaf_of(self.norm, part)]}, {}

@@ -8,7 +8,7 @@ query of statistics     one phase for each norm, in the order in which a forward
 global statistics       mean and variance of all clients' rows, exactly: the papers average those of batches
 ======================  ==============================================
 
-What reaches a norm depends on the norms before it, so that each is queried with the global statistics of those before already in place.
+The inputs of a norm depend on the norms before it, so each is queried with the global statistics of those before it in place.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from bayesfed.trees import parameters as parameters_of
 
 @recipe(cites=("diao2021heterofl",))
 def batch_statistics(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor, *, batch_size: int = 128) -> Algorithm:
-    """Query the statistics of a trained network's static batch norms: one round, ``bf.run(algorithm, clients, rounds=1).model``.
+    """Query the statistics of a trained network's static batch norms in one round, ``bf.run(algorithm, clients, rounds=1).model``.
 
-    The round has a phase for each norm. Clients get the parameters and the statistics so far, 32 bits a number, run their rows up to the norm in
-    evaluation mode, and send two numbers of 64 bits a channel. The result does not depend on how rows are spread over clients or cut into
-    batches: it is the network that normalises by all rows as training does by a batch. Clients without rows have no say, and one that fails
-    under ``on_client_error="drop"`` has none in that norm. The predictor has running statistics, so that a row's output is its own.
+    The round has a phase for each norm. Clients get the parameters and the statistics so far in 32 bits a number, run their rows up to the norm in
+    evaluation mode, and send two 64-bit numbers a channel. The result does not depend on the partition of rows over clients and batches: the
+    network normalises by all rows as training does by a batch. Clients without rows do not count, and one that fails under
+    ``on_client_error="drop"`` does not count for that norm. The predictor has running statistics, so a row's output does not depend on others.
 
     Parameters
     ----------
     net, parameters
-        A `Model`'s, also of one of the sizes of `fed_hm` or `hetero_fl`. Never changed. Batch norms that have statistics keep them.
+        Network and parameters of a `Model`, also of a size of `fed_hm` or `hetero_fl`. They are not changed. Batch norms with statistics keep them.
     sample
-        Inputs as the network gets them, ``(B, ...)``, a single row or zeros, say: only the order of the norms is read from them.
+        Inputs of the network, ``(B, ...)``; one row or zeros will do, since only the order of the norms is read from them.
     batch_size
-        Rows of a forward pass.
+        Number of rows of a forward pass.
 
     Raises
     ------
     ArgumentError
-        If no batch norm is without statistics, a forward pass comes to one never or more than once, the parameters are not the network's, or
-        `batch_size` is below 1.
+        If every batch norm has statistics, a forward pass reaches a norm not exactly once, the parameters are not the network's, or `batch_size` is
+        below 1.
     UpdateError
         In the run, if no client with rows takes part.
     """
@@ -80,7 +80,7 @@ def batch_statistics(net: nn.Module, parameters: Mapping[str, Tensor], sample: T
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
             return Assignment(view, float(profile.samples), down, Cast(64))
 
-        # Squares of what a layer puts out: a limit for models would not fit.
+        # The squares of a layer's outputs may be larger than a model's parameters.
         link = Digital(max_norm=1e20)
         return Phase(norm or "norm", assign, BatchMoments(twin, norm, norms[norm], batch_size), PooledStatistics(norm), link)
 

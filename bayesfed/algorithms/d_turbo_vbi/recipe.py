@@ -14,9 +14,9 @@ p((x, y) in D_t)        weight N_t / N of the sum
 I_cl, I_glob, eta       `steps`, rounds, optimiser x schedule
 ======================  ==============================================
 
-What an inactive entry (q(s) <= 1/2) is: zero in the transmitted model, mean 0 with the spike's sd at the server; it is not sent
-in either direction and not trained. It keeps the evidence it was switched off with and returns, at zero, when its
-neighbours' messages outweigh that; the report counts returns as ``reactivated``.
+An inactive entry (q(s) <= 1/2) is zero in the transmitted model and has mean 0 and the spike's sd at the server. It is neither sent
+nor trained. It keeps the evidence with which it was switched off and returns, at zero, when its neighbours' messages outweigh
+that evidence. The report counts returns as ``reactivated``.
 """
 
 from __future__ import annotations
@@ -77,40 +77,41 @@ def d_turbo_vbi(
     Parameters
     ----------
     declared
-        The network with its prior and likelihood; the likelihood's temperature trades accuracy for sparsity.
+        The network with its prior and likelihood. The likelihood's temperature trades accuracy for sparsity.
     observations
-        N, the rows of all clients together.
+        N, the number of rows of all clients together.
     likelihood_scale
-        "global" lets each client's rows stand for all N, (21); "local" counts them once, which leaves averaged posteriors
+        "global" lets each client's rows stand for all N, (21). "local" counts them once, which makes averaged posteriors
         too wide.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
-        Of both directions; default 16-bit floats, as in the paper.
+        Codec of both directions. Default, as in the paper: 16-bit floats.
     spread, initial_sd
-        One posterior sd for all weights, one a layer or one a weight, and where it starts.
+        Whether all weights share one posterior sd, or each layer or each weight has its own; and its initial value.
     blocks
         `Structured()` (default) or the published `MeanField()`.
     exchange, field
-        Module A to B turns a round, and log-odds that come into the prior over the rounds.
+        Exchange between Module A and Module B in a round; log-odds that are added to the prior in each round.
     warm_up
-        Rounds in which nothing is switched off: weights are judged by what the data made of them, not by
-        the values they began with.
+        Number of rounds in which nothing is switched off, so that weights are judged by the data and not by their
+        initial values.
     inclusion_levels
-        To how many levels, 2 to 256, q(s) is rounded for the clients, who weigh prior precisions by it; 16 cost less than four bits in a
-        message that codes its bytes.
+        Number of levels, 2 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
+        bits an entry in a message whose bytes are entropy-coded.
     before_averaging
-        Update q(s), q(rho) before the average, as Algorithm 1 prints.
+        Update q(s) and q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
-        Both false with `Cast(32)` is FedAvg on the means, bit for bit.
+        Whether the ELBO has its prior terms, and whether weights are sampled. Both false with `Cast(32)` is FedAvg on the means, bit for bit.
     link
-        Default `Digital()`. All clients have one support, so `OverTheAir` adds active entries alone; noise may make a standard deviation negative,
-        which stops the run. Fading that `Gbma` leaves multiplies means and sds alike; `ChannelInversion` leaves none.
+        How payloads reach the server. Default: `Digital()`. All clients have one support, so `OverTheAir` adds only active entries. Noise can make
+        a standard deviation negative, which stops the run. Fading that `Gbma` leaves multiplies means and sds alike; `ChannelInversion` leaves
+        none.
 
     Raises
     ------
     ArgumentError
-        If `observations` or `initial_sd` is not positive.
+        If `observations` or `initial_sd` is not positive, or another argument is outside its domain.
     """
     if observations < 1 or not initial_sd > 0:
         raise ArgumentError(
@@ -168,38 +169,38 @@ def d_turbo_vbi(
 
 @dataclass(frozen=True)
 class _Gathered:
-    """`Active`, left as it travels: one support for all, so a link that adds need not send its zeros."""
+    """`Active` whose updates stay gathered: all clients have one support, so a link that adds need not send zeros."""
 
     active: Active
 
     def restrict(self, tree: Tree) -> Tree:
-        """Gather active entries."""
+        """Return the active entries."""
         return self.active.restrict(tree)
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check and weight, and gather again."""
+        """Check, weigh and gather."""
         return Update(gather_active(self.active.lift(payload, weight, kind).total, self.active.masks), weight, kind)
 
 
 @dataclass(frozen=True)
 class _Scattered:
-    """`TurboStep` on sums of active entries, which a link may have made noisy."""
+    """`TurboStep` on sums of active entries, to which a link may have added noise."""
 
     server: TurboStep
     supports: Callable[[Tree], Tree]
     spreads: tuple[str, ...]
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish as the server does."""
+        """Return what the inner server publishes."""
         return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Put the sum back in place and step.
+        """Scatter the sum to full shapes, then step.
 
         Raises
         ------
         UpdateError
-            If a mean of standard deviations is not above 0.
+            If a mean standard deviation is not above 0.
         """
         heard, masks = summed(reducer, "moments"), self.supports(state)
         mean = heard.mean() if heard.weight else {}

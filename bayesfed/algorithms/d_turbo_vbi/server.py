@@ -1,4 +1,4 @@
-"""`TurboStep`: the server of D-Turbo-VBI. It averages mu and sigma, then lets Module A and Module B take their turns."""
+"""`TurboStep`: the server of D-Turbo-VBI. It averages mu and sigma, then exchanges messages between Module A and Module B."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def no_field(round: int) -> float:
 
 
 def ramp(to: float, rounds: int) -> Callable[[int], float]:
-    """Add log-odds that go linearly from 0 to `to` over `rounds` and stay there.
+    """Return a field that grows linearly from 0 to `to` log-odds over `rounds` and then stays there.
 
-    Pruning hard from round 0 removes weights before the data have spoken for them.
+    Hard pruning from round 0 removes weights before the data can support them.
     """
     if rounds < 1:
         raise ArgumentError(complain("ramp", expected="rounds >= 1", actual=rounds, hint="ramp(-2.0, 28)"))
     return lambda round: to * min(1.0, round / rounds)
 
 
-# What of a site's state stays with the server.
+# Leaves of a site's state that are not published.
 SECRET = ("log_odds", "prior_log_odds", "evidence", "messages", "transitions", "before")
 
 
@@ -44,12 +44,12 @@ SECRET = ("log_odds", "prior_log_odds", "evidence", "messages", "transitions", "
 class TurboStep:
     """Average mu and sigma, then update q(rho) and q(s) in closed form and exchange with the support graph.
 
-    The mean of mu and of sigma, (23), is the Wasserstein-2 barycentre of diagonal Gaussians. It sees only sums.
+    The mean of mu and of sigma, (23), is the Wasserstein-2 barycentre of diagonal Gaussians. It needs only sums.
 
     State, for each site: ``mean``, ``log_odds`` of q(s), ``prior_log_odds`` (the message v_{h -> s}), ``evidence`` (the
     message v_{eta -> s}), ``messages`` (warm start of Module B), ``transitions`` (of the grid, if learned), ``before`` (the support that
     was published last); the sd leaves; the points.
-    An inactive entry holds mean 0 and the spike's sd, is neither sent nor trained, and keeps the evidence it was switched off with.
+    An inactive entry has mean 0 and the spike's sd. It is neither sent nor trained, and it keeps the evidence with which it was switched off.
 
     Parameters
     ----------
@@ -57,11 +57,11 @@ class TurboStep:
         True updates q(s) and q(rho) from the previous mean, the order Algorithm 1 prints; False from the new one,
         the order of the text after (23).
     field
-        ``round -> log-odds`` added to every support's prior: lets a sparse prior come in gradually.
+        ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior can set in gradually.
     warm_up
-        Rounds before q(s) is first updated: until then every entry stays certainly active.
+        Number of rounds before q(s) is first updated. Until then every entry stays active.
     inclusion_levels
-        To how many levels q(s) is rounded for the clients, who weigh prior precisions by it.
+        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it.
     """
 
     declared: Declared
@@ -81,7 +81,7 @@ class TurboStep:
             support = self.exchange.start(site)
             state |= {
                 f"{name}.mean": points[name].reshape(site.matrix).clone(),
-                # Certain at first: nothing has been seen that could switch an entry off.
+                # Active with certainty at first: no data have been seen that could switch an entry off.
                 f"{name}.log_odds": torch.full(site.matrix, 20.0),
                 f"{name}.prior_log_odds": support.prior_log_odds,
                 f"{name}.evidence": support.evidence,
@@ -93,7 +93,7 @@ class TurboStep:
         return state
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish means, inclusion probabilities, sds, points, and supports: what changed of them to who heard the last round's."""
+        """Publish means, inclusion probabilities, sds, points and supports. A client that heard the last round gets the changes of the supports."""
         hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET}
         result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
@@ -104,7 +104,7 @@ class TurboStep:
         return result
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average, then let the modules take their turns, site by site."""
+        """Average, then exchange messages between the modules, site by site."""
         total = summed(reducer, "moments")
         state = state | {f"{name}.before": state[f"{name}.log_odds"] > 0 for name in self.declared.sites}
         if not total.weight:
@@ -117,12 +117,12 @@ class TurboStep:
         for name, site in self.declared.sites.items():
             old, support = self.belief_of(site, state), self.support_of(name, state)
             if self.spread == "weight":
-                # Nobody trained the inactive ones: should they return, they start from the spike's sd.
+                # Nobody trained the inactive entries: one that returns starts from the spike's sd.
                 result[f"{name}.sd"] = torch.where(old.active, mean[f"{name}.sd"], old.sd)
             fresh = self.belief_of(site, result | {f"{name}.mean": mean[f"{name}.mean"], f"{name}.log_odds": state[f"{name}.log_odds"]})
-            # The mean-field guide's q(rho) of the last round stands until q(s) has been updated.
+            # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
             seen = old if self.before_averaging else replace(fresh, shapes=old.shapes, rates=old.rates)
-            belief, support, found = self.exchange.run(site, seen, support, self.blocks, self.field(round))
+            belief, support, inferred = self.exchange.run(site, seen, support, self.blocks, self.field(round))
             result |= {
                 f"{name}.mean": torch.where(belief.active, mean[f"{name}.mean"], 0.0),
                 f"{name}.log_odds": belief.log_odds,
@@ -132,7 +132,7 @@ class TurboStep:
                 f"{name}.transitions": support.transitions,
             }
             new = self.belief_of(site, result)
-            totals.add(name, old, new, found)
+            totals.add(name, old, new, inferred)
             totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
         return result, totals.info()
 
@@ -160,18 +160,18 @@ class _Totals:
         self.active = self.entries = self.returned = self.removed = self.sweeps = 0
         self.residual, self.multistable, self.kl, self.converged, self.layers = 0.0, 0.0, 0.0, True, dict[str, float]()
 
-    def add(self, name: str, old: SiteBelief, new: SiteBelief, found: Inferred) -> None:
+    def add(self, name: str, old: SiteBelief, new: SiteBelief, inferred: Inferred) -> None:
         entries = new.active.numel()
         self.active += int(new.active.sum())
         self.entries += entries
         self.returned += int((new.active & ~old.active).sum())
         self.removed += int((old.active & ~new.active).sum())
-        self.residual, self.sweeps = max(self.residual, found.residual), max(self.sweeps, found.sweeps)
-        self.converged &= found.converged
-        self.multistable += math.nan if found.multistable_share is None else entries * found.multistable_share
-        self.layers |= {f"density/{name}": float(new.active.float().mean()), f"bp_residual/{name}": found.residual}
-        if found.multistable_share is not None:
-            self.layers[f"bp_multistable/{name}"] = found.multistable_share
+        self.residual, self.sweeps = max(self.residual, inferred.residual), max(self.sweeps, inferred.sweeps)
+        self.converged &= inferred.converged
+        self.multistable += math.nan if inferred.multistable_share is None else entries * inferred.multistable_share
+        self.layers |= {f"density/{name}": float(new.active.float().mean()), f"bp_residual/{name}": inferred.residual}
+        if inferred.multistable_share is not None:
+            self.layers[f"bp_multistable/{name}"] = inferred.multistable_share
 
     def info(self) -> Info:
         return {

@@ -1,4 +1,4 @@
-"""algorithms/fed_hm."""
+"""FedHM: the `view` of layers as factors of a client's rank, the `server` that factorises anew, and the `recipe`."""
 
 import lazy_loader
 

@@ -65,37 +65,38 @@ def fed_hm(
     link: Link | None = None,
     buffers: Buffers = "static",
 ) -> Algorithm:
-    """Train one network on devices of unlike strength: each gets it factored at its own share of the rank.
+    """Train one network on devices of unlike strength. Each client gets it factored at its own share of the rank.
 
     Parameters
     ----------
     net
-        The whole network; `Algorithm.sizes` has it at every ratio.
+        The whole network. `Algorithm.sizes` has it at every ratio.
     ratios
         Shares of the rank, largest first; 1 is the whole network.
     capacity
-        The number of the ratio that a client trains in a round.
+        Which ratio a client trains in a round.
     whole, convention, split
-        What is never factored, and what a ratio means: as `hybrid_ranks`.
+        Layers that are never factored, and the meaning of a ratio, as in `hybrid_ranks`.
     training
-        Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay is the objective's: an optimiser's own would decay factors one by one.
+        Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay belongs to the
+        objective, since an optimiser's own would decay the factors one by one.
     decay
-        Precision of the Gaussian prior per row on every weight, on products where layers are factored. 0 is none.
+        Precision per row of the Gaussian prior on every weight, and on products where layers are factored; 0 for none.
     temperature
-        tau of (2): sizes are weighed by ``exp(ratio / tau)``. The paper has 5 for dynamic heterogeneity.
+        tau of (2): sizes weigh ``exp(ratio / tau)``. The paper uses 5 for dynamic heterogeneity.
     by_rows
         Weigh clients by their rows as well.
     masked
-        Leave out of the loss the classes a client has no rows of, as the paper does for all methods; targets must be classes.
+        Leave classes that a client has no rows of out of its loss, as the paper does for all methods. Targets must be classes.
     residual
-        What becomes of the part of a layer that a client's rank leaves out: "dropped", as published, shrinks it every round by the share of
-        factored clients, so that all sizes end up with one model of low rank; "kept" adds their changes to the whole, which serves the whole best
-        and the smallest sizes worst where clients are unlike. A number keeps it for so many rounds and then drops it: kept until the rate first
-        falls, all sizes end up alike and near the best of both (`benchmarks/fedhm.toml` has figures).
+        Treatment of the part of a layer that a client's rank leaves out. "dropped", as published, shrinks it every round by the share of factored
+        clients, so that all sizes converge to one model of low rank. "kept" adds the changes of clients to the whole, which is best for the whole
+        network and worst for the smallest sizes where clients are unlike. A number keeps it for this many rounds and then drops it: kept until the
+        rate first falls, all sizes end up alike and near the better of the two (`benchmarks/fedhm.toml` has figures).
     warm
-        Factorise by subspace iteration from last round's vectors; False: by an exact SVD a layer and round.
+        Factorise by subspace iteration from the last round's vectors. False computes an exact SVD of every layer in every round.
     buffers
-        What becomes of running statistics, as in `fed_avg`. The paper's networks are static, and `batch_statistics` queries every size.
+        Policy of running statistics, as in `fed_avg`. The paper's networks are static; `batch_statistics` then queries every size.
 
     Raises
     ------

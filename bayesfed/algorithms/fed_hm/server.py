@@ -1,7 +1,7 @@
-"""Networks of unlike rank around one whole model: the view `Factored`, and the server `Refactor` (FedHM, Yao et al., 2.3).
+"""`Refactor`: FedHM's server, which averages whole models and factorises them for the next round (Yao et al., 2.3).
 
-The server's state is the whole network and, under ``svd/``, the leading singular triplets of every layer that somebody gets factored: found once a
-round at the largest rank, cut for each client, and where the next round's search begins.
+Its state is the whole network and, under ``svd/``, the leading singular triplets of every layer that a client gets factored. They are computed once a
+round at the largest rank, cut for each client, and the search of the next round starts from them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Refactor:
-    """Average whole models, then find the triplets for the next round.
+    """Average whole models, then compute the triplets for the next round.
 
     Parameters
     ----------
     layers, sizes
-        Layouts, and the ranks of every size.
+        Layouts of the factored layers, and their ranks for every size.
     warm
-        Subspace iteration from last round's right vectors; False: an exact SVD a layer. What the search missed is reported.
+        Use subspace iteration from the last round's right vectors, and report what it missed. False computes an exact SVD of every layer.
     """
 
     layers: Mapping[str, Unrolling]
@@ -37,7 +37,7 @@ class Refactor:
     warm: bool = True
 
     def start(self, whole: Tree) -> Tree:
-        """Return the state before round 0, its triplets exact."""
+        """Return the state before round 0, with exact triplets."""
         with one_thread():
             return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
 
@@ -45,19 +45,19 @@ class Refactor:
         """Average values; a round of clients without data changes nothing.
 
         The report has ``svd_error``, the largest relative error of a layer at its largest rank, and ``svd_missed``, the largest relative
-        part of a layer outside of the space searched, 0 for exact SVDs.
+        part of a layer outside the searched space, which is 0 for exact SVDs.
         """
         total = summed(reducer, "value")
         if not total.weight:
             return state, {}
         whole = total.mean()
         if self.warm:
-            found = spectra(whole, self.layers, *self.sizes, key=Key(0, "refactor", round), warm=spectra_of(state))
+            triplets = spectra(whole, self.layers, *self.sizes, key=Key(0, "refactor", round), warm=spectra_of(state))
         else:
-            found = spectra(whole, self.layers, *self.sizes)
-        norms = {name: max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30) for name in found}
+            triplets = spectra(whole, self.layers, *self.sizes)
+        norms = {name: max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30) for name in triplets}
         info = {
-            "svd_error": max((spectrum.rest / norms[name] for name, spectrum in found.items()), default=0.0),
-            "svd_missed": max((spectrum.residual / norms[name] for name, spectrum in found.items()), default=0.0),
+            "svd_error": max((spectrum.rest / norms[name] for name, spectrum in triplets.items()), default=0.0),
+            "svd_missed": max((spectrum.residual / norms[name] for name, spectrum in triplets.items()), default=0.0),
         }
-        return with_spectra(whole, found), info
+        return with_spectra(whole, triplets), info

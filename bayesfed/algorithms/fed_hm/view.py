@@ -48,19 +48,19 @@ def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:
 
 @dataclass(frozen=True)
 class Factored:
-    """Clients get layers as factors of their own ranks; what they return is multiplied out (1).
+    """A view of layers as factors of a client's own ranks. The factors of a payload are multiplied out (1).
 
     Parameters
     ----------
     layers
-        How weights are laid out.
+        Layouts of the factored layers.
     ranks
-        Of the layers that are factored; empty for the whole network.
+        Ranks of the factored layers; empty for the whole network.
     expected
         Names and shapes of what a client sends back.
     base
-        The state that clients were sent factors of. With it, what the ranks left out of a layer is added to what comes back: a client that trains
-        nothing returns the whole network at any rank. Without, as published, the mean loses it.
+        The state whose factors were sent. With it, the part of a layer that the ranks left out is added to the payload, so that a client that trains
+        nothing returns the whole network at any rank. Without it, as published, the mean loses that part.
     """
 
     layers: Mapping[str, Unrolling]
@@ -69,11 +69,11 @@ class Factored:
     base: Tree | None = None
 
     def restrict(self, tree: Tree) -> Tree:
-        """Cut the triplets to these ranks; spectral initialisation."""
+        """Cut the triplets to these ranks (spectral initialisation)."""
         return factorise(whole_of(tree), self.layers, self.ranks, spectra_of(tree))
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Multiply factors out, then weigh."""
+        """Multiply the factors out, then weigh."""
         check(payload, self.expected, where="payload")
         layouts = {name: self.layers[name] for name in self.ranks}
         full = align(payload, layouts)

@@ -1,4 +1,4 @@
-"""What clients of fixed rank send of a weight matrix, and what the server makes of the sum.
+"""What clients of fixed rank send for a weight matrix, and what the server computes from the sum.
 
 ==================  ========================  ==============================  ====================================================
 transmission        sent                      numbers                         the sum is
@@ -8,8 +8,8 @@ transmission        sent                      numbers                         th
 `Points`            Theta_k                   R (M + N) + R^2                 none: kept apart, the best rank-R mean (20)
 ==================  ========================  ==============================  ====================================================
 
-Equations are those of FedRLR (Xue and Lau). Theta_0, the broadcast model, is known to all; tangents at it form a linear space, so they add without
-precoder and without cross terms, and with the orthographic retraction one client's change is carried without loss however far it went.
+Equations are those of FedRLR (Xue and Lau). All clients know Theta_0, the broadcast model. Tangents at it form a linear space, so they add without
+precoder and without cross terms. With the orthographic retraction, the change of a single client is carried without loss at any distance.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Transmission(Protocol):
 
     @property
     def adds(self) -> bool:
-        """Whether the sum is enough; False: the server needs every client's own."""
+        """Whether the sum is enough; False if the server needs every client's payload."""
         ...
 
     @property
@@ -54,11 +54,11 @@ class Transmission(Protocol):
         ...
 
     def send(self, base: FixedRank, own: FixedRank, key: Key) -> Tree:
-        """Return what a client at `own` sends that received `base`."""
+        """Return what a client sends that received `base` and is at `own`."""
         ...
 
     def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
-        """Return the next point from weighted sums and their weights: one of each if the transmission adds."""
+        """Return the next point from weighted sums and their weights; one of each if the transmission adds."""
         ...
 
 
@@ -71,8 +71,8 @@ class Tangents:
     Parameters
     ----------
     retraction
-        The server's way back: `metric_retraction` (default), or `orthographic_retraction`, nearer to the best rank-R mean for clients that went
-        far, but undefined where noise makes a core singular.
+        The server's retraction: `metric_retraction` (default), or `orthographic_retraction`, which is nearer to the best rank-R mean for clients
+        that moved far, but undefined where noise makes a core singular.
     """
 
     retraction: Retraction = metric_retraction
@@ -81,7 +81,7 @@ class Tangents:
     weighs: bool = True
 
     def shapes(self, base: FixedRank) -> Shapes:
-        """Return those of core, up and vp."""
+        """Return the shapes of core, up and vp."""
         (rows, columns), rank = base.shape, base.rank
         return {"core": (rank, rank), "up": (rows, rank), "vp": (columns, rank)}
 
@@ -91,7 +91,7 @@ class Tangents:
         return {"core": change.core, "up": change.up, "vp": change.vp}
 
     def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
-        """Retract the mean; what noise put outside the tangent space is projected off."""
+        """Retract the mean, after noise outside the tangent space is projected out."""
         (total,), (weight,) = totals, weights
         return self.retraction(base, to_tangent(base, Tangent(*(total[name] / weight for name in ("core", "up", "vp")))))
 
@@ -100,16 +100,16 @@ class Tangents:
 class Factors:
     """Send both factors of (21), each times the client's own random matrix F: the paper's scheme.
 
-    The server multiplies the two sums (31). With the Rademacher F of (25), ``E F F^T = I`` only: a client's own term ``U F F^T V^T`` is off by noise
-    of energy ``((sum s)^2 - sum s^2) / R``, s its singular values: up to ``(R - 1) / R`` of the signal's, where they are alike. An orthogonal F has
-    ``F F^T = I`` in every draw. Cross terms of different clients have mean zero under both. Clients weigh alike.
-    Over the air the link's power control must be unbiased for products, `Gbma("product")`, under which what is sent as it is, biases and dense
-    layers, comes back too small by ``sqrt(pi) / 2`` in the mean: their learning rate is smaller by that.
+    The server multiplies the two sums (31). The Rademacher F of (25) satisfies ``F F^T = I`` in the mean only: a client's own term ``U F F^T V^T``
+    has noise of energy ``((sum s)^2 - sum s^2) / R`` for singular values s, up to ``(R - 1) / R`` of the signal's where they are equal. An orthogonal F
+    satisfies it in every draw. Cross terms of different clients have mean zero under both. Clients weigh alike.
+    Over the air, the power control must be unbiased for products, `Gbma("product")`. Biases and dense layers, which are sent without a precoder, are
+    then too small by ``sqrt(pi) / 2`` in the mean, and so is their learning rate.
 
     Parameters
     ----------
     precoder
-        "rademacher", "orthogonal" (Haar) or "none", whose cross terms stay.
+        "rademacher", "orthogonal" (Haar) or "none", which keeps cross terms.
     """
 
     precoder: Literal["rademacher", "orthogonal", "none"] = "rademacher"
@@ -122,7 +122,7 @@ class Factors:
             raise ArgumentError(complain("Factors", expected="'rademacher', 'orthogonal' or 'none'", actual=repr(self.precoder), hint="'orthogonal'"))
 
     def shapes(self, base: FixedRank) -> Shapes:
-        """Return those of left and right."""
+        """Return the shapes of left and right."""
         return {"left": (base.shape[0], base.rank), "right": (base.shape[1], base.rank)}
 
     def send(self, base: FixedRank, own: FixedRank, key: Key) -> Tree:
@@ -137,13 +137,13 @@ class Factors:
         return from_factors(total["left"] / math.sqrt(weight), total["right"] / math.sqrt(weight), base.rank)
 
     def draw(self, rank: int, key: Key) -> Tensor:
-        """Return a client's F of a round, ``(R, R)``, float64."""
+        """Return the F of a client and round, ``(R, R)``, in float64."""
         generator = key.child("precoder").generator()
         if self.precoder == "rademacher":
             return (2.0 * torch.randint(2, (rank, rank), generator=generator).double() - 1) / math.sqrt(rank)
         if self.precoder == "orthogonal":
             q, r = torch.linalg.qr(torch.randn(rank, rank, generator=generator, dtype=torch.float64))
-            # Haar: the signs of R's diagonal are not left to the algorithm (Mezzadri, 2007).
+            # Fixing the signs of R's diagonal makes the distribution Haar (Mezzadri, 2007).
             haar: Tensor = q * r.diagonal().sign()
             return haar
         return torch.eye(rank, dtype=torch.float64)
@@ -151,7 +151,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class Points:
-    """Send points as they are, one client at a time; the server finds the best rank-R mean (20) by thin QRs. For digital links.
+    """Send points as they are. The server computes the best rank-R mean (20) by thin QRs. For digital links.
 
     A weight ``(M, N)`` travels as u ``(M, R)``, s ``(R, R)`` and v ``(N, R)``.
     """
@@ -161,7 +161,7 @@ class Points:
     weighs: bool = True
 
     def shapes(self, base: FixedRank) -> Shapes:
-        """Return those of u, s and v."""
+        """Return the shapes of u, s and v."""
         (rows, columns), rank = base.shape, base.rank
         return {"u": (rows, rank), "s": (rank, rank), "v": (columns, rank)}
 
@@ -170,6 +170,6 @@ class Points:
         return {"u": own.u, "s": own.s, "v": own.v}
 
     def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
-        """Add factors side by side and truncate."""
-        found = [FixedRank(*(total[name] / weight for name in ("u", "s", "v"))) for total, weight in zip(totals, weights, strict=True)]
-        return sum_points(found, [weight / sum(weights) for weight in weights], base.rank)
+        """Put factors side by side and truncate."""
+        sent = [FixedRank(*(total[name] / weight for name in ("u", "s", "v"))) for total, weight in zip(totals, weights, strict=True)]
+        return sum_points(sent, [weight / sum(weights) for weight in weights], base.rank)

@@ -30,15 +30,15 @@ _PARTS = (".u", ".s", ".v")
 
 
 def free(tree: Tree) -> Tree:
-    """Return the leaves that are no part of a point: biases, and weights that are dense."""
+    """Return the leaves that belong to no point: biases and dense weights."""
     held = {f"{name}{part}".removeprefix(".") for name in points(tree) for part in _PARTS}
     return {name: leaf for name, leaf in tree.items() if name not in held}
 
 
 def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
     """Return names and shapes of a client's payload."""
-    found = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
-    return found | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
+    factors = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
+    return factors | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,25 @@ class RiemannianOptions(LocalOptions):
 
 @dataclass(frozen=True)
 class RiemannianSgd:
-    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), never an ``M x N`` array among them.
+    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), without forming an ``M x N`` array.
 
     The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a Gaussian prior at the broadcast model
-    (`Gaussian.around`); it acts on all leaves. Free leaves take plain SGD steps and travel as changes.
+    (`Gaussian.around`). It acts on all leaves. Free leaves take plain SGD steps and travel as changes.
 
-    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``, the share of the distance that is normal to the
-    tangent space there, which tangent vectors do not carry unless the server's retraction is the orthographic one.
+    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``, the share of the distance normal to the tangent
+    space there. Tangent vectors lose that share unless the server's retraction is the orthographic one.
 
-    Options read from the message: ``learning_rate`` (a factor) and ``pull`` (eta mu, the share of the distance a step takes back).
+    It reads `RiemannianOptions`.
 
     Parameters
     ----------
     net
-        With layers of fixed rank.
+        The network, with layers of fixed rank.
     reset
-        Begin every round at the broadcast model; False, the paper's, goes on from the client's own, which its memory keeps. A memory of other ranks
-        than the message's is of another manifold, and the client begins anew.
+        Begin every round at the broadcast model. False, as in the paper, continues from the client's own model in its memory, unless that has other
+        ranks than the message.
     clip
-        Largest norm of a step's whole gradient, Riemannian and free leaves together; a longer one is clipped.
+        Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are scaled down.
     """
 
     net: nn.Module
@@ -109,12 +109,13 @@ class RiemannianSgd:
         base = _settled(message)
         keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
         own, losses = memory if keeps else base, list[Tensor]()
-        rate, pull = self.learning_rate * options.rate_factor, options.pull if isinstance(options, RiemannianOptions) else 0.0
+        rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
+        pull = options.pull if isinstance(options, RiemannianOptions) else 0.0
         if len(data):
             # Dropout and its like draw from torch's global generator.
             with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
                 check_data(self.net, self.likelihood, own, data)
-                for batch in batches(data, self.batch_size, self.steps, key.child("batches").generator()):
+                for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
                     own, score = self._step(own, base, batch, rate, pull)
                     losses.append(score)
         loss = float(torch.stack(losses).mean()) if losses else 0.0

@@ -1,11 +1,11 @@
-"""Ranks that change between rounds: the server drops directions that carry nothing, and makes room where all are used.
+"""Rank adaptation: between rounds the server drops directions of little energy and adds directions where all are used.
 
-Payloads follow, since a client's assignment is derived from the state; a client whose own model has other ranks begins anew at the broadcast one.
+Payloads follow, since a client's assignment is derived from the state. A client whose own model has other ranks begins anew at the broadcast model.
 
-New directions are random, outside the present spaces, and their block of the core is zero: the matrix is what it was. Gradients flow into them all
-the same, with no need of a small core to begin with: the projection reads ``G V`` and ``G^T U`` of the new columns too, and the core's new block
-becomes ``-eta U^T G V`` in the first step. But the point is at the edge of its manifold, where the curvature is infinite: `metric_retraction` is
-defined there, and `orthographic_retraction` is not.
+New directions are random and lie outside the present spaces. Their block of the core is zero, so the matrix stays the same. They receive gradients
+from the first step, without a small initial core: the projection reads ``G V`` and ``G^T U`` of the new columns too, and the core's new block becomes
+``-eta U^T G V``. The point is then at the edge of its manifold, where the curvature is infinite: `metric_retraction` is defined there, and
+`orthographic_retraction` is not.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Adapt:
-    """Every few rounds, truncate each layer by its energy; a layer that needs all its directions gets some more.
+    """Every few rounds, truncate each layer by its energy, and add directions to a layer that needs all it has.
 
     Parameters
     ----------
     every
-        Rounds from one change of ranks to the next, in which new directions prove their worth.
+        Number of rounds between changes of ranks.
     loss
         Share of a layer's squared Frobenius norm that a truncation may lose, in [0, 1); 0 truncates nothing.
     extra
-        Directions that a layer gets if it lost none, as far as its shape and `largest` allow; 0 grows nothing.
+        Number of directions that a layer gains if it lost none, within its shape and `largest`; 0 adds none.
     largest
-        Rank beyond which no layer grows; None: min(M, N).
+        Largest rank of a layer. Default: min(M, N).
 
     Raises
     ------
     ArgumentError
-        If one of them is outside its range.
+        If an argument is outside its range.
 
     References
     ----------
@@ -56,7 +56,7 @@ class Adapt:
             raise ArgumentError(complain("Adapt", expected=expected, actual=found, hint="Adapt(every=5, loss=0.01, extra=1)"))
 
     def step(self, tree: Tree, round: int) -> Tree:
-        """Return the tree at the ranks of the next round; between changes, the tree itself."""
+        """Return the tree at the ranks of the next round, which is the tree itself between changes."""
         if (round + 1) % self.every:
             return tree
         return with_points(tree, {name: self._changed(point, Key(0, "adapt", round, name)) for name, point in points(tree).items()})

@@ -5,16 +5,16 @@ paper                   here
 ======================  ==============================================
 Theta = U Sigma V^T     leaves ``NAME.u``, ``NAME.s``, ``NAME.v``
 R                       `rank`
-eta = q / (nu + t)      `learning_rate` q / (nu K) x `schedule` `inverse(nu)`
+eta = q / (nu + t)      ``Training(optimiser=Sgd(q / (nu K)), schedule=inverse(nu))``
 mu = c_1 / eta          `consensus` c_1 / K, as eta mu / K is what a step does
-D_m                     `batch_size`
+D_m                     `Training.batch_size`
 S_U, S_V, F             `Factors`
 (29), CI                `OverTheAir(Gbma("product"), ...)`, `OverTheAir(ChannelInversion(...), ...)`
 ======================  ==============================================
 
 The paper's loss is f / K, so its eta is K times the learning rate of a local SGD. It sends factors, keeps every client's own Theta_k and takes one
-step a round: ``fed_rlr(net, 4, transmission=Factors(), reset=False, steps=1, consensus=c_1 / K, ...)``. The default sends tangent vectors at the
-broadcast model, which the air adds without precoder and cross terms.
+step a round: ``fed_rlr(net, 4, transmission=Factors(), reset=False, training=Training(steps=1), consensus=c_1 / K, ...)``. The default sends tangent
+vectors at the broadcast model, which the air adds without precoder and cross terms.
 """
 
 from __future__ import annotations
@@ -66,33 +66,33 @@ def fed_rlr(
     codec: Codec | None = None,
     adapt: Adapt | None = None,
 ) -> Algorithm:
-    """Train weights that are of fixed rank all the way, from the best low-rank approximation of the network's own.
+    """Train weights of fixed rank, from the best low-rank approximation of the network's own weights.
 
     Parameters
     ----------
     net
-        Any network; or one that `fixed_rank` made, with `rank` None.
+        Any network, or one from `fixed_rank` with `rank` None.
     rank
-        As for `fixed_rank`: one for all layers, ranks by name, or the share of each layer's numbers to keep.
+        As in `fixed_rank`: one rank for all layers, ranks by name, or the share of each layer's numbers to keep.
     training
         Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it is FedAvg. Default: 50 steps of 64 rows with
         ``Sgd(0.05)``.
     consensus
-        The share of its distance to the broadcast model that a step takes back, or ``round -> share``.
+        Share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
-        Begin rounds at the broadcast model; False keeps every client's own, as in the paper, until ranks change under it.
+        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model until its ranks change.
     clip
-        Largest norm of a step's gradient; steps on thin networks are long where singular values are small. Default: none.
+        Largest norm of a step's gradient, since steps on thin networks are long where singular values are small. Default: no limit.
     transmission
         `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital links.
     retraction
-        Of the clients' steps.
+        Retraction of the clients' steps.
     link
-        Default `Digital()`.
+        How payloads reach the server. Default: `Digital()`.
     codec
-        Of both directions; default 32-bit floats.
+        Codec of both directions. Default: 32-bit floats.
     adapt
-        How ranks change between rounds; default: they do not.
+        How ranks change between rounds. Default: they do not.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`Retract`: FedRLR's server moves every point to where the sum of the clients' messages says."""
+"""`Retract`: the server of FedRLR, which moves every point by the sum of the clients' messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Retract:
-    """Move every point to where the clients' sum says, and free leaves by their mean change.
+    """Move every point by the sum of the clients' messages, and free leaves by their mean change.
 
     Parameters
     ----------
     adapt
-        How ranks change; None: they do not. Otherwise figures ``NAME.rank`` say what they are.
+        How ranks change between rounds; figures ``NAME.rank`` report them. None keeps them.
     """
 
     transmission: Transmission

@@ -10,8 +10,8 @@ rows' term at B S A        a network of k slices, its scale times ``r / k``
 sum over j in S of KL_j    of the slices a client has, times ``r / k``
 =========================  ===================================================
 
-Sketching has a price beyond noise: rows' terms are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. Of a slice the posterior is
-narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. With k = r this is `federated_svi`, bit for bit.
+Sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The posterior of a
+slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. With k = r this is `federated_svi`, bit for bit.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ def bayesian_lora(
     link: Link | None = None,
     seed: int = 0,
 ) -> Algorithm:
-    """Fit a posterior of adapters on devices of unlike strength: each gets that of some slices, drawn anew every round.
+    """Fit a posterior of adapters on devices of unlike strength. Each client fits that of some slices, drawn anew every round.
 
     Parameters
     ----------
     model
-        ``bayesian(net, adapter_prior(net))``, `net` from `lora`. What has no prior, the frozen base among it, is fixed and shared.
+        ``bayesian(net, adapter_prior(net))`` for a `net` from `lora`. Parameters without a prior, such as the frozen base, are fixed and shared.
     ranks, capacity
-        Slices of every size, k, falling, and the number of the size that a client trains in a round; as in `fs_lora`.
+        Numbers of slices k of the sizes, falling, and which size a client trains in a round, as in `fs_lora`.
     guide
-        ``model -> guide``, whose parameters are named after the adapters and have their shapes: `SliceNormal` (``partial(SliceNormal, rank=2)``),
-        `AutoNormal`. One that draws all parameters at once (`AutoLowRankMultivariateNormal`) serves ``ranks=[r]`` only.
+        ``model -> guide``, whose parameters have the names and shapes of the adapters: `SliceNormal` (``partial(SliceNormal, rank=2)``) or
+        `AutoNormal`. A guide that draws all parameters at once (`AutoLowRankMultivariateNormal`) serves only ``ranks=[r]``.
     fusion, scale, observations, example
-        As in `federated_svi`. A slice that a client does not have is untouched by it: rules that add get nothing of it, rules that average its
-        present value. `ProductOfExperts`, which is done after one round, is not for sketches.
+        As in `federated_svi`. A client does not affect the slices that it does not have: rules that add get zeros for them, rules that average get
+        their present values. `ProductOfExperts`, which ends after one round, does not suit sketches.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Adam(1e-2)``.
     averaging, antithetic, elbo, codec, link, seed
@@ -119,9 +119,9 @@ def bayesian_lora(
         if k == rank:
             return phase.local
         part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
-        found = cast(SviLocal, fitted(part).phases[0].local)
+        sketched = cast(SviLocal, fitted(part).phases[0].local)
         weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in ("lora_b", "lora_a", JOINT)}
-        return SketchedSvi(replace(found, sites=weights), model, nets[number], whole.initial)
+        return SketchedSvi(replace(sketched, sites=weights), model, nets[number], whole.initial)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         given = cast(Assignment, phase.assign(state, round, profile, key))

@@ -28,18 +28,18 @@ def fed_lora(
     up: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters and head by local steps and averages of B and of A, whose product is not the average of products.
+    """Train adapters and head by local steps and averages of B and of A. The product of the averages is not the average of the products.
 
     Parameters
     ----------
     net
-        From `lora`.
+        A network from `lora`.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
-        Weigh clients by their rows; or alike.
+        Weigh clients by their rows. Default: all alike.
     codec, up
-        Of the down-link, and of changes; default 32-bit floats, and the same.
+        Codec of the down-link, by default 32-bit floats; codec of the changes, by default the same.
 
     Raises
     ------

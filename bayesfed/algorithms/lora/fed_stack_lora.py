@@ -45,20 +45,20 @@ def fed_stack_lora(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train new adapters every round and merge all of them, exactly, into what lies under the next ones.
+    """Train new adapters every round and merge all of them, exactly, into the weights under the next ones.
 
-    The down-link is that of the method: all clients' slices to each client that heard the last round, and a whole delta to others.
+    As in the paper, a client that heard the last round gets the slices of all clients, and other clients get a whole delta.
 
     Parameters
     ----------
     net
-        From `lora`, its adapters not trained yet. All clients have its scale.
+        A network from `lora` whose adapters are not trained yet. All clients have its scale.
     ranks, capacity
-        Slices of every size, falling, and the number of the size that a client trains.
+        Numbers of slices of the sizes, falling; and which size a client trains in a round.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
-        Weigh clients by their rows; or alike.
+        Weigh clients by their rows. Default: all alike.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""FFA-LoRA (Sun et al., "Improving LoRA in privacy-preserving federated learning", 2024): A stays as it was drawn, B alone is trained.
+"""FFA-LoRA (Sun et al., "Improving LoRA in privacy-preserving federated learning", 2024): A stays as it was drawn, and only B is trained.
 
 Notation: A_0 -> ``NAME.lora_a``, frozen like the base and never sent; B -> ``NAME.lora_b``. Averages of B are averages of products.
 """
@@ -35,7 +35,7 @@ def ffa_lora(
     Parameters
     ----------
     net
-        From `lora`; never changed.
+        A network from `lora`. It is never changed.
     training, by_rows, codec, up, link
         As `fed_lora`.
 

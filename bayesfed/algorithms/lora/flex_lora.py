@@ -47,13 +47,13 @@ def flex_lora(
     Parameters
     ----------
     net
-        From `lora`, at the server's rank. All clients have its scale.
+        A network from `lora`, at the server's rank. All clients have its scale.
     ranks, capacity
-        Slices of every size, falling, and the number of the size that a client trains.
+        Numbers of slices of the sizes, falling; and which size a client trains in a round.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
-        Weigh clients by their rows; or alike.
+        Weigh clients by their rows. Default: all alike.
 
     Raises
     ------

@@ -12,7 +12,7 @@ H, gamma, xi            `steps`, the optimiser, `batch_size`
 ratio k_i / r           `capacity` among `ranks`: `fixed`, `dynamic`, `by_device`
 ======================  ==============================================
 
-The total update of section 3.3 lacks a minus; (5) adds differences, as is done here. Top-k (C.2) is a codec: ``up=Coded(TopK(0.5))``.
+The total update of section 3.3 lacks a minus sign; (5) adds differences, as this recipe does. Top-k (C.2) is a codec: ``up=Coded(TopK(0.5))``.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ def fs_lora(
     up: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters of one rank on devices of unlike strength: each gets some slices, drawn anew every round.
+    """Train adapters of one rank on devices of unlike strength. Each client gets some slices, drawn anew every round.
 
     Parameters
     ----------
     net
-        From `lora`; its adapters and head are trained and travel, the frozen rest is one tensor in memory for all clients.
+        A network from `lora`. Its adapters and head are trained and travel; all clients share the frozen rest in memory.
     ranks
-        Slices of every size, k, falling; the adapters' own rank is federated LoRA.
+        Numbers of slices k of the sizes, falling. The adapters' own rank alone is federated LoRA.
     capacity
-        The number of the size that a client trains in a round.
+        Which size a client trains in a round.
     sampling
-        "uniform": the paper's. "importance": slices of larger norm more often, each multiplied by one over its chance; as many multipliers as
-        slices travel down.
+        "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and each is multiplied by one over its probability;
+        the multipliers travel down.
     broadcast
-        Send adapters whole and let clients cut their slices: the paper's down-link. False: slices alone.
+        Send whole adapters and let clients cut their slices, as in the paper. False sends only the slices.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
-        Weigh clients by their rows; or alike, as in (5).
+        Weigh clients by their rows. Default: all alike, as in (5).
     codec, up
-        Of the down-link, and of changes; default 32-bit floats, and the same.
+        Codec of the down-link, by default 32-bit floats; codec of the changes, by default the same.
 
     Raises
     ------

@@ -41,16 +41,16 @@ from bayesfed.trees import Tree, check, leaf_of, shapes
 
 @dataclass(frozen=True)
 class ByNorm:
-    """Slices whose weight is multiplied by the Frobenius norm of all products of the payload: those that changed nothing have no say."""
+    """A view around slices that multiplies the weight by the Frobenius norm of all products in the payload."""
 
     slices: Slices
 
     def restrict(self, tree: Tree) -> Tree:
-        """Restrict as the slices do."""
+        """Return what the slices return."""
         return self.slices.restrict(tree)
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Lift as the slices do, at another weight."""
+        """Lift through the slices, at the multiplied weight."""
         check(payload, self.slices.expected, where="payload")
         pairs = [(payload[leaf_of(name, "lora_b")], payload[leaf_of(name, "lora_a")]) for name in self.slices.drawn]
         norm = math.sqrt(sum(float(product_norm(b, a.mT)) ** 2 for b, a in pairs))
@@ -70,16 +70,16 @@ def hetero_lora(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters of unlike rank: each client the leading slices, which are averaged with zeros of those that lack them.
+    """Train adapters of unlike rank. Each client trains the leading slices; the average counts zeros for clients that lack a slice.
 
     Parameters
     ----------
     net
-        From `lora`, at the largest rank. All clients have its scale.
+        A network from `lora`, at the largest rank. All clients have its scale.
     ranks, capacity
-        Slices of every size, falling, and the number of the size that a client trains.
+        Numbers of slices of the sizes, falling; and which size a client trains in a round.
     by_norm
-        Weigh clients by the norm of their adapters, on top of `by_rows`; or, where both are false, alike.
+        Weigh clients by the norm of their adapters, on top of `by_rows`. If both are false, all clients weigh alike.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
 

@@ -1,7 +1,7 @@
-"""FedStackLoRA's rounds (Wang et al., 2024): stacked adapters are merged into what lies under them, and new adapters begin.
+"""The rounds of FedStackLoRA (Wang et al., 2024): stacked adapters are merged into the weights under them, and new adapters begin.
 
-The pretrained weights are never written to: merges add up in a separate delta, ``(m, n)`` a layer, which the server keeps and so does every client.
-A client that heard the last round is sent the stack, ``K (m + n)`` numbers a layer for K slices of all clients together; another the delta itself.
+The pretrained weights are never written to. Merges add up in a separate delta, ``(m, n)`` for each layer, which the server and every client keep.
+A client that heard the last round gets the stack, ``K (m + n)`` numbers a layer for K slices of all clients together. Other clients get the delta.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELTA, STACK = "delta/", "stack/"
 
 
 def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
-    """Return base weights plus the deltas in a tree, by their names in the network; those without a delta are left out."""
+    """Return the base weights plus the deltas in a tree, by their names in the network. Layers without a delta are left out."""
     return {
         leaf_of(name, "base.weight"): layer.base.weight.detach() + tree[DELTA + name].to(layer.base.weight)
         for name, layer in adapters(net).items()
@@ -47,27 +47,27 @@ def merge(net: nn.Module, deltas: Mapping[str, Tensor], tree: Mapping[str, Tenso
 
 @dataclass(frozen=True)
 class Merge:
-    """Merge the stack of a round's adapters; other leaves become their mean.
+    """Merge the stacked adapters of a round; other leaves become their mean.
 
-    The state has the other leaves and, once there was a round, ``delta/NAME`` with the stack that it ended with.
+    The state holds the other leaves and, after the first round, ``delta/NAME`` and the last stack.
 
     Parameters
     ----------
     net
-        With adapters, for their scale.
+        The network with adapters, for their scale.
     """
 
     net: nn.Module
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the last stack to clients that hold the delta before it, the delta to others."""
+        """Publish the last stack to clients that hold the delta before it, and the delta to others."""
         left_out = DELTA if version is not None and version == round - 1 else STACK
         return {name: leaf for name, leaf in state.items() if not name.startswith(left_out)}
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Merge; a round of clients without data changes nothing."""
         stack = stacked(reducer)
-        # Clients that heard this round hold the delta as it is: what a stack said before is not said again.
+        # Clients that heard this round hold the delta already: the old stack is not sent again.
         if not (stack.total and stack.total.number()):
             return {name: leaf for name, leaf in state.items() if not name.startswith(STACK)}, {}
         pairs, rest = stack.mean()
@@ -78,20 +78,20 @@ class Merge:
 
 @dataclass(frozen=True)
 class Merging(Around):
-    """Merge what the server stacked, then let `local` train new adapters over it. The delta is the client's memory.
+    """Merge the server's stack, then let `local` train new adapters over it. The delta is the client's memory.
 
     Parameters
     ----------
     local
-        What trains the network; of kind "factors".
+        The local step that trains the network, of kind "factors".
     net
-        The very network that `local` trains; its frozen weights are never written to.
+        The network that `local` trains. Its frozen weights are never written to.
     """
 
     net: nn.Module
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Merge, begin anew and train."""
+        """Merge, draw new adapters and train them."""
         said = {name: leaf for name, leaf in message.items() if name.startswith(DELTA)}
         known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith(DELTA)}
         deltas = merge(self.net, known, message)

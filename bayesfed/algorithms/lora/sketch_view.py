@@ -1,6 +1,6 @@
-"""Clients that hold some slices of low-rank adapters: the view `Slices`, and `Sketched`, the client's side of FSLoRA's sketches.
+"""Sketches of low-rank adapters: the view `Slices`, through which a client gets some slices, and `Sketched`, the client's side of FSLoRA.
 
-The server knows what it drew, so a payload says nothing of it: columns of B and rows of A are all that travels up.
+The server knows which slices it drew, so a payload holds only columns of B and rows of A.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
-# Ends the names of leaves of the down-link: multipliers by slice, and indices for clients that are sent whole adapters.
+# Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients that get whole adapters.
 SCALE, SKETCH = "scale", "lora_sketch"
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Clients get slices of every adapter, and all of the other leaves; what they send back is put among zeros.
+    """A view of some slices of every adapter and of all other leaves. A payload is put back among zeros.
 
     A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA.
 
     Parameters
     ----------
     drawn
-        By layer.
+        The drawn slices of each layer, by its name.
     full
         Names and shapes of the server's leaves.
     multiplied
-        Whether multipliers travel down, a number a slice; False where all are alike and the client's network has them.
+        Whether multipliers travel down, one number a slice. False where all are equal and the client's network has them.
     broadcast
-        Send adapters whole, with the indices to be used: the paper's down-link, in which every client hears the same.
+        Send whole adapters with the indices of the slices to use: the paper's down-link, in which every client gets the same.
     named
-        Send the indices with the slices, for clients that keep or believe something of every slice.
+        Send the indices with the slices, for clients that keep a memory or a posterior of every slice.
     rest
-        What a client answers of slices that it did not get: nothing, so zeros, as changes want; or values of the server's, which stay where averages
-        of values are taken.
+        Values that stand for the slices that a client did not get. None stands for zeros, which suits changes; the server's own values suit averages
+        of values.
 
     Raises
     ------
     ArgumentError
-        If a layer has no such slices.
+        If a layer does not have the drawn slices.
     """
 
     drawn: Mapping[str, Drawn]
@@ -72,7 +72,7 @@ class Slices:
 
     @property
     def indices(self) -> dict[str, Tensor]:
-        """Of the slices, by layer."""
+        """Indices of the slices of each layer."""
         return {name: draw.indices for name, draw in self.drawn.items()}
 
     @property
@@ -88,17 +88,17 @@ class Slices:
         return shapes
 
     def restrict(self, tree: Tree) -> Tree:
-        """Cut slices, or name them; and add the multipliers."""
-        found = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        """Cut the slices, or name them, and add the multipliers."""
+        sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
-                found[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
+                sent[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
             if self.multiplied:
-                found[leaf_of(name, SCALE)] = draw.multipliers.float()
-        return found
+                sent[leaf_of(name, SCALE)] = draw.multipliers.float()
+        return sent
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Put slices back where they belong, then weigh."""
+        """Put the slices back in place, then weigh."""
         check(payload, self.expected, where="payload")
         whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}
         return Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
@@ -106,14 +106,14 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sketched(Around):
-    """Let `local` train the slices of a message: cut from whole adapters where it has indices, with the multipliers where it has any.
+    """Let `local` train the slices in a message, cut from whole adapters where the message has indices, and multiplied where it has multipliers.
 
     Parameters
     ----------
     local
-        What trains the network.
+        The local step that trains the network.
     net
-        The very network that `local` trains: adapters of k slices, their scale a buffer where multipliers come (`resized` by slice).
+        The network that `local` trains, with adapters of k slices. Their scale is a buffer where multipliers travel (`resized` by slice).
     """
 
     net: nn.Module

@@ -1,7 +1,7 @@
 """`SketchedSvi`: a client that has the posterior of k of r slices of every adapter.
 
-What it does not have, it says nothing of: neither its rows nor its share of the prior touch those slices in this round. What it has, counts more, so
-that the mean over draws is the whole: the adapter's product is ``r / k`` times as large, as in FSLoRA, and so are the slices' prior and entropy,
+Neither the rows of a client nor its share of the prior affect the slices that it does not have in a round. The slices that it has count more, so that
+the mean over draws is the whole: the adapter's product is multiplied by ``r / k``, as in FSLoRA, and so are the prior and the entropy of the slices,
 ``E[sum over drawn j of (r / k) KL_j] = KL``.
 """
 
@@ -27,14 +27,14 @@ from bayesfed.trees import Tree
 
 
 def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor]) -> BayesianNet:
-    """Return the model of some slices: centres of Gaussian priors and fixed values are those of the chosen ones.
+    """Return the model of some slices, with their centres of Gaussian priors and their fixed values.
 
     Parameters
     ----------
     net
         The network with as many slices (`resized`).
     indices
-        By layer.
+        Indices of the slices of each layer.
     """
     centres = {name: prior.centre for name, prior in model.priors.items() if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor)}
     cut = cut_slices(centres, indices)
@@ -47,14 +47,14 @@ def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor])
 
 @dataclass(frozen=True)
 class SketchedSvi:
-    """Let `local` fit the slices of a message, which names them; the factors that `PVI` keeps of all slices stay whole in memory.
+    """Let `local` fit the slices that a message names. The factors that `PVI` keeps stay whole, of all slices, in the memory.
 
     Parameters
     ----------
     local
-        Of a model of k slices.
+        The local step for a model of k slices.
     model
-        Of all slices.
+        The model of all slices.
     net
         The network of k slices.
     initial
@@ -69,7 +69,7 @@ class SketchedSvi:
 
     @property
     def kind(self) -> Kind:
-        """That of the local step."""
+        """What the payload's numbers mean."""
         return self.local.kind
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:

@@ -1,7 +1,7 @@
-"""Which entries of a tree belong to which slices of an adapter, whatever stands around the adapter's name.
+"""Which entries of a tree belong to which slices of an adapter, by the names of the leaves.
 
-``LAYER.lora_b`` and ``LAYER.lora_a`` are an adapter's own; ``guide.scales.LAYER.lora_a_unconstrained`` and ``LAYER.lora_a.precision`` are what a
-posterior says of it, entry by entry, and slice j is column j or row j of these too.
+``LAYER.lora_b`` and ``LAYER.lora_a`` belong to the adapter. ``guide.scales.LAYER.lora_a_unconstrained`` and ``LAYER.lora_a.precision`` belong to a
+posterior of it, entry by entry; slice j is column j or row j of these too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ AXES = {"lora_b": 1, "lora_a": 0}
 
 
 class Sliced(NamedTuple):
-    """The layer whose adapter a leaf is of, and the leaf's axis of slices."""
+    """The layer whose adapter a leaf belongs to, and the axis of the leaf along which slices are counted."""
 
     layer: str
     axis: int
 
 
 def sliced(names: Iterable[str], layers: Collection[str]) -> dict[str, Sliced]:
-    """Return which of these leaves have slices; a name that fits several layers is of the longest."""
+    """Return the leaves that have slices. A name that fits several layers belongs to the longest."""
     found = {}
     for name in names:
         parts = name.removesuffix("_unconstrained").split(".")

@@ -1,7 +1,7 @@
 """Adapters of unlike rank added exactly: factors side by side, ``sum_i w_i B_i A_i = [w_1 B_1, w_2 B_2, ...] [A_1; A_2; ...]``.
 
 The view `Unlike` and the reducer `Stack` make the sum; the server `Refactored` truncates it by thin QRs and an SVD (FlexLoRA), and
-`bayesfed.algorithms.lora.merging` adds it to what lies under the adapters (FedStackLoRA). No product is formed here.
+`bayesfed.algorithms.lora.merging` adds it to the weights under the adapters (FedStackLoRA). No product is formed here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def adapter_leaves(layers: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Unlike:
-    """Clients get the leading slices of every adapter, and all of the other leaves; what they send back keeps its rank, B and the others weighted.
+    """A view of the leading slices of every adapter and of all other leaves. A payload keeps its rank; B and the other leaves are weighted.
 
     Parameters
     ----------
     rank
-        k.
+        Number of slices k.
     layers
-        With adapters.
+        Names of the layers with adapters.
     expected
         Names and shapes of what a client sends back.
     """
@@ -45,14 +45,14 @@ class Unlike:
     expected: Shapes
 
     def restrict(self, tree: Tree) -> Tree:
-        """Cut adapters, where the tree has any."""
+        """Cut the adapters that the tree has."""
         return cut_slices(tree, dict.fromkeys(self.layers, torch.arange(self.rank)))
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Weigh everything but A: the weight of a product."""
+        """Weigh B and the other leaves. A stays as it is, since the product B A takes one weight."""
         check(payload, self.expected, where="payload")
-        number, as_they_are = weight, {leaf_of(name, "lora_a") for name in self.layers}
-        return Update({name: leaf if name in as_they_are else number * leaf for name, leaf in payload.items()}, number, kind)
+        unweighted = {leaf_of(name, "lora_a") for name in self.layers}
+        return Update({name: leaf if name in unweighted else weight * leaf for name, leaf in payload.items()}, weight, kind)
 
 
 @dataclass
@@ -106,17 +106,17 @@ def stacked(reducer: Reducer) -> Stack:
 
 
 def refactored(b: Tensor, a: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the best approximation of ``B A`` of a rank as ``U Sigma`` and ``V^T`` (FlexLoRA, Bai et al., 2024).
+    """Return the best approximation of ``B A`` of a given rank as ``U Sigma`` and ``V^T`` (FlexLoRA, Bai et al., 2024).
 
-    Rows of A are orthonormal also where singular values are zero, so that every slice can be trained; beyond the rank of any ``m x n`` matrix both
-    are zero.
+    Rows of A are orthonormal also where singular values are zero, so that every slice can be trained. Beyond the rank of any ``m x n`` matrix both
+    factors are zero.
 
     Parameters
     ----------
     b, a
         ``(m, K)`` and ``(K, n)``.
     rank
-        R; K may be less.
+        Rank R of the result; K may be smaller.
     """
     lacking, full = max(0, rank - b.shape[1]), min(rank, b.shape[0], a.shape[1])
     u, s, v = product_svd(functional.pad(b, (0, lacking)), functional.pad(a.mT, (0, lacking)), full)
@@ -125,21 +125,21 @@ def refactored(b: Tensor, a: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Refactored:
-    """Replace adapters by the best approximation of the mean product, other leaves by their mean (FlexLoRA).
+    """Replace adapters by the best approximation of the mean product, and other leaves by their mean (FlexLoRA).
 
     Parameters
     ----------
     layers
-        With adapters.
+        Names of the layers with adapters.
     rank
-        Of the server's, whose leading slices clients get.
+        Rank of the server's adapters, whose leading slices clients get.
     """
 
     layers: tuple[str, ...]
     rank: int
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Refactor; a round of clients without data changes nothing.
+        """Factorise the mean product. A round of clients without data changes nothing.
 
         The report has ``svd_error``, the largest relative error of a layer.
         """
@@ -147,14 +147,14 @@ class Refactored:
         if not (stack.total and stack.total.number()):
             return state, {}
         pairs, rest = stack.mean()
-        found, errors = dict(rest), [0.0]
+        result, errors = dict(rest), [0.0]
         for name, (b, a) in pairs.items():
             kept_b, kept_a = refactored(b, a, self.rank)
-            found[leaf_of(name, "lora_b")], found[leaf_of(name, "lora_a")] = kept_b, kept_a
-            # Of a product's energy, what is left out: both norms without forming it.
+            result[leaf_of(name, "lora_b")], result[leaf_of(name, "lora_a")] = kept_b, kept_a
+            # The share of the product's energy that is left out, from two norms that need no product.
             whole, kept = _energy(b, a), float(kept_b.double().square().sum())
             errors.append((max(0.0, whole - kept) / whole) ** 0.5 if whole else 0.0)
-        return {name: found[name] for name in state}, {"svd_error": max(errors)}
+        return {name: result[name] for name in state}, {"svd_error": max(errors)}
 
 
 def _energy(b: Tensor, a: Tensor) -> float:

@@ -1,4 +1,7 @@
-"""algorithms/wrappers."""
+"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `on_devices`, `equal_weights`.
+
+`phases` has what they share, `noising` and `accounting` the parts of `private`.
+"""
 
 import lazy_loader
 

@@ -1,12 +1,14 @@
-"""What privacy a run has spent: epsilon of Gaussian noise over rounds, by Rényi accounting (Mironov, 2017) in dp-accounting (extra ``dp``).
+"""Privacy accounting: epsilon of Gaussian noise over rounds, by Rényi differential privacy (Mironov, 2017) in dp-accounting (extra ``dp``).
 
-Two statements, of different neighbours; neither is computed for the other:
+There are two statements. They have different neighbours, and neither implies the other:
 
-- every round, any sampler: a client's updates are all replaced by zeros. A round's sum then moves by at most ``clip``.
-- `participants` of `population` clients, drawn anew each round uniformly without replacement (`fraction`) and not told to whom epsilon is promised:
-  one client is replaced by another. A sum moves by at most ``2 clip``, and sampling helps (Wang, Balle and Kasiviswanathan, 2019).
+- For every round and any sampler, neighbouring runs differ in one client, whose updates are all replaced by zeros. A round's sum then moves by at
+  most ``clip``.
+- For `participants` of `population` clients, drawn anew each round uniformly without replacement (`fraction`) and kept secret, neighbouring runs
+  differ in one client that is replaced by another. A sum moves by at most ``2 clip``, and sampling amplifies privacy (Wang, Balle and
+  Kasiviswanathan, 2019).
 
-Poisson sampling is not offered: a round has at least one client.
+Poisson sampling is not offered, because a round has at least one client.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ def epsilon(noise: float, rounds: int, delta: float, *, participants: int | None
     Parameters
     ----------
     noise
-        z, the noise's standard deviation over `clip`.
+        z, the standard deviation of the noise divided by `clip`.
     rounds
-        Whose noisy sums are seen, all of them.
+        Number of rounds whose noisy sums are seen.
     delta
-        Below 1; much less than one over the number of clients.
+        Failure probability, below 1 and much less than one over the number of clients.
     participants, population
-        Both, for rounds of a uniform sample; default: no help from sampling.
+        Both, for rounds of a uniform sample. Default: no amplification by sampling.
 
     Raises
     ------
@@ -55,7 +57,7 @@ def epsilon(noise: float, rounds: int, delta: float, *, participants: int | None
         accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
     else:
         accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-        # Its noise multiplier is over the sensitivity: one client goes and another comes.
+        # The noise multiplier is relative to the sensitivity, 2 clip: one client goes and another comes.
         event = dp_accounting.GaussianDpEvent(noise / 2)
         accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(population, participants, event), rounds)
     return float(accountant.get_epsilon(delta))

@@ -1,4 +1,4 @@
-"""The parts of `private`: changes clipped at the server and at clients, the noisy sum, and what is told of epsilon."""
+"""The parts of `private`: clipping at the server and at clients, the noisy sum, and the report of epsilon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Budget:
-    """What is told of privacy: epsilon at `delta`."""
+    """The privacy budget that is reported: epsilon at `delta`."""
 
     noise: float
     delta: float
@@ -30,19 +30,19 @@ class Budget:
     population: int | None
 
     def after(self, rounds: int) -> Info:
-        """Return the figures of so many rounds."""
+        """Return epsilon and delta after this many rounds."""
         spent = epsilon(self.noise, rounds, self.delta, participants=self.participants, population=self.population)
         return {"epsilon": spent, "delta": self.delta}
 
 
 @dataclass(frozen=True)
 class Clipped:
-    """Another view, of which no client moves the sum by more than `clip`.
+    """A view around another, through which no client moves the sum by more than `clip`.
 
     Parameters
     ----------
     state
-        Where the round began; values are measured from it.
+        The server's state at the start of the round. Changes of clients that send values are measured from it.
     """
 
     view: View
@@ -50,16 +50,16 @@ class Clipped:
     state: Tree
 
     def restrict(self, tree: Tree) -> Tree:
-        """Restrict as the view does."""
+        """Return what the inner view returns."""
         return self.view.restrict(tree)
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Lift as the view does, then shorten.
+        """Lift through the inner view, then clip.
 
         Raises
         ------
         UpdateError
-            As the view does; if the view weighs entries one by one, or the weight is neither 0 nor 1.
+            As the inner view does, and if it weighs entries one by one or the weight is neither 0 nor 1.
         """
         update = self.view.lift(payload, weight, kind)
         if update.by_entry or update.weight not in (0.0, 1.0):
@@ -70,21 +70,42 @@ class Clipped:
 
 @dataclass(frozen=True)
 class ClippedLocal(Around):
-    """Another local, whose payload is clipped before it is coded; values are measured from the message."""
+    """A local step around another, which clips the payload before it is coded. Changes of values are measured from the message.
+
+    Parameters
+    ----------
+    clip
+        Largest Euclidean norm of the change.
+    """
 
     clip: float
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit, then shorten."""
+        """Fit, then clip."""
         fit = self.local.fit(message, memory, data, key, options)
         return fit._replace(payload=clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total)
 
 
 @dataclass(frozen=True)
 class Noised:
-    """Another server's step, on the noisy sum over a fixed number of clients.
+    """A server around another, which steps on the noisy sum divided by a fixed number of clients.
 
-    The same round has the same noise: a run that is resumed reproduces it, and says nothing new.
+    The noise of a round comes from the key, so that a resumed run reproduces it and reveals nothing new.
+
+    Parameters
+    ----------
+    server
+        The inner server.
+    kind
+        What clients send: "delta" or "value".
+    clip, noise
+        Largest norm of a client's change, and the noise multiplier z.
+    participants
+        Number of clients that the sum is divided by.
+    key
+        Key of the noise.
+    budget
+        The privacy budget to report; None reports none.
     """
 
     server: Server
@@ -96,16 +117,16 @@ class Noised:
     budget: Budget | None
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish as the server does."""
+        """Return what the inner server publishes."""
         return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Add noise, then step. Clients who did not come count as having changed nothing.
+        """Add noise, then step. A client that did not take part counts as one that changed nothing.
 
         Raises
         ------
         UpdateError
-            If the clients did not send a sum, or more came than `participants`: privacy would not be what is reported.
+            If the updates were not summed, or more than `participants` clients took part: the reported epsilon would not hold.
         """
         if not isinstance(reducer, Sum) or reducer.total is None:
             raise UpdateError(complain("private", expected="a sum", actual=type(reducer).__name__, hint="private(algorithm, ...)"))

@@ -1,7 +1,7 @@
-"""`Planner`: which size of a network a client trains, how much of its update it sends and how fast it computes; `on_devices` gives any method one.
+"""`Planner` chooses the size of network that a client trains, the share of its update that it sends and its speed; `on_devices` uses it for any method.
 
-The plan is `bayesfed.wireless.allocation`'s, with what was measured in place of the paper's alpha W and alpha S: of the sizes there are, that of the
-largest learning gain within the deadline and the client's own budget.
+Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's alpha W and alpha S: the planner takes the size
+with the largest learning gain within the deadline and the client's own budget.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bayesfed.wireless.energy import Load, work_cycles
 
 @dataclass(frozen=True)
 class Planned:
-    """One client's round.
+    """The plan of one client's round.
 
     Parameters
     ----------
     size
-        Number of the size it trains.
+        Number of the size that the client trains.
     steps
-        Of its training.
+        Number of local steps.
     load
-        With the shrinking factor of that size, and the share of its update's bits to send at most.
+        What the client spends, with the shrinking factor of that size and the largest share of its update's bits to send.
     """
 
     size: int
@@ -48,18 +48,18 @@ class Planned:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plan one client's round from its device and where it is; needs nothing of the others.
+    """Plan one client's round from its device and its position, independently of other clients.
 
     Parameters
     ----------
     sizes
-        Sub-models to choose from, of any order: `shrunk_shares`, or one row for methods that never shrink.
+        Sub-models to choose from, in any order: the result of `shrunk_shares`, or a single row for methods that never shrink.
     deadline_s
-        T_max, of training and sending together.
+        T_max, the seconds for training and sending together.
     beta
-        Least and largest share of an update's bits, equal where a method has no choice.
+        Least and largest share of an update's bits; equal where a method has no choice.
     energy_j
-        Budget of a round in place of the devices' own; infinity for methods that know none.
+        Energy budget of a round in joules, in place of the devices' own; infinity for methods without a budget.
     epochs, batch_size
         Local work: ``epochs * samples / batch_size`` steps, at least one.
 
@@ -85,7 +85,7 @@ class Planner:
             raise ArgumentError(complain("Planner.beta", expected="0 < least <= largest <= 1", actual=self.beta, hint="(1 / 500, 1 / 15)"))
 
     def __call__(self, profile: Profile, round: int, key: Key) -> Planned | Skip:
-        """Return the plan, or why there is none: that of the size which comes nearest."""
+        """Return the plan; if no size fits, the reason of the size that comes nearest."""
         if not profile.samples:
             return Skip("no rows")
         device = Device.from_figures(profile.device)
@@ -109,18 +109,19 @@ class Planner:
 
 
 def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None) -> Algorithm:
-    """Run a method on devices: each client's seconds and joules are counted, who cannot take part in a round is left out and who is late is dropped.
+    """Run a method on devices: count each client's seconds and joules, leave out clients that cannot take part in a round, and drop late ones.
 
-    Clients take the planner's steps in place of the method's own, and compute as slowly as the deadline allows.
+    Clients take the planner's number of steps in place of the method's own, and compute as slowly as the deadline allows.
 
     Parameters
     ----------
     algorithm
-        Of one phase, its locals descents. If it has sizes (`hetero_fl`), let `planned_size(planner)` be its capacity.
+        A method of one phase whose local steps are descents. If it has sizes (`hetero_fl`), give it ``capacity=planned_size(planner)``.
     planner
-        Its sizes are the method's, in the method's order.
+        The planner, with the method's sizes in the method's order.
     up
-        Makes the up-link's codec of the planned beta; default: the method's own, whose messages should keep to the planner's beta.
+        ``beta -> codec`` of the up-link for the planned share of bits. Default: the method's own codec, whose messages
+        should keep to the planner's beta.
 
     Raises
     ------
@@ -136,10 +137,11 @@ def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], 
         planned = planner(profile, round, key)
         if isinstance(planned, Skip):
             return planned
-        found = phase.assign(state, round, profile, key)
-        if isinstance(found, Skip):
-            return found
-        return replace(found, up=up(planned.load.beta) if up else found.up, options=replace(found.options, steps=planned.steps), load=planned.load)
+        assigned = phase.assign(state, round, profile, key)
+        if isinstance(assigned, Skip):
+            return assigned
+        options, codec = replace(assigned.options, steps=planned.steps), up(planned.load.beta) if up else assigned.up
+        return replace(assigned, up=codec, options=options, load=planned.load)
 
     return replace(algorithm, phases=(replace(phase, assign=assign, link=Cell(planner.deadline_s, phase.link)),))
 
@@ -150,7 +152,7 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
     Parameters
     ----------
     planner
-        With the sizes of the method's networks, largest first.
+        A planner with the sizes of the method's networks, largest first.
     """
 
     def capacity(profile: Profile, round: int, key: Key) -> int:

@@ -1,4 +1,4 @@
-"""Changes to every phase of a method: equal weights, and what a wrapper needs of a phase's link and reducer."""
+"""Changes to every phase of a method: equal weights, and checks of the link and the reducer that wrappers need."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from bayesfed.trees import Tree
 
 
 def equal_weights(algorithm: Algorithm) -> Algorithm:
-    """Let every client that has a weight weigh 1: nobody is heard more for the rows that it says it has.
+    """Give every client with a weight above zero the weight 1, so that nobody gains influence by claiming many rows.
 
     Raises
     ------
     ArgumentError
-        If clients send something other than changes or values, whose weights mean something else.
+        If clients send something other than changes or values.
     """
-    return each_phase(algorithm, "equal_weights", lambda phase: replace(phase, assign=alike(phase.assign)))
+    return each_phase(algorithm, "equal_weights", lambda phase: replace(phase, assign=equally_weighted(phase.assign)))
 
 
 def each_phase(algorithm: Algorithm, where: str, changed: Callable[[Phase], Phase]) -> Algorithm:
-    """Change every phase of a method whose clients send changes or values.
+    """Apply a function to every phase of a method whose clients send changes or values.
 
     Raises
     ------
     ArgumentError
-        If one sends anything else.
+        If the clients of a phase send anything else.
     """
     for phase in algorithm.phases:
         if phase.local.kind not in VECTORS:
@@ -43,7 +43,7 @@ def each_phase(algorithm: Algorithm, where: str, changed: Callable[[Phase], Phas
 
 
 def check_digital(phase: Phase, where: str) -> None:
-    """Raise `ArgumentError` unless a phase's server is given a sum of updates that arrive one by one."""
+    """Check that updates of a phase arrive one by one and that its server takes their sum; raise `ArgumentError` otherwise."""
     link: Link | None = phase.link
     while link is not None:
         if isinstance(link, OverTheAir):
@@ -55,12 +55,12 @@ def check_digital(phase: Phase, where: str) -> None:
         raise ArgumentError(complain(where, expected="a method whose server takes a sum", actual=actual, hint="fed_avg, fed_paq, fed_lora"))
 
 
-def alike(assign: Assign) -> Assign:
-    """Return an assignment's plan with weights of 1 and 0."""
+def equally_weighted(assign: Assign) -> Assign:
+    """Return a plan that replaces positive weights by 1."""
 
     def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        found = assign(state, round, profile, key)
-        # Weights that cannot be are left for the link to refuse.
-        return found if isinstance(found, Skip) or not 0 < found.weight < math.inf else replace(found, weight=1.0)
+        planned = assign(state, round, profile, key)
+        # Invalid weights are left for the link to refuse.
+        return planned if isinstance(planned, Skip) or not 0 < planned.weight < math.inf else replace(planned, weight=1.0)
 
     return plan

@@ -1,4 +1,4 @@
-"""`private`: central differential privacy of clients: changes clipped to a norm, Gaussian noise on their sum (McMahan et al., 2018).
+"""`private`: central differential privacy of clients, by clipped changes and Gaussian noise on their sum (McMahan et al., 2018).
 
 ======================  ==================================================================
 paper                   here
@@ -8,8 +8,8 @@ z; sigma = z S          `noise`; the sd of every entry of the noise on the sum
 qW, a fixed number      `participants`: the mean is the noisy sum over it, whoever came
 ======================  ==================================================================
 
-The server is trusted: it sees every client's message, and adds the noise. What is private is the model after each round, and whatever is made of it
-alone. Who took part, the ledger, the figures clients return (losses, rows) and scores on their data are not.
+The server is trusted: it sees every client's message and adds the noise. The model after each round is private, and so is whatever is computed from
+it alone. Not private are the names of those who took part, the ledger, the figures that clients return (losses, rows) and scores on their data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 from dataclasses import replace
 
 from bayesfed.algorithms.wrappers.noising import Budget, Clipped, ClippedLocal, Noised
-from bayesfed.algorithms.wrappers.phases import alike, check_digital, each_phase
+from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
@@ -37,27 +37,29 @@ def private(
     population: int | None = None,
     at_client: bool = False,
 ) -> Algorithm:
-    """Shorten every client's change to `clip` and add noise of sd ``noise * clip`` to the sum.
+    """Clip every client's change to norm `clip` and add noise with standard deviation ``noise * clip`` to the sum.
 
-    Clients weigh alike: a weight by rows would let one client move the sum by more than `clip`. The server shortens what it decodes, whatever the
-    codec did. Give `run` the sampler that the figures are for: everybody by default, or ``fraction(participants / population)``.
+    All clients weigh alike, since a weight by rows would let one client move the sum by more than `clip`. The server clips what it decodes, whatever
+    the codec did. Give `run` the sampler that epsilon is computed for: everybody (the default), or ``fraction(participants / population)``.
 
     Parameters
     ----------
     clip
-        Largest Euclidean norm of a client's change, over all leaves; infinity only without noise: then the method is as it was, weights aside.
+        Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed without noise only; the method is then unchanged
+        but for its weights.
     noise
-        z. 0 is no privacy.
+        Noise multiplier z; 0 gives no privacy.
     participants
-        What the sum is divided by: clients of a round, expected and at most.
+        Number of clients that the sum is divided by: the expected and largest number in a round.
     key
-        Of the noise. Whoever knows it can take the noise off: ``Key(secrets.randbits(62))``; a public one only to try things out.
+        Key of the noise. Whoever knows it can remove the noise: use ``Key(secrets.randbits(62))``, and a public key for experiments only.
     delta
-        Report epsilon at this delta, after each round, for all rounds so far; needs the extra ``dp``. Default: no epsilon.
+        Report epsilon at this delta after each round, for all rounds so far. Needs the extra ``dp``. Default: no report.
     population
-        Epsilon is that of rounds with `participants` of so many clients, by `bayesfed.algorithms.wrappers.accounting`; default: of every client in every round.
+        Number of clients of which each round draws `participants`, see `bayesfed.algorithms.wrappers.accounting`. Default: every client takes
+        part in every round.
     at_client
-        Clients shorten their changes too, before the codec: for who does not trust the server to.
+        Let clients clip their changes too, before the codec, for those who do not rely on the server to do it.
 
     Raises
     ------
@@ -75,18 +77,18 @@ def private(
     if population is not None and delta is None:
         raise ArgumentError(complain("private", expected="a delta with population", actual=delta, hint="delta=1e-5"))
     budget = Budget(noise, delta, participants if population is not None else None, population) if delta is not None else None
-    # What cannot be computed is said now, not after the first round.
+    # Fail now, and not after the first round, if epsilon cannot be computed.
     figures = budget.after(1) if budget else {}
 
     def changed(phase: Phase) -> Phase:
         check_digital(phase, f"private, {algorithm.name!r}")
-        assign = alike(phase.assign)
+        assign = equally_weighted(phase.assign)
 
-        def clipped(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-            found = assign(state, round, profile, key)
-            return found if isinstance(found, Skip) else replace(found, view=Clipped(found.view, clip, state))
+        def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
+            planned = assign(state, round, profile, key)
+            return planned if isinstance(planned, Skip) else replace(planned, view=Clipped(planned.view, clip, state))
 
         server = Noised(phase.server, phase.local.kind, clip, noise, participants, key.child("noise", phase.name), budget if figures else None)
-        return replace(phase, assign=clipped, server=server, local=ClippedLocal(phase.local, clip) if at_client else phase.local)
+        return replace(phase, assign=plan, server=server, local=ClippedLocal(phase.local, clip) if at_client else phase.local)
 
     return each_phase(algorithm, "private", changed)

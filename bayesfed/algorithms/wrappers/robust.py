@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bayesfed.algorithms.wrappers.phases import alike, check_digital, each_phase
+from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.robust import Robust, Rule
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 
 
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
-    """Combine clients' updates by a rule; what the server then does with them is the method's own.
+    """Combine the updates of clients by a robust rule; the server then does with the result what the method does with a sum.
 
-    Hostile clients may still do what the rule lets through: see the bounds of each rule, and `SECURITY.md`. A client that a rule leaves out counts as
+    Hostile clients can still do what the rule lets through: see the bounds of each rule, and `SECURITY.md`. A client that a rule leaves out counts as
     heard: its memory advances, and its bits are in the ledger.
 
     Parameters
@@ -29,6 +29,6 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
 
     def changed(phase: Phase) -> Phase:
         check_digital(phase, f"robust, {algorithm.name!r}")
-        return replace(phase, assign=alike(phase.assign), server=Robust(phase.server, rule), reducer=Keep)
+        return replace(phase, assign=equally_weighted(phase.assign), server=Robust(phase.server, rule), reducer=Keep)
 
     return each_phase(algorithm, "robust", changed)

@@ -36,7 +36,7 @@ def dssm(
     Parameters
     ----------
     share
-        gamma, the share of a leaf's entries that are sent.
+        Share gamma of a leaf's entries that are sent.
     likelihood, training, link
         As in `fed_avg`.
     codec

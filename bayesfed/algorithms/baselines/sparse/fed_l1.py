@@ -1,7 +1,7 @@
 """Sparse training by the l1 norm, averaged as FedAvg does: "Baseline 2" of FedRLR.
 
 Notation: lambda -> `strength`; one step is ``w <- prox_{eta lambda ||.||_1}(w - eta g)``, the soft threshold at eta lambda, with eta -> the
-optimiser and the schedule. That is Prox-SGD (Yang et al., "ProxSGD: training structured neural networks under regularization and constraints",
+optimiser and the schedule. This is Prox-SGD (Yang et al., "ProxSGD: training structured neural networks under regularization and constraints",
 2020) without its momentum and with its step towards the threshold taken whole; FedRLR takes one a round. Compression is the link's.
 """
 
@@ -33,23 +33,23 @@ def fed_l1(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; every step moves the weights towards zero and stops those there that the loss does not hold up.
+    """Train as `fed_avg` does, with a soft threshold after every step, which sets weights to zero that the loss does not need.
 
-    The server averages: its model has the union of the clients' supports.
+    The server averages, so its model has the union of the clients' supports.
 
     Parameters
     ----------
     strength
-        lambda, of a mean loss; FedRLR prints 0.02.
+        Strength lambda beside a mean loss. FedRLR prints 0.02.
     where
-        ``(parameter name, owning module) -> bool``: what is thresholded; default the weights of layers, not the biases.
+        ``(parameter name, owning module) -> bool`` chooses what is thresholded. Default: the weights of layers, not the biases.
     likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If the strength is negative or not finite, or `where` chooses nothing or what is frozen: the weights under adapters.
+        If the strength is negative or not finite, or `where` chooses nothing or frozen parameters, such as the weights under adapters.
     """
     penalised, work = penalise(net, SoftThreshold(strength), where, caller="fed_l1"), training or Training()
     objective = MaximumLikelihood(net, likelihood or Categorical())

@@ -13,6 +13,7 @@ from bayesfed.algorithms.baselines.sparse.proximal_descent import ProximalAverag
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -34,28 +35,32 @@ def fed_mid(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; every step, and the server on the average, shrinks the singular values of every weight matrix.
+    """Train as `fed_avg` does, and shrink the singular values of every weight matrix after every step and in the server's average.
 
-    Clients and server together shrink by twice the strength: with one local step of one client the model converges to the minimum of the loss
-    plus ``2 lambda ||.||_*``, exactly; with `average` False to that of the stated problem, but the average of several clients is then of full rank.
+    Clients and server together shrink by twice the strength: with one local step of one client, the model converges exactly to the minimum of the
+    loss plus ``2 lambda ||.||_*``. With `average` False it converges to that of the stated problem, but the average of several clients then has
+    full rank.
 
     Parameters
     ----------
     strength
-        lambda; FedRLR prints 0.0005.
+        Strength lambda. FedRLR prints 0.0005.
     average
         Whether the server shrinks the average.
     where
-        ``(parameter name, owning module) -> bool``: what is shrunk; default the weights of layers, not the biases.
+        ``(parameter name, owning module) -> bool`` chooses what is shrunk. Default: the weights of layers, not the biases.
     likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If the strength is negative or not finite, or `where` chooses nothing or what is frozen: the weights under adapters.
+        If the strength is negative or not finite, `where` chooses nothing or frozen parameters, such as the weights under adapters, or local
+        work is given in epochs, for which the server's rate is not defined.
     """
     penalised, work = penalise(net, SingularThreshold(strength), where, caller="fed_mid"), training or Training()
+    if work.epochs is not None:
+        raise ArgumentError(complain("fed_mid, training", expected="local work in steps", actual=f"epochs={work.epochs}", hint="Training(steps=50)"))
     objective = MaximumLikelihood(net, likelihood or Categorical())
     descent = work.descent(objective, net)
 

@@ -33,26 +33,26 @@ def fed_prune(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; before it answers, a client sets all but the largest weights to zero.
+    """Train as `fed_avg` does. Before it answers, a client sets all but the largest weights to zero.
 
-    The server averages: its model has the union of the clients' supports. That is nearly one support: a weight at zero has one round's steps to
-    outgrow the smallest that was kept, so what training began with decides most of it, the more the fewer the steps.
+    The server averages, so its model has the union of the clients' supports. These are nearly equal: a weight at zero has the steps of one round to
+    outgrow the smallest weight that was kept, so the initial values decide most of the support, the more so the fewer steps there are.
 
     Parameters
     ----------
     share
-        Of each matrix's weights that is kept; FedRLR prints 0.03125.
+        Share of each matrix's weights that is kept. FedRLR prints 0.03125.
     once
-        False prunes after every local step and not only after the last; a weight then has one step to return.
+        Prune only after the last local step. False prunes after every step, so that a weight has one step to return.
     where
-        ``(parameter name, owning module) -> bool``: what is pruned; default the weights of layers, not the biases.
+        ``(parameter name, owning module) -> bool`` chooses what is pruned. Default: the weights of layers, not the biases.
     likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If the share is not above 0 and at most 1, or `where` chooses nothing or what is frozen: the weights under adapters.
+        If the share is not above 0 and at most 1, or `where` chooses nothing or frozen parameters, such as the weights under adapters.
     """
     penalised, work = penalise(net, LargestShare(share), where, caller="fed_prune"), training or Training()
     objective = MaximumLikelihood(net, likelihood or Categorical())

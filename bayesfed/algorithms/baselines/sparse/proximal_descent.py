@@ -1,6 +1,7 @@
 """Composite problems, a loss plus a penalty without a gradient: `ProximalDescent` on clients, `ProximalAverage` on the server.
 
-Notation: eta -> the rate of a step; psi -> the penalty of an operator of `bayesfed.inference.objectives.proximal_operators`; its leaves are chosen by `penalise`.
+Notation: eta -> the rate of a step; psi -> the penalty of an operator of `bayesfed.inference.objectives.proximal_operators`; `penalise` chooses its
+leaves.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Penalised:
-    """An operator and the leaves it is for; every other leaf is left alone.
+    """An operator and the leaves that it applies to; all other leaves stay as they are.
 
     Parameters
     ----------
     names
-        Leaves of any tree it is applied to.
+        Names of the leaves that the operator is applied to.
     """
 
     operator: ProximalOperator
     names: tuple[str, ...]
 
     def shrunk(self, tree: Mapping[str, Tensor], rate: float) -> Tree:
-        """Return its leaves after the operator.
+        """Return the penalised leaves after the operator.
 
         Raises
         ------
         UpdateError
-            If the tree has not all of them.
+            If the tree lacks one of them.
         """
         return {name: self.operator(leaf, rate) for name, leaf in self._chosen(tree).items()}
 
     def figures(self, tree: Mapping[str, Tensor]) -> Info:
-        """Return ``density``, the share of entries that are not zero, and a finite ``penalty``, of its leaves together; ``NAME.FIGURE`` of each."""
+        """Return ``density``, the share of nonzero entries, and a finite ``penalty`` of all penalised leaves, and ``NAME.FIGURE`` of each."""
         chosen = self._chosen(tree)
         penalty = sum(self.operator.value(leaf) for leaf in chosen.values())
-        found = {"density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()]))}
+        figures = {"density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()]))}
         if math.isfinite(penalty):
-            found["penalty"] = penalty
-        return found | {f"{name}.{figure}": value for name, leaf in chosen.items() for figure, value in self.operator.figures(leaf).items()}
+            figures["penalty"] = penalty
+        return figures | {f"{name}.{figure}": value for name, leaf in chosen.items() for figure, value in self.operator.figures(leaf).items()}
 
     def _chosen(self, tree: Mapping[str, Tensor]) -> Tree:
         if missing := [name for name in self.names if name not in tree]:
@@ -65,14 +66,14 @@ class Penalised:
 
 
 def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices, *, caller: str = "penalise") -> Penalised:
-    """Choose the parameters of a network that an operator is for.
+    """Choose the parameters of a network that an operator applies to.
 
     Parameters
     ----------
     where
-        ``(parameter name, owning module) -> bool``; default the weights of linear and convolution layers, not the biases.
+        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution layers, not the biases.
     caller
-        For messages.
+        Name of the caller, for error messages.
 
     Raises
     ------
@@ -96,16 +97,16 @@ def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weig
 
 @dataclass(frozen=True)
 class ProximalDescent:
-    """Proximal gradient steps: those of a `Descent`, each followed by ``prox_{eta psi}`` at the rate eta that the step was taken with.
+    """Proximal gradient steps: those of a `Descent`, each followed by ``prox_{eta psi}`` at the rate eta of the step.
 
-    The operator is that of the Euclidean norm; after an optimiser with another metric (Adam) fixed points are no longer those of the loss plus psi.
+    The operator belongs to the Euclidean norm. With an optimiser of another metric (Adam), fixed points are not those of the loss plus psi.
 
     Parameters
     ----------
     descent
-        The steps: objective, optimiser and batches.
+        The gradient steps: objective, optimiser and batches.
     once
-        Only after the last step: prune what was trained densely.
+        Apply the operator only after the last step, to prune densely trained weights.
     """
 
     descent: Descent
@@ -114,16 +115,16 @@ class ProximalDescent:
 
     @property
     def kind(self) -> Kind:
-        """That of the descent."""
+        """As the descent."""
         return self.descent.kind
 
     @property
     def uses_global_randomness(self) -> bool:
-        """That of the descent."""
+        """As the descent."""
         return self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Train from the message; remember nothing. Figures are those of the trained leaves.
+        """Train from the message and remember nothing. Figures are those of the trained leaves.
 
         Raises
         ------
@@ -147,7 +148,7 @@ class ProximalDescent:
 
 @dataclass(frozen=True)
 class ProximalAverage:
-    """The weighted mean of the clients' models, then ``prox_{rate psi}``: a mean of sparse or low-rank models is neither.
+    """Take the weighted mean of the clients' models, then ``prox_{rate psi}``, since a mean of sparse or low-rank models is neither.
 
     References
     ----------
@@ -156,14 +157,14 @@ class ProximalAverage:
     Parameters
     ----------
     rate
-        ``round -> eta``; None: only report figures of the mean.
+        ``round -> eta``. None only reports figures of the mean.
     """
 
     penalised: Penalised
     rate: Schedule | None = None
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average values and apply the operator; a round of clients without data changes nothing."""
+        """Average values and apply the operator. A round of clients without data changes nothing."""
         total = summed(reducer, "value")
         if total.weight:
             state = total.mean()

@@ -1,4 +1,4 @@
-"""algorithms/baselines/split_mix."""
+"""Split-Mix: `recipe`, and `ensembles` of several networks in one state."""
 
 import lazy_loader
 

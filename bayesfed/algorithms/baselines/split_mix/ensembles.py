@@ -1,4 +1,4 @@
-"""Several networks at once: the view `Nets` gives a client some of them, `EachNet` trains them one by one, `Ensemble` averages what they say."""
+"""Several networks in one state: the view `Nets` gives a client some of them, `EachNet` trains them one by one, `Ensemble` averages their outputs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from bayesfed.trees import Shapes, Tree, to
 
 
 def joined(trees: Mapping[int, Tree]) -> Tree:
-    """Return trees as one, leaf NAME of network i under ``i/NAME``."""
+    """Join trees into one, with leaf NAME of network i under ``i/NAME``."""
     return {f"{number}/{name}": leaf for number, tree in trees.items() for name, leaf in tree.items()}
 
 
 def parted(tree: Tree) -> dict[int, Tree]:
     """Undo `joined`."""
-    found: dict[int, Tree] = {}
+    trees: dict[int, Tree] = {}
     for name, leaf in tree.items():
         number, _, rest = name.partition("/")
-        found.setdefault(int(number), {})[rest] = leaf
-    return found
+        trees.setdefault(int(number), {})[rest] = leaf
+    return trees
 
 
 @dataclass(frozen=True)
 class Nets:
-    """Clients get some of the networks, whole.
+    """A view of some whole networks.
 
     Parameters
     ----------
     chosen
-        Their numbers.
+        Numbers of the networks.
     expected
         Names and shapes of all networks' leaves, `joined`.
     """
@@ -50,11 +50,11 @@ class Nets:
     expected: Shapes
 
     def restrict(self, tree: Tree) -> Tree:
-        """Return the leaves of the chosen ones."""
+        """Return the leaves of the chosen networks."""
         return {name: leaf for name, leaf in tree.items() if self._has(name)}
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Put them among zeros; their weight says which they are."""
+        """Put the leaves among zeros. The weight of every entry says which networks they belong to."""
         update = Whole({name: shape for name, shape in self.expected.items() if self._has(name)}).lift(payload, weight, kind)
         like = next(iter(update.total.values()))
         total = {name: update.total[name] if self._has(name) else like.new_zeros(shape) for name, shape in self.expected.items()}
@@ -66,10 +66,10 @@ class Nets:
 
 @dataclass(frozen=True)
 class EachNet(Around):
-    """Train every network received by itself, on the same rows."""
+    """Train every received network by itself, on the same rows."""
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit one after the other; figures are means over networks."""
+        """Fit the networks one after the other; figures are means over them."""
         kept = parted(memory)
         fits = {number: self.local.fit(tree, kept.get(number, {}), data, key.child(number), options) for number, tree in parted(message).items()}
         names = next(iter(fits.values())).info if fits else {}

@@ -44,24 +44,24 @@ def split_mix(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train many narrow networks, each on the devices that can afford one more; a strong device runs several and averages them.
+    """Train several narrow networks. A device trains as many as it can afford, and a strong device averages the outputs of several.
 
     Parameters
     ----------
     make
-        Builds one narrow network from a key.
+        ``key -> network``, which builds one narrow network.
     nets_of
-        How many networks clients of each size train, largest first: as many as there are, to begin with. FedHM compares 9, 3, 2 and 1.
+        Number of networks that clients of each size train, falling; the first is the number of all networks. FedHM compares 9, 3, 2 and 1.
     capacity
-        Which size a client has in a round. Which networks it gets is drawn each round, so that all are trained alike.
+        Which size a client has in a round. The networks that it gets are drawn anew each round, so that all are trained alike.
     key
-        Of the initial parameters.
+        Key of the initial parameters.
     likelihood
         Default: `Categorical()`.
     training
         Local work of a round for each network. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     masked
-        Leave out of the loss the classes a client has no rows of.
+        Leave classes that a client has no rows of out of its loss.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""algorithms/baselines/stc."""
+"""STC, sparse ternary compression in both directions: `recipe` and `server`."""
 
 import lazy_loader
 

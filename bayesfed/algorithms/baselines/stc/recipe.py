@@ -1,7 +1,7 @@
 """STC (Sattler et al., "Robust and communication-efficient federated learning from non-IID data", 2019): sparse and ternary, both ways.
 
-Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, kept in the client's memory; server residual R, the broadcast change and the
-cached sums P^(s) -> `TernaryStep`.
+Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, in the client's memory; server residual R, the broadcast change and the cached sums
+P^(s) -> `TernaryStep`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def stc(
     training: Training | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Send the largest changes as one magnitude and signs, up with the clients' residuals and down with the server's.
+    """Send the largest changes as signs and one magnitude in both directions, with residuals at the clients and at the server.
 
     Parameters
     ----------
     share
         Share of a leaf's entries that a message changes.
     cache
-        A client that missed at most so many rounds gets the sum of the changes it missed, others the model, 32-bit.
+        A client that missed at most this many rounds gets the sum of the changes it missed; others get the model in 32-bit floats.
     training
         Local work of a round. Default, as in the paper: one step of 64 rows with ``Sgd(0.05)``.
     likelihood, link

@@ -18,17 +18,17 @@ RESIDUAL, SUM = ".residual", ".sum-of-last-"
 
 @dataclass(frozen=True)
 class TernaryStep:
-    """Make the mean change ternary, keep what that leaves out for the next round, and send clients only what they missed.
+    """Make the mean change ternary, keep the residual for the next round, and send clients only what they missed.
 
     Source: Sattler, Wiedemann, Mueller and Samek, "Robust and communication-efficient federated learning from non-IID data" (2019),
-    Algorithm 2. State: the model; for each leaf its ``.residual``, and the sums of the last 1 to `cache` changes.
+    Algorithm 2. The state holds the model and, for each leaf, its ``.residual`` and the sums of the last 1 to `cache` changes.
 
     Parameters
     ----------
     share
         Share of a leaf's entries that change.
     cache
-        A client that missed at most so many rounds gets the sum of the changes it missed; others, and new ones, the model.
+        A client that missed at most this many rounds gets the sum of the changes it missed. Others, and new ones, get the model.
     """
 
     share: float
@@ -46,7 +46,7 @@ class TernaryStep:
         return model | extra | sums
 
     def model(self, state: Tree) -> Tree:
-        """Return the parameters alone."""
+        """Return the parameters of a state."""
         return {name: leaf for name, leaf in state.items() if not name.endswith(RESIDUAL) and SUM not in name}
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
