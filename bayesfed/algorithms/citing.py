@@ -35,7 +35,8 @@ def citation(algorithm: Algorithm | str) -> str:
     ----------
     algorithm
         An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of a wrapper (``"private"``). For an algorithm,
-        the papers of its parts come after its own: its rule of fusion, `robust` and its rule, `private`, `on_devices`, the power control of `OverTheAir`.
+        the papers of its parts come after its own: its rule of fusion, `robust` and its rule, `private`, `on_devices`, the power control of
+        `OverTheAir`.
 
     Raises
     ------

@@ -101,10 +101,10 @@ class Factors:
     """Send both factors of (21), each times the client's own random matrix F: the paper's scheme.
 
     The server multiplies the two sums (31). The Rademacher F of (25) satisfies ``F F^T = I`` in the mean only: a client's own term ``U F F^T V^T``
-    has noise of energy ``((sum s)^2 - sum s^2) / R`` for singular values s, up to ``(R - 1) / R`` of the signal's where they are equal. An orthogonal F
-    satisfies it in every draw. Cross terms of different clients have mean zero under both. Clients weigh alike.
-    Over the air, the power control must be unbiased for products, `Gbma("product")`. Biases and dense layers, which are sent without a precoder, are
-    then too small by ``sqrt(pi) / 2`` in the mean, and so is their learning rate.
+    has noise of energy ``((sum s)^2 - sum s^2) / R`` for singular values s, up to ``(R - 1) / R`` of the signal's where they are equal. An orthogonal
+    F satisfies it in every draw. Cross terms of different clients have mean zero under both. Clients weigh alike. Over the air, the power control
+    must be unbiased for products, `Gbma("product")`. Biases and dense layers, which are sent without a precoder, are then too small by ``sqrt(pi) /
+    2`` in the mean, and so is their learning rate.
 
     Parameters
     ----------

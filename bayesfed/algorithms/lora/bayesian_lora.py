@@ -11,7 +11,8 @@ sum over j in S of KL_j    of the slices a client has, times ``r / k``
 =========================  ===================================================
 
 Sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The posterior of a
-slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. With k = r this is `federated_svi`, bit for bit.
+slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. With k = r this is `federated_svi`, bit for
+bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Planner` chooses the size of network that a client trains, the share of its update that it sends and its speed; `on_devices` uses it for any method.
+"""`Planner` chooses a client's size of network, the share of its update that it sends and its speed; `on_devices` uses it for any method.
 
 Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's alpha W and alpha S: the planner takes the size
 with the largest learning gain within the deadline and the client's own budget.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """Options of one client's turn. A method that needs more extends this record with fields that have defaults, and its local names it in ``options``.
+    """Options of one client's turn. A method that needs more extends this record, with defaults, and its local names it in ``options``.
 
     Parameters
     ----------

@@ -24,6 +24,8 @@ from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
+NO_COST = Cost()
+
 
 @dataclass(frozen=True)
 class Occasion:
@@ -90,7 +92,7 @@ class Entries:
         """Enter a message that is refused whatever the policy: whoever sent it has not used up the client's turn."""
         self.rows.append(self._row(client, "up", Cost(bits), accepted=False, reason=f"{error.stage}: {error.reason}", field=error.field))
 
-    def failed(self, client: str, error: ClientError, cost: Cost = Cost(), seconds: float = 0.0) -> None:
+    def failed(self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0) -> None:
         """Enter a client that failed or was refused.
 
         Raises
