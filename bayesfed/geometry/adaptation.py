@@ -140,7 +140,9 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
     core = torch.block_diag(point.s, point.s.new_zeros(extra, extra))
     if values is not None:
         if tuple(values.shape) != (extra,):
-            raise ArgumentError(complain("grow, values", expected=f"shape ({extra},)", actual=f"shape {tuple(values.shape)}", hint="one a direction"))
+            raise ArgumentError(
+                complain("grow, values", expected=f"shape ({extra},)", actual=f"shape {tuple(values.shape)}", hint="one per direction")
+            )
         check_finite("grow", values=values)
         core = torch.block_diag(point.s, values.diag())
     bases = []

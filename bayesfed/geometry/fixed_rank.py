@@ -148,6 +148,8 @@ def apply(point: FixedRank, x: Tensor) -> Tensor:
 
     Parameters
     ----------
+    point
+        X, the weight ``(M, N)``.
     x
         ``(..., N)``; the result is ``(..., M)``.
 

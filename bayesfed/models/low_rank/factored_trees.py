@@ -5,9 +5,9 @@ leaves are the same. A server whose clients have models of several sizes::
 
     layers = unrollings(hybrid(net, 1 / 2))
     sizes = [hybrid_ranks(net, ratio) for ratio in (1 / 2, 1 / 4, 1 / 8)]
-    found = spectra(tree, layers, *sizes)                                # one SVD a layer, whatever the number of sizes
+    found = spectra(tree, layers, *sizes)                                # one SVD per layer, for any number of sizes
     broadcast = [factorise(tree, layers, ranks, found) for ranks in sizes]
-    received = [align(update, layers) for update in updates]             # all of one shape, whatever the ranks
+    received = [align(update, layers) for update in updates]             # all of the same shape, for any ranks
 
 Truncated SVDs with the square roots of the singular values in both factors are spectral initialisation (Khodak et al., 2021) and step 4 of FedHM's
 algorithm 1; the products are FedHM's shape alignment (1).
