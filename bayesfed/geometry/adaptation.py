@@ -1,8 +1,8 @@
-"""A rank that changes as training goes: drop the directions that carry nothing, add those that the gradient asks for.
+"""A rank that changes during training: drop directions with little energy, add directions in which the gradient is large.
 
-Growing is in two parts, directions and step, so that each can be chosen: `normal_directions` finds where the gradient is steepest among what the
-tangent space cannot reach, as rank-adaptive Riemannian descent does (Uschmajew and Vandereycken 2015); `tangent_directions` takes the bases that
-a step along the tangent space would turn u and v to, as the augmented integrator does (Ceruti, Kusch and Lubich 2022); `grow` appends either.
+To grow, first find directions, then append them with `grow`. `normal_directions` are those of the steepest gradient outside the tangent space, as in
+rank-adaptive Riemannian descent (Uschmajew and Vandereycken 2015). `tangent_directions` are those to which a step along the tangent space would turn
+u and v, as in the augmented integrator (Ceruti, Kusch and Lubich 2022).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def truncate(point: FixedRank, loss: float) -> FixedRank:
 
     Parameters
     ----------
+    point
+        Point to truncate.
     loss
         Share of the squared Frobenius norm, in [0, 1); 0 drops zero singular values only.
 
@@ -44,20 +46,22 @@ def normal_directions(
 
     Parameters
     ----------
+    point
+        Point of the tangent space.
     product, transposed
-        X ``(N, k)`` to ``G X`` ``(M, k)`` and Y ``(M, k)`` to ``G^T Y`` ``(N, k)``. Of factors ``G = A B^T``: ``lambda x: a @ (b.mT @ x)`` and
-        ``lambda y: b @ (a.mT @ y)``.
+        Functions from X ``(N, k)`` to ``G X`` ``(M, k)`` and from Y ``(M, k)`` to ``G^T Y`` ``(N, k)``. For factors ``G = A B^T``:
+        ``lambda x: a @ (b.mT @ x)`` and ``lambda y: b @ (a.mT @ y)``.
     count
-        How many, 1 to min(M, N) - R.
+        Number of directions, from 1 to min(M, N) - R.
     key
-        Of the random probe.
+        Random key of the probe.
     oversample, passes
-        As in `randomised_svd`: more find a slowly decaying spectrum better.
+        As in `randomised_svd`; larger values are more accurate if the spectrum decays slowly.
 
     Returns
     -------
     tuple
-        Left ``(M, count)``, values ``(count,)``, right ``(N, count)``. A step of steepest descent appends ``-step * values``.
+        Left vectors ``(M, count)``, values ``(count,)``, right vectors ``(N, count)``. A step of steepest descent appends ``-step * values``.
 
     Raises
     ------
@@ -83,16 +87,19 @@ def normal_directions(
 
 
 def tangent_directions(point: FixedRank, gv: Tensor, gtu: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the leading left singular vectors of ``(1 - u u^T) G V`` and of ``(1 - v v^T) G^T U``: all that two thin products know.
+    """Return the leading left singular vectors of ``(1 - u u^T) G V`` and of ``(1 - v v^T) G^T U``, which need only two thin products.
 
-    They come without values, since the products say nothing of the normal part: `grow` appends them with zeros, and a step fills the core.
+    There are no values, since the products hold no information on the normal part: `grow` appends the directions with zeros, and a step fills the
+    core.
 
     Parameters
     ----------
+    point
+        Point of the tangent space.
     gv, gtu
         ``G V`` ``(M, R)`` and ``G^T U`` ``(N, R)``.
     count
-        How many, 1 to the lesser of R and min(M, N) - R.
+        Number of directions, from 1 to the minimum of R and min(M, N) - R.
 
     Raises
     ------
@@ -106,22 +113,24 @@ def tangent_directions(point: FixedRank, gv: Tensor, gtu: Tensor, count: int) ->
 
 
 def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = None) -> FixedRank:
-    """Append directions to u and v: ``X + left diag(values) right^T``, of rank R + r.
+    """Append directions to u and v: return ``X + left diag(values) right^T``, of rank R + r.
 
     Parameters
     ----------
+    point
+        X, of rank R.
     left, right
-        ``(M, r)`` and ``(N, r)``; made orthogonal to u and v, and orthonormal. Without values, a column that lies in the space already is replaced
-        by some orthonormal one outside.
+        ``(M, r)`` and ``(N, r)``. They are made orthogonal to u and v, and orthonormal. Without values, a column that already lies in the space of
+        u or v is replaced by an arbitrary orthonormal one outside.
     values
-        ``(r,)``, the new diagonal of the core, of any sign, such as ``-step`` times the values of `normal_directions`. None: zeros, the same
-        matrix with room in its core, to be filled before anything asks for the core's inverse.
+        ``(r,)`` new diagonal entries of the core, of any sign, such as ``-step`` times the values of `normal_directions`. Default: zeros, which give
+        the same matrix with a larger, singular core; take a step before the core's inverse is needed.
 
     Raises
     ------
     ArgumentError
-        If R + r is above min(M, N), directions or values are not finite or do not fit, or there are values and the directions are not
-        orthonormal and outside: the sum would not be the one that was asked for.
+        If R + r is above min(M, N), directions or values are not finite or do not fit, or values are given and the directions are not
+        orthonormal and outside the space of u or v, so that the result would not be this sum.
     """
     extra = left.shape[-1]
     check_rank("grow, directions", extra, min(point.shape) - point.rank)
@@ -131,7 +140,9 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
     core = torch.block_diag(point.s, point.s.new_zeros(extra, extra))
     if values is not None:
         if tuple(values.shape) != (extra,):
-            raise ArgumentError(complain("grow, values", expected=f"shape ({extra},)", actual=f"shape {tuple(values.shape)}", hint="one a direction"))
+            raise ArgumentError(
+                complain("grow, values", expected=f"shape ({extra},)", actual=f"shape {tuple(values.shape)}", hint="one per direction")
+            )
         check_finite("grow", values=values)
         core = torch.block_diag(point.s, values.diag())
     bases = []
@@ -142,6 +153,6 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
             raise ArgumentError(
                 complain(f"grow, {name}", expected="orthonormal directions outside", actual=f"off by {off:g}", hint="normal_directions")
             )
-        # The old columns keep their bits: only what is new is read from the QR.
+        # The old columns keep their bits: only the new ones are taken from the QR.
         bases.append(torch.cat([old, q[:, point.rank :]], 1))
     return FixedRank(bases[0], core, bases[1])

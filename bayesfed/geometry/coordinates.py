@@ -1,16 +1,16 @@
 """Tangent vectors as flat vectors, for codecs, channels and optimisers that know nothing of manifolds.
 
-Two ways, both isometric: the vector's Euclidean norm is the tangent's.
+There are two forms. Both are isometric: the Euclidean norm of the vector is the norm of the tangent.
 
 plain (`to_vector`)
-    core, up and vp as they are: ``R (M + N) + R^2`` numbers, 2 R^2 of them redundant. A vector that was disturbed need not be a tangent;
-    `from_vector` projects, which removes the part of the noise that points out of the tangent space.
+    core, up and vp as they are: ``R (M + N) + R^2`` numbers, 2 R^2 of them redundant. A vector with noise need not be a tangent;
+    `from_vector` projects it, which removes the part of the noise outside the tangent space.
 gauge-fixed (`to_coordinates`)
-    Exactly as many numbers as the manifold has dimensions, ``(M + N - R) R``: up in an orthonormal basis of the complement of u. Householder
-    reflectors of u (as QR leaves them) are that basis, ``M R`` numbers, never ``M x M``. Any vector is a tangent.
+    Exactly as many numbers as the manifold has dimensions, ``(M + N - R) R``: up is written in an orthonormal basis of the complement of u. The basis
+    is given by the Householder reflectors of u, as QR returns them: ``M R`` numbers, never ``M x M``. Every vector is a tangent.
 
-The basis is a function of the bits of u and v, but not a continuous one (there is none): both sides need the same bits, and where a reflector's
-pivot is zero but for rounding, the same LAPACK. `to_vector` needs neither.
+The basis depends on the bits of u and v, and not continuously (no continuous basis exists). Both sides need the same bits of u and v and, where a
+reflector's pivot is zero up to rounding, the same LAPACK. `to_vector` needs neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bayesfed.geometry.tangents import Tangent, check_tangent, to_tangent
 
 
 def to_vector(point: FixedRank, tangent: Tangent) -> Tensor:
-    """Lay out core, up and vp row by row in a vector of ``R (M + N) + R^2`` numbers.
+    """Return core, up and vp, row by row, as a vector of ``R (M + N) + R^2`` numbers.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def to_vector(point: FixedRank, tangent: Tangent) -> Tensor:
 
 
 def from_vector(point: FixedRank, vector: Tensor) -> Tangent:
-    """Read a tangent from what `to_vector` wrote, projecting away what disturbances there made of it.
+    """Return the tangent of a vector written by `to_vector`, projected onto the tangent space in case of noise.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def from_vector(point: FixedRank, vector: Tensor) -> Tangent:
 
 
 def to_coordinates(point: FixedRank, tangent: Tangent) -> Tensor:
-    """Write a tangent in an orthonormal basis of the tangent space: a vector of ``(M + N - R) R`` numbers, in ``O((M + N) R^2)``.
+    """Return the coordinates of a tangent in an orthonormal basis: a vector of ``(M + N - R) R`` numbers, in ``O((M + N) R^2)``.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def to_coordinates(point: FixedRank, tangent: Tangent) -> Tensor:
 
 
 def from_coordinates(point: FixedRank, vector: Tensor) -> Tangent:
-    """Read a tangent from its coordinates: the inverse of `to_coordinates`.
+    """Return the tangent with these coordinates: the inverse of `to_coordinates`.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def from_coordinates(point: FixedRank, vector: Tensor) -> Tangent:
     """
     rank, (rows, columns) = point.rank, point.shape
     core, *parts = _cut("from_coordinates", vector, rank * rank, (rows - rank) * rank, (columns - rank) * rank)
-    # Above the coordinates stand R rows of zeros: nothing along u.
+    # R rows of zeros above the coordinates: a tangent has no part along u.
     above = vector.new_zeros(rank, rank)
     up, vp = (
         torch.ormqr(*torch.geqrf(basis), torch.cat([above, part.view(-1, rank)])) for basis, part in zip((point.u, point.v), parts, strict=True)

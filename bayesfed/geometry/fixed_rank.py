@@ -1,13 +1,13 @@
 """Points of the manifold of ``M x N`` matrices of rank R, stored thin (Vandereycken 2013).
 
-A point is ``X = u s v^T``: u ``(M, R)`` and v ``(N, R)`` with orthonormal columns, and a core s ``(R, R)``, any invertible matrix. A full core
-costs R^2 numbers beside R (M + N), and pays for them: the orthographic retraction returns one without a further SVD, and u and v need not jump
-where two singular values cross, as singular vectors do. Where a diagonal core is wanted, `canonical` gives singular vectors and values.
+A point is ``X = u s v^T``: u ``(M, R)`` and v ``(N, R)`` have orthonormal columns, and the core s ``(R, R)`` is any invertible matrix. A full core
+costs R^2 numbers in addition to R (M + N), with two advantages: the orthographic retraction needs no further SVD, and u and v need not jump
+where two singular values cross, as singular vectors do. If you need a diagonal core, `canonical` gives singular vectors and values.
 ``(u P, P^T s Q, v Q)`` is the same point for orthogonal P and Q, so compare points by `distance`, never by their factors.
 
-On the closure of the manifold, where rank(X) < R: u and v stay orthonormal and s is singular. Everything that reads a point works there and
-is deterministic, but its tangent space is no longer unique, and `orthographic_retraction` may refuse it.
-Nothing here forms an ``M x N`` matrix but `to_dense` and `from_dense`.
+On the closure of the manifold, where rank(X) < R, u and v stay orthonormal and s is singular. All functions that read a point work there and
+are deterministic, but the tangent space is no longer unique, and `orthographic_retraction` may raise an error.
+Only `to_dense` and `from_dense` form an ``M x N`` matrix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FixedRank:
     Raises
     ------
     ArgumentError
-        If shapes, dtypes or devices do not fit, or R is 0 or above min(M, N). Values are looked at by `check_point` only.
+        If shapes, dtypes or devices do not fit, or R is 0 or above min(M, N). Values are checked by `check_point` only.
     """
 
     u: Tensor
@@ -59,7 +59,7 @@ class FixedRank:
 
     @property
     def rank(self) -> int:
-        """R, the number of columns kept; of a singular core, more than the rank of the matrix."""
+        """R, the number of columns; with a singular core, more than the rank of the matrix."""
         return self.u.shape[1]
 
     @property
@@ -69,19 +69,19 @@ class FixedRank:
 
 
 def from_dense(matrix: Tensor, rank: int) -> FixedRank:
-    """Find the matrix of rank R nearest to a dense one, in canonical form (Eckart and Young 1936); costs an SVD of all of it.
+    """Return the matrix of rank R nearest to a dense one, in canonical form (Eckart and Young 1936). Costs an SVD of the dense matrix.
 
     Parameters
     ----------
     matrix
         ``(M, N)``.
     rank
-        1 to min(M, N).
+        R, from 1 to min(M, N).
 
     Raises
     ------
     ArgumentError
-        If the matrix is not finite or no matrix, or the rank is outside its range.
+        If the matrix is not finite or not a matrix, or the rank is outside its range.
     """
     check_matrices("from_dense", matrix=matrix)
     check_rank("from_dense", rank, min(matrix.shape))
@@ -91,16 +91,16 @@ def from_dense(matrix: Tensor, rank: int) -> FixedRank:
 
 
 def from_factors(a: Tensor, b: Tensor, rank: int) -> FixedRank:
-    """Find the matrix of rank R nearest to ``A B^T``, in canonical form, in ``O((M + N) R'^2)``.
+    """Return the matrix of rank R nearest to ``A B^T``, in canonical form, in ``O((M + N) R'^2)``.
 
-    Where the product has a lower rank than asked, the core has zeros on its diagonal and u and v are filled up with orthonormal columns.
+    If the rank of the product is below R, the core has zeros on its diagonal, and further orthonormal columns complete u and v.
 
     Parameters
     ----------
     a, b
         ``(M, R')`` and ``(N, R')``, any columns.
     rank
-        1 to the least of M, N and R'.
+        R, from 1 to the minimum of M, N and R'.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def from_factors(a: Tensor, b: Tensor, rank: int) -> FixedRank:
 
 
 def to_dense(point: FixedRank) -> Tensor:
-    """Form the matrix ``(M, N)``; for tests and small ones."""
+    """Form the matrix ``(M, N)``, for tests and small matrices."""
     return point.u @ point.s @ point.v.mT
 
 
@@ -144,10 +144,12 @@ def singular_values(point: FixedRank) -> Tensor:
 
 
 def apply(point: FixedRank, x: Tensor) -> Tensor:
-    """Return ``x X^T``, what a linear layer of weight X does to x, in ``O(R (M + N))`` a row.
+    """Return ``x X^T``, the product of a linear layer with weight X, in ``O(R (M + N))`` per row of x.
 
     Parameters
     ----------
+    point
+        X, the weight ``(M, N)``.
     x
         ``(..., N)``; the result is ``(..., M)``.
 
@@ -175,16 +177,18 @@ def distance(left: FixedRank, right: FixedRank) -> Tensor:
 def random_point(
     rows: int, columns: int, rank: int, key: Key, *, std: float | None = None, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> FixedRank:
-    """Draw a point: the product of two Gaussian factors, entries of mean 0 and standard deviation `std`.
+    """Draw a point as the product of two Gaussian factors, with entries of mean 0 and standard deviation `std`.
 
     Parameters
     ----------
     rows, columns, rank
         M, N, R.
     key
-        Names the draw; it is the same on every device.
+        Random key; the draw is the same on every device.
     std
-        Of an entry; None: ``N ** -0.5``, which keeps the variance of x through a layer.
+        Standard deviation of an entry. Default: ``N ** -0.5``, with which a layer keeps the variance of x.
+    dtype, device
+        Those of the point.
 
     Raises
     ------
@@ -201,19 +205,21 @@ def random_point(
 
 
 def check_point(point: FixedRank, where: str, *, tolerance: float | None = None) -> None:
-    """Raise unless a point is finite and its u and v orthonormal.
+    """Check that a point is finite and its u and v are orthonormal.
 
     Parameters
     ----------
+    point
+        Point to check.
     where
-        Whose point it is, for the message.
+        Origin of the point, for the error message.
     tolerance
-        Largest entry of ``u^T u - 1``; None: a thousand roundings of the dtype.
+        Largest allowed entry, in size, of ``u^T u - 1`` and ``v^T v - 1``. Default: 1000 times the rounding error of the dtype.
 
     Raises
     ------
     ArgumentError
-        Naming the factor.
+        If it is not; the message names the factor.
     """
     check_finite(where, u=point.u, s=point.s, v=point.v)
     limit = 1000 * torch.finfo(point.u.dtype).eps if tolerance is None else tolerance

@@ -1,8 +1,9 @@
-"""How large a rank: for one layer, and for the layers of a network that share a budget.
+"""Rules for ranks: of one layer, and of the layers of a network that share a budget.
 
-A matrix ``M x N`` of rank R is stored as two factors, ``R (M + N)`` numbers, and has ``(M + N - R) R`` degrees of freedom, what a gauge-fixed
-tangent sends. Both are counted; the ratio is numbers kept over numbers dense, in (0, 1]. Energies are squares of singular values: what a
-truncation loses of the squared Frobenius norm. No rule returns 0 or more than min(M, N), so a ratio too small for rank 1 is exceeded.
+A matrix ``M x N`` of rank R is stored as two factors, ``R (M + N)`` numbers. It has ``(M + N - R) R`` degrees of freedom, the length of a
+gauge-fixed tangent. Either can be counted. A ratio is the count over the M N numbers of the dense matrix, in (0, 1]. Energies are squares of
+singular values: a truncation loses their sum from the squared Frobenius norm. Ranks are from 1 to min(M, N), so a ratio too small for rank 1 is
+exceeded.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ Count = Literal["factors", "freedom"]
 
 
 def numbers(shape: tuple[int, int], rank: int, count: Count = "factors") -> int:
-    """Count the numbers of a matrix of some rank.
+    """Return how many numbers describe a matrix of rank R.
 
     Parameters
     ----------
     shape
         M and N.
+    rank
+        R.
     count
-        "factors": ``R (M + N)``, stored; "freedom": ``(M + N - R) R``, the manifold's dimension.
+        "factors": ``R (M + N)``, the numbers stored; "freedom": ``(M + N - R) R``, the dimension of the manifold.
 
     Raises
     ------
     ArgumentError
-        If the rank is outside 1 to min(M, N), or the count is neither.
+        If the rank is not from 1 to min(M, N), or the count is unknown.
     """
     check_rank("numbers", rank, min(shape))
     if count not in ("factors", "freedom"):
@@ -42,12 +45,21 @@ def numbers(shape: tuple[int, int], rank: int, count: Count = "factors") -> int:
 
 
 def largest_rank(shape: tuple[int, int], ratio: float, count: Count = "factors") -> int:
-    """Return the largest rank whose numbers are at most `ratio` of M N, and 1 at least.
+    """Return the largest rank whose `numbers` are at most `ratio` times M N, but at least 1.
+
+    Parameters
+    ----------
+    shape
+        M and N.
+    ratio
+        In (0, 1].
+    count
+        As in `numbers`.
 
     Raises
     ------
     ArgumentError
-        If the ratio is outside (0, 1], the shape has no entry, or the count is neither.
+        If the ratio is not in (0, 1], the shape is empty, or the count is unknown.
     """
     _check_ratio("largest_rank", ratio)
     check_rank("largest_rank", 1, min(shape))
@@ -59,7 +71,14 @@ def largest_rank(shape: tuple[int, int], ratio: float, count: Count = "factors")
 
 
 def uniform_ranks(shapes: Mapping[str, tuple[int, int]], ratio: float, count: Count = "factors") -> dict[str, int]:
-    """Give every layer the largest rank that keeps it within the ratio: the same compression everywhere.
+    """Return for every layer the largest rank that keeps it within the ratio: the same compression everywhere.
+
+    Parameters
+    ----------
+    shapes
+        M and N by layer.
+    ratio, count
+        As in `largest_rank`.
 
     Raises
     ------
@@ -77,13 +96,13 @@ def energy_rank(values: Tensor, loss: float) -> int:
     values
         Singular values ``(k,)``, in any order.
     loss
-        Share of the sum of squares, in [0, 1); 0 keeps every value that is not zero. Sums run from the smallest value up, so that
-        a loss below the rounding of the sum still counts.
+        Share of the sum of squares, in [0, 1); 0 keeps every value that is not zero. Sums start at the smallest value, so that
+        a loss below the rounding of the whole sum still counts.
 
     Raises
     ------
     ArgumentError
-        If the loss is outside [0, 1), or the values are not k finite numbers, 0 or more.
+        If the loss is not in [0, 1), or the values are not k finite numbers, 0 or more.
     """
     if not 0 <= loss < 1:
         raise ArgumentError(complain("energy_rank", expected="a loss in [0, 1)", actual=loss, hint="0.01"))
@@ -93,7 +112,14 @@ def energy_rank(values: Tensor, loss: float) -> int:
 
 
 def energy_ranks(spectra: Mapping[str, Tensor], loss: float) -> dict[str, int]:
-    """Give every layer the smallest rank that loses at most the share `loss` of its own energy, whatever that costs.
+    """Return for every layer the smallest rank that loses at most the share `loss` of its own energy, without a limit on numbers.
+
+    Parameters
+    ----------
+    spectra
+        Singular values ``(k,)`` by layer.
+    loss
+        As in `energy_rank`.
 
     Raises
     ------
@@ -104,20 +130,22 @@ def energy_ranks(spectra: Mapping[str, Tensor], loss: float) -> dict[str, int]:
 
 
 def greedy_ranks(shapes: Mapping[str, tuple[int, int]], spectra: Mapping[str, Tensor], ratio: float, count: Count = "factors") -> dict[str, int]:
-    """Spend one budget for all layers where it buys most: from rank 1 everywhere, add the direction of the most energy per number.
+    """Return ranks that spend one budget for all layers: from rank 1 everywhere, repeatedly add the direction with the most energy per number.
 
-    Within a layer energies descend and, for "factors", each direction costs the same: until one does not fit, no other choice of as many numbers
-    keeps more energy. A direction that does not fit closes its layer, and the others go on.
-    Layers are compared by their energies as given: scale a layer's singular values to make it count for more or less.
+    Within a layer energies descend and, for "factors", each direction costs the same. Until a direction does not fit, no other choice of as many
+    numbers therefore keeps more energy. A direction that does not fit closes its layer, and the other layers go on.
+    Energies of different layers are compared as given: scale a layer's singular values to give it more or less weight.
 
     Parameters
     ----------
     shapes
         M and N by layer.
     spectra
-        Singular values ``(k,)`` by layer, in any order; what is beyond k counts as 0 and is never added.
+        Singular values ``(k,)`` by layer, in any order; further values count as 0, and their directions are never added.
     ratio
         Numbers of all layers together over their dense numbers, in (0, 1].
+    count
+        As in `numbers`.
 
     Raises
     ------
@@ -158,7 +186,7 @@ def _check_ratio(where: str, ratio: float) -> None:
 
 
 def _energies(where: str, values: Tensor) -> Tensor:
-    """Return the squares, descending, in 64 bits."""
+    """Return the squares of singular values, descending, in 64 bits."""
     if values.ndim != 1 or not values.numel() or not bool((torch.isfinite(values) & (values >= 0)).all()):
         raise ArgumentError(complain(where, expected="finite singular values (k,), 0 or more", actual=tuple(values.shape), hint="svdvals"))
     return values.double().sort(descending=True).values.square()

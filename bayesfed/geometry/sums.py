@@ -1,7 +1,8 @@
-"""Sums over clients: of points, which leave the manifold and are brought back, and of tangents at one point, which do not.
+"""Sums over clients: of points, which leave the manifold and are projected back, and of tangents at one point, which stay tangent.
 
-A weighted sum of K points is exactly the product of their concatenated factors, of K R columns; recompressed it is the digital form of factored
-aggregation, the projection (31) of FedRLR without a channel: no cross terms between clients, and `from_factors` loses only what rank R cannot hold.
+A weighted sum of K points is exactly the product of their concatenated factors, with K R columns. Recompressed, this is the digital form of factored
+aggregation, the projection (31) of FedRLR without a channel. There are no cross terms between clients, and `from_factors` loses only the part
+beyond rank R.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ def concatenated(points: Sequence[FixedRank], weights: Sequence[float] | Tensor)
     Parameters
     ----------
     points
-        K of one shape, dtype and device.
+        K points of one shape, dtype and device.
     weights
         K finite numbers, of any sign and sum.
 
     Raises
     ------
     ArgumentError
-        If there is no point, the shapes differ, or the weights are not one finite number a point.
+        If there is no point, the shapes differ, or the weights are not one finite number for each point.
     """
     values = _weights("concatenated", weights, len(points))
     _same_shape("concatenated", *points)
@@ -39,14 +40,14 @@ def concatenated(points: Sequence[FixedRank], weights: Sequence[float] | Tensor)
 
 
 def sum_points(points: Sequence[FixedRank], weights: Sequence[float] | Tensor, rank: int) -> FixedRank:
-    """Find the matrix of rank R nearest to a weighted sum of points, in ``O((M + N) (K R)^2)``.
+    """Return the matrix of rank R nearest to a weighted sum of points, in ``O((M + N) (K R)^2)``.
 
     Parameters
     ----------
     points, weights
         As in `concatenated`.
     rank
-        Of the result, 1 to the least of M, N and all ranks' sum.
+        R of the result, from 1 to the minimum of M, N and the sum of all ranks.
 
     Raises
     ------
@@ -57,12 +58,19 @@ def sum_points(points: Sequence[FixedRank], weights: Sequence[float] | Tensor, r
 
 
 def sum_tangents(tangents: Sequence[Tangent], weights: Sequence[float] | Tensor) -> Tangent:
-    """Add weighted tangents at one point, exactly: their space is linear.
+    """Return the weighted sum of tangents at one point, which is exact since their space is linear.
+
+    Parameters
+    ----------
+    tangents
+        K tangents at the same point.
+    weights
+        K finite numbers, of any sign and sum.
 
     Raises
     ------
     ArgumentError
-        If there is no tangent, their shapes differ, or the weights are not one finite number a tangent.
+        If there is no tangent, their shapes differ, or the weights are not one finite number for each tangent.
     """
     values = _weights("sum_tangents", weights, len(tangents))
     total = values[0] * tangents[0]

@@ -1,12 +1,13 @@
 """Tangent vectors of the fixed-rank manifold: a linear space of thin triples (Vandereycken 2013).
 
-A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``: core ``(R, R)`` any, up ``(M, R)`` with ``u^T up = 0``, vp ``(N, R)`` with
-``v^T vp = 0``. The three terms are orthogonal, so inner products of Z are those of its parts. The triple does not hold its point, and means
-nothing without it, down to the signs of u and v: send both sides the same bits of u and v. Tangents at one point add and scale like vectors.
+A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``, with any core ``(R, R)``, up ``(M, R)`` with ``u^T up = 0``, and vp ``(N, R)``
+with ``v^T vp = 0``. The three terms are orthogonal, so inner products of tangents are sums of those of their parts. The triple does not hold its
+point and has no meaning without it, down to the signs of u and v: sender and receiver need the same bits of u and v. Tangents at one point add and
+scale like vectors.
 
-The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``, and reads of an ambient G only ``G V`` and ``G^T U``. For the
-gradient of a loss, autograd gives both without G: put three zeros that require gradients into `apply_tangent`, add its result to that of
-`apply`, and the gradients of ``up`` and ``vp`` are them::
+The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``. Of an ambient G it needs only ``G V`` and ``G^T U``. For the
+gradient of a loss, autograd gives both without G: pass three zeros that require gradients to `apply_tangent` and add its result to that of
+`apply`; ``G V`` and ``G^T U`` are then the gradients of ``up`` and ``vp``::
 
     probe = zero_tangent(point, requires_grad=True)
     loss(apply(point, x) + apply_tangent(point, probe, x)).backward()
@@ -29,7 +30,7 @@ from bayesfed.keys import Key
 
 @dataclass(frozen=True, eq=False)
 class Tangent:
-    """A tangent vector at a point that is kept elsewhere; `+`, `-` and multiplication by a number act on all three parts.
+    """A tangent vector, without its point; `+`, `-` and multiplication by a number act on all three parts.
 
     Parameters
     ----------
@@ -82,6 +83,8 @@ def project(point: FixedRank, gv: Tensor, gtu: Tensor) -> Tangent:
 
     Parameters
     ----------
+    point
+        Point of the tangent space.
     gv
         ``G V``, ``(M, R)``.
     gtu
@@ -107,8 +110,10 @@ def project_factors(point: FixedRank, a: Tensor, b: Tensor) -> Tangent:
 
     Parameters
     ----------
+    point
+        Point of the tangent space.
     a, b
-        ``(M, R')`` and ``(N, R')``: a gradient of a linear layer, for one, is outputs' gradients ``(B, M)`` and inputs ``(B, N)``, transposed.
+        ``(M, R')`` and ``(N, R')``. For the gradient of a linear layer: the outputs' gradients ``(B, M)`` and the inputs ``(B, N)``, transposed.
 
     Raises
     ------
@@ -149,13 +154,13 @@ def to_ambient(point: FixedRank, tangent: Tangent) -> tuple[Tensor, Tensor]:
 
 
 def tangent_to_dense(point: FixedRank, tangent: Tangent) -> Tensor:
-    """Form the tangent vector ``(M, N)``; for tests and small ones."""
+    """Form the tangent vector ``(M, N)``, for tests and small matrices."""
     a, b = to_ambient(point, tangent)
     return a @ b.mT
 
 
 def apply_tangent(point: FixedRank, tangent: Tangent, x: Tensor) -> Tensor:
-    """Return ``x Z^T`` for x ``(..., N)``, as ``(..., M)``; up and vp need not be orthogonal to u and v here.
+    """Return ``x Z^T`` ``(..., M)`` for x ``(..., N)``; here up and vp need not be orthogonal to u and v.
 
     Raises
     ------
@@ -180,40 +185,42 @@ def norm(tangent: Tangent) -> Tensor:
 
 
 def zero_tangent(point: FixedRank, *, requires_grad: bool = False) -> Tangent:
-    """Return the zero of the tangent space, its parts recording gradients if asked."""
+    """Return the zero of the tangent space; with `requires_grad`, its parts record gradients."""
     return Tangent(*(torch.zeros_like(part, requires_grad=requires_grad) for part in (point.s, point.u, point.v)))
 
 
 def random_tangent(point: FixedRank, key: Key) -> Tangent:
     """Draw a standard normal vector of the tangent space: the projection of a matrix of independent standard normals.
 
-    Its squared norm has the manifold's dimension for mean.
+    The mean of its squared norm is the dimension of the manifold.
     """
     parts = (gaussian(tuple(part.shape), key.child(name), part) for name, part in (("core", point.s), ("up", point.u), ("vp", point.v)))
     return to_tangent(point, Tangent(*parts))
 
 
 def to_tangent(point: FixedRank, tangent: Tangent) -> Tangent:
-    """Project a triple whose up and vp are not orthogonal to u and v, dropping what is not: received with noise, or drifted by rounding."""
+    """Project a triple whose up and vp are not orthogonal to u and v, because it was received with noise or has drifted by rounding."""
     check_tangent("to_tangent", point, tangent)
     u, v = point.u, point.v
     return Tangent(tangent.core, tangent.up - u @ across(u, tangent.up), tangent.vp - v @ across(v, tangent.vp))
 
 
 def check_tangent(where: str, point: FixedRank, tangent: Tangent, *, tolerance: float | None = None) -> None:
-    """Raise unless a tangent has the shapes of the point and, with a tolerance, is finite and tangent.
+    """Check that a tangent has the shapes of its point and, if a tolerance is given, that it is finite and tangent.
 
     Parameters
     ----------
     where
-        Whose tangent it is, for the message.
+        Origin of the tangent, for the error message.
+    point, tangent
+        The tangent to check, and its point.
     tolerance
-        Norm of ``u^T up`` over that of the tangent that is allowed; None: values are not looked at.
+        Largest allowed norms of ``u^T up`` and ``v^T vp`` over the norm of the tangent. Default: values are not checked.
 
     Raises
     ------
     ArgumentError
-        Naming the part.
+        If it does not fit; the message names the part.
     """
     for name, part, like in (("core", tangent.core, point.s), ("up", tangent.up, point.u), ("vp", tangent.vp, point.v)):
         check_shape(f"{where}, {name} of the tangent", part, like.shape)

@@ -1,7 +1,7 @@
-"""Thin linear algebra: what is done to a product ``A B^T`` of tall factors without forming it.
+"""Thin linear algebra: decompositions and norms of a product ``A B^T`` of tall factors that is never formed.
 
-Everything costs ``O((M + N) R'^2)`` for factors of R' columns: two thin QR decompositions and an SVD of their small product. Results are
-deterministic: a QR has a nonnegative diagonal, and of a pair of singular vectors the left one's entry of largest size is positive.
+Everything costs ``O((M + N) R'^2)`` for factors of R' columns: two thin QR decompositions and an SVD of their small product. Signs are
+deterministic: R of a QR has a nonnegative diagonal, and the largest entry in size of each left singular vector is positive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
-# Rows beyond which sums over a column are taken in 64 bits.
+# Above this number of rows, sums over a column are taken in 64 bits.
 LONG = 1 << 15
 # A linear map of columns, (N, k) to (M, k): a matrix that is never formed.
 Product = Callable[[Tensor], Tensor]
@@ -37,21 +37,21 @@ def signed_qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def accurate(matrix: Tensor) -> Tensor:
     """Return a matrix in 64 bits if its columns are too long to be summed in 32.
 
-    At 10^6 rows the columns of a QR in 32 bits are off orthonormal by 6e-5, and inner products of columns by 4e-4; neither is better than the sum
-    over a column, which BLAS and LAPACK take term by term. Up to 32768 rows both stay below 1e-5, and nothing is converted.
+    At 10^6 rows the columns of a QR in 32 bits are off orthonormal by 6e-5, and inner products of columns by 4e-4. Neither is better than the sum
+    over a column, which BLAS and LAPACK compute term by term. Up to 32768 rows both stay below 1e-5, and nothing is converted.
     """
     return matrix.double() if matrix.shape[0] > LONG else matrix
 
 
 def across(left: Tensor, right: Tensor) -> Tensor:
-    """Return ``left^T right`` of two tall matrices, summed as `accurate` says."""
+    """Return ``left^T right`` of two tall matrices, summed in 64 bits where `accurate` does so."""
     return (accurate(left).mT @ accurate(right)).to(left.dtype)
 
 
 def signed_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the thin SVD as U, singular values (descending) and V, each column of U positive where it is largest.
+    """Return the thin SVD as U, singular values (descending) and V; the largest entry in size of each column of U is positive.
 
-    Columns of equal singular values are some orthonormal basis of their space, as LAPACK finds it.
+    Columns that belong to equal singular values are an arbitrary orthonormal basis of their space, as LAPACK returns it.
     """
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     u, v = _signed(u, vh.mT)
@@ -71,7 +71,7 @@ def product_svd(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor
     a, b
         ``(M, R')`` and ``(N, R')``.
     rank
-        R, at most the least of M, N and R'.
+        R, at most the minimum of M, N and R'.
     """
     (qa, ra), (qb, rb) = signed_qr(a), signed_qr(b)
     left, s, right = torch.linalg.svd(ra @ rb.mT, full_matrices=False)
@@ -80,7 +80,7 @@ def product_svd(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def product_norm(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Frobenius norm of ``A B^T``, a scalar, from the two triangles of QR: sums that cancel, cancel before they are squared."""
+    """Return the Frobenius norm of ``A B^T``, a scalar, from the two triangles of QR, so that sums that cancel do so before they are squared."""
     ra, rb = (torch.linalg.qr(accurate(factor), mode="r").R.to(factor.dtype) for factor in (a, b))
     size: Tensor = torch.linalg.matrix_norm(ra @ rb.mT)
     return size
@@ -94,19 +94,19 @@ def randomised_svd(
     Parameters
     ----------
     product, transposed
-        X ``(N, k)`` to ``G X`` ``(M, k)``, and Y ``(M, k)`` to ``G^T Y`` ``(N, k)``.
+        Functions from X ``(N, k)`` to ``G X`` ``(M, k)``, and from Y ``(M, k)`` to ``G^T Y`` ``(N, k)``.
     columns
         N.
     count
-        How many triplets.
+        Number of triplets.
     key
-        Of the random probe.
+        Random key of the probe.
     like
         A tensor whose dtype and device are used.
     oversample
-        Columns of the probe beyond `count`.
+        Number of columns of the probe beyond `count`.
     passes
-        Power iterations: each divides the error of a slowly decaying spectrum by its gap, squared, and costs two products.
+        Number of power iterations. Each costs two products and divides the error of a slowly decaying spectrum by the square of its gap.
 
     Returns
     -------
@@ -123,23 +123,23 @@ def randomised_svd(
 
 
 def outside(basis: Tensor, matrix: Tensor) -> Tensor:
-    """Remove from the columns of a matrix what lies in the space of an orthonormal basis; twice, which leaves nothing but rounding of the rest."""
+    """Remove from the columns of a matrix their part in the space of an orthonormal basis; done twice, which leaves only rounding errors of it."""
     matrix = matrix - basis @ across(basis, matrix)
     return matrix - basis @ across(basis, matrix)
 
 
 def gaussian(shape: tuple[int, ...], key: Key, like: Tensor) -> Tensor:
-    """Draw standard normals with the dtype and device of `like`; drawn on the CPU, so a key names the same numbers on every device."""
+    """Draw standard normals with the dtype and device of `like`, on the CPU, so that a key gives the same numbers on every device."""
     return torch.randn(shape, generator=key.generator(), dtype=like.dtype).to(like.device)
 
 
 def check_matrices(where: str, **matrices: Tensor) -> None:
-    """Raise unless all are matrices of float32 or of float64, on one device.
+    """Check that all are matrices, all float32 or all float64, on one device.
 
     Raises
     ------
     ArgumentError
-        Naming the first that is not; QR and SVD do not exist at half precision.
+        If one is not; the message names it. QR and SVD do not exist in half precision.
     """
     first = next(iter(matrices.values()))
     for name, matrix in matrices.items():
@@ -154,7 +154,7 @@ def check_matrices(where: str, **matrices: Tensor) -> None:
 
 
 def check_shape(where: str, matrix: Tensor, shape: Sequence[int]) -> None:
-    """Raise `ArgumentError` unless the matrix has the shape; nothing is broadcast."""
+    """Raise `ArgumentError` unless the matrix has exactly this shape; it is not broadcast."""
     if tuple(matrix.shape) != tuple(shape):
         raise ArgumentError(
             complain(where, expected=f"shape {tuple(shape)}", actual=f"shape {tuple(matrix.shape)}", hint="the point's shapes, (M, R) and (N, R)")

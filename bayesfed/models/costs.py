@@ -1,8 +1,8 @@
 """What a network costs: parameters and multiply-accumulates layer by layer, and the traffic and work of a whole training.
 
-One multiply-accumulate (MAC) is half a floating-point operation of `torch.utils.flop_counter`, which sees the operations themselves: products of
-matrices, convolutions and attention, whichever module runs them, so factorised layers count as what they are. As usual, zeros of the padding
-count as inputs, sparse products as dense ones, and biases, norms, activations, poolings and embeddings as nothing.
+One multiply-accumulate (MAC) is two floating-point operations as counted by `torch.utils.flop_counter`. It counts the operations themselves (matrix
+products, convolutions and attention), whichever module runs them, so factorised layers are counted at their own cost. As usual, zeros of the padding
+count as inputs, sparse products as dense ones, and biases, norms, activations, pooling and embeddings count nothing.
 
 References
 ----------
@@ -35,11 +35,11 @@ class Cost(NamedTuple):
     layer
         The module's name in the network, "" for the network itself.
     kind
-        Its class.
+        The module's class.
     parameters
-        Entries of the parameters it holds itself, not in a submodule; tied ones count where they come first.
+        Number of entries of the parameters that the module holds itself, not in a submodule. Tied parameters count where they first occur.
     macs
-        MACs of one forward of one example, of the operations it runs itself, not in a submodule.
+        MACs of one forward pass of one example, for the operations that the module runs itself, not in a submodule.
     """
 
     layer: str
@@ -49,24 +49,25 @@ class Cost(NamedTuple):
 
 
 def costs(net: nn.Module, example: Tensor) -> list[Cost]:
-    """Count parameters and multiply-accumulates, one row a module that has any, in the order of `nn.Module.named_modules`.
+    """Count parameters and multiply-accumulates: one row for each module that has any, in the order of `nn.Module.named_modules`.
 
-    Parameters add up to the network's. With `bayesfed.inspect.tables`: ``table(Cost._fields, [*rows, total_cost(rows)])``.
+    The rows' parameters add up to those of the network. To print them with `bayesfed.inspect.tables`:
+    ``table(Cost._fields, [*rows, total_cost(rows)])``.
 
     Parameters
     ----------
     net
-        Any module. It is run once, in evaluation mode and without gradients, and left as it was; whatever it draws leaves torch's global
-        generator alone.
+        Any module. It is run once, in evaluation mode and without gradients, and left as it was. Random draws inside it do not change torch's
+        global generator.
     example
-        ``(B, ...)``, inputs as the network gets them. MACs are divided by B and rounded up; with B = 1 they are of one example alone,
-        with more an operation that runs once a batch (a product of two factors, say) is shared. Batch norm that sees one value a
-        channel needs more.
+        ``(B, ...)``, inputs as the network takes them. MACs are divided by B and rounded up. With B = 1 they are those of one example; with a
+        larger B, an operation that runs once per batch (a product of two factors, say) is shared among the examples. Batch norm that sees one
+        value per channel needs B > 1.
 
     Raises
     ------
     ArgumentError
-        If `example` has no example.
+        If `example` is empty.
     """
     if not example.ndim or not len(example):
         raise ArgumentError(complain("costs.example", expected="a batch (B, ...), B > 0", actual=tuple(example.shape), hint="example[None]"))
@@ -82,22 +83,26 @@ def costs(net: nn.Module, example: Tensor) -> list[Cost]:
 
 
 def total_cost(rows: Iterable[Cost]) -> Cost:
-    """Add rows up into one that is named "total"."""
+    """Return the sum of rows as one row named "total"."""
     listed = list(rows)
     return Cost("total", "", sum(row.parameters for row in listed), sum(row.macs for row in listed))
 
 
 def communication_bytes(participants: int, parameters: int, rounds: int, *, bytes_each: int = 4) -> int:
-    """Return the bytes of a training, down and up: ``2 x participants x parameters x rounds x bytes_each``.
+    """Return the bytes of a whole training, downlink and uplink: ``2 x participants x parameters x rounds x bytes_each``.
 
-    Uncoded, with every participant getting and sending a whole model; what recipes really send is in a run's ledger.
+    This assumes that every participant receives and sends a whole, uncompressed model. What a run really sends is in its ledger.
 
     Parameters
     ----------
     participants
-        Clients of one round, all with a model of as many `parameters`; add up the results where they differ.
+        Number of clients in one round, each with a model of `parameters` entries. Where sizes differ, add up the results.
+    parameters
+        Number of entries of one model.
+    rounds
+        Number of rounds.
     bytes_each
-        Of one parameter, 4 in single precision.
+        Bytes per parameter: 4 in single precision.
 
     Raises
     ------
@@ -112,18 +117,20 @@ def communication_bytes(participants: int, parameters: int, rounds: int, *, byte
 
 
 def computation_macs(macs: int, epochs: int, samples: int, rounds: int) -> int:
-    """Return the multiply-accumulates of a training: ``macs x epochs x samples x rounds``.
+    """Return the multiply-accumulates of a whole training: ``macs x epochs x samples x rounds``.
 
-    Of forwards only, as the paper counts; a backward takes about twice as many again.
+    As in the paper, only forward passes are counted; a backward pass takes about twice as many again.
 
     Parameters
     ----------
     macs
-        Of one example: ``total_cost(costs(net, example)).macs``.
+        MACs of one example: ``total_cost(costs(net, example)).macs``.
     epochs
-        Of one client in one round.
+        Local epochs of one client in one round.
     samples
-        Of one client, or those of all participants together.
+        Number of examples of one client, or of all participants together.
+    rounds
+        Number of rounds.
 
     Raises
     ------
@@ -145,8 +152,8 @@ def _product(where: str, **factors: int) -> int:
 
 
 def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
-    """Return the operations that each module ran itself, by its id: what was counted while it ran, less what its submodules did."""
-    found: dict[int, int] = {}
+    """Return the operations that each module ran itself, by its id: what was counted while it ran, less the share of its submodules."""
+    own: dict[int, int] = {}
     counter = FlopCounterMode(display=False, custom_mapping=_UNCOUNTED)
     started: list[int] = []
     children = [0]
@@ -157,7 +164,7 @@ def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
 
     def leave(module: nn.Module, given: object, output: object) -> None:
         inside = counter.get_total_flops() - started.pop()
-        found[id(module)] = found.get(id(module), 0) + inside - children.pop()
+        own[id(module)] = own.get(id(module), 0) + inside - children.pop()
         children[-1] += inside
 
     with ExitStack() as stack:
@@ -169,12 +176,12 @@ def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
         stack.enter_context(torch.no_grad())
         stack.enter_context(counter)
         net(example)
-    return found
+    return own
 
 
 @contextmanager
 def _unfused(net: nn.Module) -> Iterator[None]:
-    # Fused attention layers are one operation that no counter sees into.
+    # A fused attention layer is one operation whose parts no counter sees.
     fused = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
@@ -197,11 +204,11 @@ def _attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, .
 
 
 def _recurrent(inputs: tuple[int, ...], from_inputs: tuple[int, ...], from_state: tuple[int, ...], *rest: Any, **named: Any) -> int:
-    # (time, batch, features); the state's part runs once a time and sequence too.
+    # (time, batch, features); the product with the state also runs once for each time step and sequence.
     return 2 * prod(inputs[:-1]) * (prod(from_inputs) + prod(from_state))
 
 
-# Forms that torch's own counter leaves out and whose work would go missing: products with a vector, and what a CPU runs for attention and LSTMs.
+# Operations that torch's own counter leaves out: products with a vector, and the CPU kernels for attention and LSTMs.
 _UNCOUNTED: dict[Any, Callable[..., int]] = {
     _aten.mv: _vector,
     _aten.dot: _vector,

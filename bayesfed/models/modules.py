@@ -1,4 +1,4 @@
-"""Torch modules in general: evaluation mode for a block, which kinds are understood, and copies of a network with layers swapped."""
+"""Helpers for any torch module: evaluation mode inside a block, the classes that other files treat alike, and copies with layers replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
-# Activations that act on every entry by itself, so that a vector of units can pass through alone.
+# Activations that act on each entry by itself, so that a vector with one value per unit can be passed through them.
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.CELU,
     nn.ELU,
@@ -52,25 +52,25 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Say whether a module is exactly of one of these kinds and has no hooks, so that its call is all it does."""
+    """Return whether a module is exactly of one of these classes and has no hooks, so that calling it runs its `forward` and nothing else."""
     hooked = module._forward_hooks or module._forward_pre_hooks
     return type(module) in kinds and not hooked
 
 
 def weight_matrices(name: str, module: nn.Module) -> bool:
-    """Choose the weights, not the biases, of linear and convolution layers."""
+    """Select the weights, not the biases, of linear and convolution layers."""
     return isinstance(module, Dense) and name.rpartition(".")[2] == "weight"
 
 
 def as_before(made: nn.Module, layer: nn.Module) -> None:
-    """Give a new layer the settings of the one it replaces: whether its bias is trained, and its mode."""
+    """Copy two settings to a new layer from the one it replaces: whether its bias is trained, and its training mode."""
     if isinstance(made.bias, Tensor) and isinstance(layer.bias, Tensor):
         made.bias.requires_grad_(layer.bias.requires_grad)
     made.train(layer.training)
 
 
 def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module], tensors: Mapping[Tensor, Tensor] | None = None) -> nn.Module:
-    """Return a copy of a network with some modules and tensors replaced wherever they occur; the replacements themselves are not copied."""
+    """Return a copy of a network in which some modules and tensors are replaced wherever they occur; the replacements are not copied."""
     twin = copy.deepcopy(net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())})
     for path, module in list(twin.named_modules(remove_duplicate=False)):
         if path and module in swaps.values():

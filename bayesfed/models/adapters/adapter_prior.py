@@ -1,7 +1,9 @@
 """Gaussian priors of adapters and of the head that is trained with them.
 
-net = lora(pretrained, 8, key, head=["head"])
-model = bayesian(net, adapter_prior(net, a=0.1, b=0.1))
+    net = lora(pretrained, 8, key, head=["head"])
+    model = bayesian(net, adapter_prior(net, a=0.1, b=0.1))
+
+The priors may be centred on the network's current values or on zero.
 """
 
 from __future__ import annotations
@@ -20,22 +22,23 @@ Around = Literal["initial", "zero"]
 
 
 def adapter_prior(net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1, around: Around = "initial") -> Callable[[str], WeightPrior]:
-    """Return the priors of what a network with adapters trains, by name: what `bayesian` takes.
+    """Return a function from a trained parameter's name to its prior, as `bayesian` takes it.
 
     Parameters
     ----------
     net
-        From `lora`.
+        Network with adapters, as returned by `lora`.
     a, b, head
-        Standard deviations of A, of B and of all else that is trained, in units of the weights.
+        Standard deviations of A, of B and of all other trained parameters, in units of the weights.
     around
-        "initial": centred on what the network has now, which of B is zero, as a rule: the pretrained function. "zero": all centred on zero, which is
-        a saddle: with both B and A at zero neither has a gradient, so a guide has to begin elsewhere, as `SliceNormal` does.
+        "initial": priors are centred on the current values, which are zero for a fresh B, so the centre is the pretrained function. "zero": all
+        priors are centred on zero. That is a saddle: with B and A both zero, neither has a gradient, so a guide has to start elsewhere, as
+        `SliceNormal` does.
 
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, a standard deviation is not positive, or there is no such centre.
+        If the network has no adapters or their ranks differ, a standard deviation is not positive, or `around` is unknown.
     """
     lora_rank(net)
     if around not in get_args(Around):

@@ -1,11 +1,11 @@
-"""A network with low-rank adapters over frozen weights, and back.
+"""Adding low-rank adapters over the frozen weights of a network, and merging them.
 
-    net = lora(pretrained, 8, key, head=["classifier"])     # trains adapters and the head; all else is frozen, and shared with `pretrained`
+    net = lora(pretrained, 8, key, head=["classifier"])     # trains adapters and the head; the rest is frozen, and shared with `pretrained`
     bf.run(fed_lora(net), clients, rounds=10)
     merged(net, run.model.parameters)                       # an ordinary network
 
-Only parameters that require a gradient are trained and travel, in this package, so every method that trains a whole network trains such a one too.
-The layers are those of `bayesfed.models.adapters.lora_layers`.
+In this package only parameters that require a gradient are trained and sent, so every method that trains a whole network can train such a network as
+well. The layers are those of `bayesfed.models.adapters.lora_layers`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
 
 
 def linear_weights(name: str, module: nn.Module) -> bool:
-    """Choose the weights of all plain linear layers; attention's own, which it reads by itself, are of another class."""
+    """Select the weights of all plain linear layers, not those of subclasses such as the output layer of `nn.MultiheadAttention`."""
     return is_plain(module, nn.Linear) and name.rpartition(".")[2] == "weight"
 
 
@@ -41,36 +41,36 @@ def lora(
     dropout: float = 0.0,
     head: Sequence[str] = (),
 ) -> nn.Module:
-    """Return a network with adapters in linear layers, everything else frozen: the same function, until they are trained.
+    """Return a network with adapters in linear layers and everything else frozen. Until the adapters are trained it computes the same function.
 
     Parameters
     ----------
     net
-        Never changed. Its frozen weights are shared in memory, not copied: train it no further. They do not travel, so it must be on the device of
-        the clients' data.
+        Pretrained network, never changed. Its frozen weights are shared in memory, not copied, so it should not be trained any further. They are not
+        sent to clients, so the network must be on the device of the clients' data.
     rank
-        r. More than a layer's sizes is legal.
+        r; it may be larger than a layer's sizes.
     key
-        Each A draws from a child of its layer's name; B is zero.
+        Random key; the A of each layer draws from the child with the layer's name. B is zero.
     where
-        ``(parameter name, owning module) -> bool``: whose weights get adapters. The head's get none.
+        ``(parameter name, owning module) -> bool``: selects the weights that get adapters. Weights of the head get none.
     alpha, scaling
-        As `lora_scale`.
+        As in `lora_scale`.
     dropout
-        Of the adapters' inputs.
+        Dropout probability of the adapters' inputs.
     head
-        Names of modules that are trained whole, from copies of their parameters, with the adapters.
+        Names of modules that are trained whole together with the adapters; their parameters are copied.
 
     Raises
     ------
     ArgumentError
-        If the rank is below 1, nothing is chosen, a choice is not the weight of a plain `nn.Linear` of its own, no module is named so, the network
-        has adapters already, or as `lora_scale` and `LoraLinear`.
+        If the rank is below 1, nothing is selected, a selected parameter is not the unshared weight of a plain `nn.Linear`, a module of the head does
+        not exist, the network already has adapters, or as `lora_scale` and `LoraLinear`.
     """
     check_rank("lora, rank", rank, 1 << 20)
     scale = lora_scale(rank, alpha, scaling)
-    if has := sorted(adapters(net)):
-        raise ArgumentError(complain("lora", expected="a network without adapters", actual=has, hint="merged(net)"))
+    if existing := sorted(adapters(net)):
+        raise ArgumentError(complain("lora", expected="a network without adapters", actual=existing, hint="merged(net)"))
     modules = dict(net.named_modules())
     if unknown := sorted(set(head) - modules.keys()):
         raise ArgumentError(complain("lora, head", expected="names of modules", actual=unknown, hint=f"{[name for name in modules if name][-1:]}"))
@@ -104,7 +104,7 @@ def lora_rank(net: nn.Module) -> int:
     Raises
     ------
     ArgumentError
-        If there are none, or they are of unlike rank.
+        If there are none, or their ranks differ.
     """
     ranks = {name: layer.rank for name, layer in adapters(net).items()}
     if len(set(ranks.values())) != 1:
@@ -113,23 +113,23 @@ def lora_rank(net: nn.Module) -> int:
 
 
 def resized(net: nn.Module, rank: int, *, factor: float = 1.0, by_slice: bool = False) -> nn.Module:
-    """Return the network with adapters of another rank, over the same frozen weights: what a client of fewer slices trains.
+    """Return the network with adapters of a smaller rank over the same frozen weights, as trained by a client that has fewer slices.
 
     Parameters
     ----------
     net
-        Never changed. Its leading slices are where the smaller adapters begin; messages bring others.
+        Network with adapters, never changed. The smaller adapters start as its leading slices; messages replace them by others.
     rank
-        k, at most the network's.
+        k, at most the rank of the network's adapters.
     factor
-        On the scale of the adapters, which is otherwise the network's own: ``r / k`` for a sketch.
+        Factor on the scale of the network's adapters: ``r / k`` for a sketch.
     by_slice
-        Whether the scale is a buffer with a number by slice, for sketches that multiply slices unlike.
+        Whether the scale is a buffer with one number for each slice, for sketches with different multipliers.
 
     Raises
     ------
     ArgumentError
-        If the rank is outside of 1 to the network's, or as `lora_rank`.
+        If the rank is not from 1 to that of the network's adapters, or as `lora_rank`.
     """
     check_rank("resized, rank", rank, lora_rank(net))
     swaps: dict[nn.Module, nn.Module] = {}
@@ -151,9 +151,9 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     Parameters
     ----------
     net
-        With adapters; never changed.
+        Network with adapters, never changed.
     tree
-        Parameters by name in the place of its own: what was trained.
+        Trained parameters by name, which replace the network's own. Default: none.
 
     Raises
     ------
@@ -170,14 +170,14 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     for name, layer in layers.items():
         b, a, weight = (values.pop(leaf_of(name, leaf)) for leaf in ("lora_b", "lora_a", "base.weight"))
         values[leaf_of(name, "weight")] = (weight + (b * layer.scale) @ a).detach()
-        # Of tied biases only the first has a leaf.
+        # Of several tied biases only the first is a leaf.
         if (bias := leaf_of(name, "base.bias")) in values:
             values[leaf_of(name, "bias")] = values.pop(bias)
     made: dict[int, nn.Parameter] = {}
     named = {id(value): name for name, value in twin.named_parameters()}
     for module in list(twin.modules()):
         for leaf, value in list(module.named_parameters(recurse=False)):
-            # New tensors, since frozen ones are shared; tied ones stay tied.
+            # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
             new = made.setdefault(id(value), nn.Parameter(torch.empty_like(value).copy_(values[named[id(value)]])))
             setattr(module, leaf, new)
     return twin

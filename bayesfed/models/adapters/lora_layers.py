@@ -1,8 +1,8 @@
-"""A linear layer with a low-rank adapter over frozen weights: ``y = x W^T + b + scale * (x A^T) B^T``, W never changed.
+"""A linear layer with a low-rank adapter over frozen weights: ``y = x W^T + b + scale * (x A^T) B^T``, where W never changes.
 
-B is ``(m, r)`` and A ``(r, n)``, as in LoRA: slice j is column j of B with row j of A, and any set of slices is an adapter of lower rank. With G the
-gradient of the effective weight, that of B is ``scale G A^T`` and that of A is ``scale B^T G``; a scale by slice, ``(r,)``, is the diagonal of a
-sketch and makes these FSLoRA's (3).
+B is ``(m, r)`` and A ``(r, n)``, as in LoRA. Slice j is column j of B with row j of A, and any set of slices is an adapter of lower rank. If G is the
+gradient of the effective weight, the gradient of B is ``scale G A^T`` and that of A is ``scale B^T G``. With one scale for each slice, ``(r,)``, the
+diagonal of a sketch, these are FSLoRA's (3).
 
 References
 ----------
@@ -27,17 +27,21 @@ Scaling = Literal["lora", "rs"]
 
 
 def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
-    """Return what an adapter's product is multiplied by: ``alpha / r`` (LoRA), or ``alpha / sqrt(r)`` (rsLoRA).
+    """Return the factor on an adapter's product: ``alpha / r`` (LoRA) or ``alpha / sqrt(r)`` (rsLoRA).
 
     Parameters
     ----------
     rank
         r of the global adapter; clients that hold fewer of its slices keep this scale.
+    alpha
+        Positive number.
+    scaling
+        "lora" or "rs".
 
     Raises
     ------
     ArgumentError
-        If the rank is below 1, `alpha` is not positive and finite, or there is no such scaling.
+        If the rank is below 1, `alpha` is not positive and finite, or the scaling is unknown.
     """
     check_rank("lora_scale, rank", rank, 1 << 20)
     if not 0 < alpha < math.inf:
@@ -48,12 +52,16 @@ def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
 
 
 def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
-    """Return B, zero, and A, uniform within ``1 / sqrt(n)`` of 0, as LoRA's own code begins: an adapter that changes nothing yet.
+    """Return B, all zero, and A, uniform within ``1 / sqrt(n)`` of 0, as in LoRA's own code: such an adapter does not change the layer yet.
 
     Parameters
     ----------
     weight
-        ``(m, n)``, whose dtype and device are used; A is drawn on the CPU.
+        ``(m, n)``; its dtype and device are used. A is drawn on the CPU.
+    rank
+        r.
+    key
+        Random key of A.
     """
     outputs, inputs = weight.shape
     a = (2 * torch.rand(rank, inputs, generator=key.generator()) - 1) / math.sqrt(inputs)
@@ -61,7 +69,7 @@ def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
 
 
 class Frozen(nn.Parameter):
-    """A parameter that requires no gradient and that copies of its module share: memory holds one, whatever the number of clients and sizes."""
+    """A parameter that requires no gradient and is shared by all copies of its module: there is one in memory for all clients and sizes."""
 
     def __new__(cls, data: Tensor) -> Frozen:
         """Share the tensor's memory."""
@@ -69,7 +77,7 @@ class Frozen(nn.Parameter):
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
-        """Return itself: nothing writes to it."""
+        """Return itself, since nothing writes to it."""
         return self
 
 
@@ -79,13 +87,13 @@ class LoraLinear(Deterministic):
     Parameters
     ----------
     base
-        The pretrained layer, its parameters frozen; not copied.
+        The pretrained layer, with frozen parameters; not copied.
     b, a
         ``(m, r)`` and ``(r, n)``, copied.
     scale
-        One number; or ``(r,)``, by slice, kept as a buffer.
+        One number; or ``(r,)``, one for each slice, stored as a buffer.
     dropout
-        Probability that an input of the adapter, not of the base, is zero in training.
+        Probability that an input of the adapter, not of the base, is set to zero in training.
 
     Raises
     ------
@@ -110,7 +118,7 @@ class LoraLinear(Deterministic):
         self.base = base
         self.lora_b = nn.Parameter(b.detach().clone(memory_format=torch.contiguous_format))
         self.lora_a = nn.Parameter(a.detach().clone(memory_format=torch.contiguous_format))
-        # Without dropout nothing draws, so that clients may train in threads.
+        # Without dropout nothing random is drawn, so that clients may train in threads.
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         if isinstance(scale, Tensor):
             self.register_buffer("scale", scale.detach().clone())
@@ -119,22 +127,22 @@ class LoraLinear(Deterministic):
 
     @property
     def rank(self) -> int:
-        """Slices, as they are now."""
+        """Number of slices that the adapter has now."""
         return len(self.lora_a)
 
     @property
     def rate(self) -> float:
-        """The probability of dropout."""
+        """Probability of dropout."""
         return float(getattr(self.dropout, "p", 0.0))
 
     @property
     def weight(self) -> Tensor:
-        """The effective weight ``W + B diag(scale) A``, formed anew: for modules that read a layer's weight by themselves, as encoders may."""
+        """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that read a layer's weight directly."""
         return self.base.weight + (self.lora_b * self.scale) @ self.lora_a
 
     @property
     def bias(self) -> Tensor | None:
-        """That of the base."""
+        """Bias of the base."""
         return self.base.bias
 
     def forward(self, x: Tensor) -> Tensor:

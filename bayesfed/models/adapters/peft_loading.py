@@ -1,4 +1,4 @@
-"""Adapters from disk, in the layout of `bayesfed.models.adapters.peft_saving`, whoever wrote them."""
+"""Loading adapters from disk, in the layout of `bayesfed.models.adapters.peft_saving`, whether `peft` or this package wrote them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bayesfed.models.adapters.lora_layers import Scaling
 from bayesfed.models.adapters.peft_saving import CONFIG, LEAVES, ROOT, WEIGHTS
 from bayesfed.trees import Tree, check_shapes, leaf_of, shapes, trainable
 
-# Settings that make another function of the same tensors, or of others that are not here.
+# Settings with which the same tensors mean another function, or which need other tensors.
 _OTHERS = (
     "alora_invocation_tokens",
     "alpha_pattern",
@@ -39,20 +39,22 @@ _STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
-    """Return a network with the adapters of a folder that `peft` or `save_peft` wrote, as `lora` makes one: everything else frozen and shared.
+    """Return a network with the adapters in a folder that `peft` or `save_peft` wrote. As with `lora`, everything else is frozen and shared.
 
-    ``bayesfed.trees.trainable`` of it is the tree of adapters and whole modules.
+    ``bayesfed.trees.trainable`` of the result is the tree of adapters and of modules that are trained whole.
 
     Parameters
     ----------
     net
-        The pretrained network, without adapters; never changed.
+        Pretrained network without adapters, never changed.
+    folder
+        Folder with `adapter_config.json` and `adapter_model.safetensors`.
 
     Raises
     ------
     DataError
-        If a file is missing or damaged, the settings are not of plain LoRA of one rank, a tensor is of a layer that the network lacks, has no
-        partner, or is of another rank or size.
+        If a file is missing or damaged, the settings are not those of plain LoRA of one rank, a tensor belongs to a layer that the network does not
+        have, or a tensor has no partner or another rank or size.
     ArgumentError
         As `lora`.
     """
@@ -95,7 +97,7 @@ def _here(name: str) -> str:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Read settings: those of plain LoRA only."""
+    """Read the settings; raise `DataError` unless they are those of plain LoRA."""
     try:
         config = json.loads(path.read_bytes())
         if not isinstance(config, dict):
@@ -120,7 +122,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _tensors(path: Path) -> Tree:
-    """Read tensors by their names there."""
+    """Read the tensors by their names in the file."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 

@@ -1,11 +1,11 @@
-"""Adapters on disk in the layout of Hugging Face's `peft`: `adapter_config.json` beside `adapter_model.safetensors`.
+"""Saving adapters in the layout of Hugging Face's `peft`: `adapter_config.json` beside `adapter_model.safetensors`.
 
     save_peft(net, run.model.parameters, folder)
     peft.PeftModel.from_pretrained(pretrained, folder)      # the same function
-    load_peft(pretrained, folder)                           # and so is this
+    load_peft(pretrained, folder)                           # the same function again
 
 ==========================  ======================================================
-here                        there
+here                        in the files
 ==========================  ======================================================
 ``NAME.lora_a`` (A)         ``base_model.model.NAME.lora_A.weight``
 ``NAME.lora_b`` (B)         ``base_model.model.NAME.lora_B.weight``
@@ -13,7 +13,7 @@ other trained parameters    ``base_model.model.NAME``; their modules in ``module
 the adapters' scale         ``lora_alpha / r``, or over its root with ``use_rslora``
 ==========================  ======================================================
 
-Nothing is unpickled: a folder with `adapter_model.bin` alone is refused.
+Nothing is unpickled: a folder that has only `adapter_model.bin` is refused.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ LEAVES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
 def save_peft(net: nn.Module, tree: Mapping[str, Tensor] | None, folder: str | Path, *, scaling: Scaling = "lora") -> None:
-    """Write a network's adapters, and what else it trains, so that `peft` loads them onto the network without adapters.
+    """Write a network's adapters and its other trained parameters so that `peft` can load them onto the network without adapters.
 
     Parameters
     ----------
     net
-        With adapters of one rank. To write those of a part alone, give the part: its names are then relative to it.
+        Network with adapters of one rank. To write the adapters of one module only, pass that module; names are then relative to it.
     tree
-        Trained parameters by name in the place of its own, such as ``run.model.parameters``.
+        Trained parameters by name, such as ``run.model.parameters``, which replace the network's own. None: the network's own.
     folder
-        Made if need be; each file is written whole or not at all.
+        Created if necessary; each file is written whole or not at all.
     scaling
-        What `peft` divides ``lora_alpha`` by: r, or with "rs" its root. The product is the network's own scale either way; a scale by slice is
-        multiplied into B.
+        Divisor of ``lora_alpha`` in `peft`: r, or with "rs" the square root of r. The resulting scale is the network's own in both cases. A scale for
+        each slice is multiplied into B.
 
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank and scale, is one layer by itself, there is no such scaling, or `peft`, which finds whole
-        modules by how their names end, would train more than this network does.
+        If the network has no adapters, their ranks or scales differ, the network is a single layer, the scaling is unknown, or `peft`, which
+        finds whole modules by the ends of their names, would train more parameters than this network does.
     UpdateError
-        If a leaf is unknown or of another shape, or a frozen one is another than the network's: adapters alone would not say so.
+        If a leaf is unknown or of another shape, or a frozen one differs from the network's, which a file of adapters cannot express.
     """
     rank, layers, own = lora_rank(net), adapters(net), parameters(net)
     values = own | dict(tree or {})
@@ -66,7 +66,7 @@ def save_peft(net: nn.Module, tree: Mapping[str, Tensor] | None, folder: str | P
     check_shapes(values, shapes(own), where="save_peft")
     frozen = own.keys() - trainable(net).keys() - {leaf_of(name, leaf) for name in layers for leaf in LEAVES}
     if changed := sorted(name for name in frozen if not torch.equal(values[name], own[name].to(values[name].device))):
-        # FlexLoRA and stacking move what they learn into the base.
+        # FlexLoRA and stacking move what they learn into the frozen weights.
         raise UpdateError(complain("save_peft", expected="frozen weights as they were", actual=changed, hint="merged(net, tree)"))
     scales = {layer.scale if isinstance(layer.scale, float) else 1.0 for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
@@ -104,7 +104,7 @@ def save_peft(net: nn.Module, tree: Mapping[str, Tensor] | None, folder: str | P
 
 
 def _heads(net: nn.Module) -> list[str]:
-    """Return the outermost modules that are trained whole, checked to be what `peft` would find."""
+    """Return the names of the outermost modules that are trained whole; raise `ArgumentError` if `peft` would find others."""
     trained = {name for name in trainable(net) if name.rpartition(".")[2] not in LEAVES}
     owners = {name.rpartition(".")[0] for name in trained}
     heads = sorted(name for name in owners if not name.startswith(tuple(f"{other}." for other in owners)))

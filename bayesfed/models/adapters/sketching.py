@@ -1,6 +1,6 @@
-"""Random diagonal sketches: which slices of an adapter a client trains, and what multiplies each so that the mean over draws is the whole adapter.
+"""Random diagonal sketches: which slices of an adapter a client trains, and the multipliers with which their mean is the whole adapter.
 
-``S = sum_j c_j e_j e_j^T`` over k of r slices, with ``c_j = 1 / P(j is drawn)``: then ``E[S] = I``, and ``B S A`` is an unbiased estimate of ``B A``.
+A sketch is ``S = sum_j c_j e_j e_j^T`` over k of r slices. With ``c_j = 1 / P(j is drawn)``, ``E[S] = I`` and ``B S A`` is unbiased for ``B A``.
 Uniform draws (FSLoRA, definition 3.1) have ``c = r / k`` throughout, ``E[S^2] = (r / k) I`` and ``||X S||^2 <= (r / k)^2 ||X||^2`` (lemma D.3).
 """
 
@@ -22,9 +22,9 @@ class Drawn(NamedTuple):
     Parameters
     ----------
     indices
-        Of the slices, ``(k,)``, rising.
+        ``(k,)`` indices of the slices, ascending.
     multipliers
-        c, ``(k,)``, float64.
+        ``(k,)`` multipliers c of the slices, float64.
     """
 
     indices: Tensor
@@ -36,12 +36,21 @@ class Drawn(NamedTuple):
 
 
 def random_sketch(rank: int, k: int, key: Key) -> Drawn:
-    """Draw k of r slices, all sets of k alike (FSLoRA, definition 3.1).
+    """Draw k of r slices, all sets of k with the same probability (FSLoRA, definition 3.1).
+
+    Parameters
+    ----------
+    rank
+        r.
+    k
+        Number of slices to draw.
+    key
+        Random key of the draw.
 
     Raises
     ------
     ArgumentError
-        If k is outside of 1 to r.
+        If k is not from 1 to r.
     """
     check_rank("random_sketch, k", k, rank)
     indices = torch.randperm(rank, generator=key.generator())[:k].sort().values
@@ -49,19 +58,23 @@ def random_sketch(rank: int, k: int, key: Key) -> Drawn:
 
 
 def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) -> Drawn:
-    """Draw k of r slices, the heavier ones more often: systematic sampling in random order, which meets every chance exactly (Madow, 1949).
+    """Draw k of r slices, heavier ones more often, by systematic sampling in random order, which meets every probability exactly (Madow, 1949).
 
     Parameters
     ----------
     weights
-        ``(r,)``, not negative: `slice_norms`. All zero is uniform.
+        ``(r,)`` weights of the slices, not negative, such as `slice_norms`. If all are zero, the draw is uniform.
+    k
+        Number of slices to draw.
+    key
+        Random key of the draw.
     floor
-        Share of the chances that all slices have alike, so that no multiplier is above ``r / (floor k)``.
+        Share of the probability that is the same for all slices, so that no multiplier is above ``r / (floor k)``.
 
     Raises
     ------
     ArgumentError
-        If k is outside of 1 to r, a weight is negative or not finite, or `floor` outside (0, 1].
+        If k is not from 1 to r, a weight is negative or not finite, or `floor` is not in (0, 1].
     """
     rank = len(weights)
     check_rank("importance_sketch, k", k, rank)
@@ -73,7 +86,7 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     generator = key.generator()
     order = torch.randperm(rank, generator=generator)
     ends = chances[order].cumsum(0)
-    # Chances add up to k but for rounding; the points u, u + 1, ... then fall into k different slices, none being longer than 1.
+    # Probabilities add up to k but for rounding. None is above 1, so the points u, u + 1, ... then fall into k different slices.
     ends[-1] = k
     points = torch.rand((), generator=generator, dtype=torch.float64) + torch.arange(k)
     indices = order[torch.searchsorted(ends, points, right=True)].sort().values
@@ -81,7 +94,7 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
 
 
 def inclusion(weights: Tensor, k: int, floor: float) -> Tensor:
-    """Return the chances of being among k, ``(r,)``: in proportion to the weights above the floor, at most 1, adding up to k."""
+    """Return the probability ``(r,)`` of each slice to be among k: proportional to the weights above the floor, at most 1, adding up to k."""
     rank, total = len(weights), float(weights.sum())
     shares = (1 - floor) * weights / total + floor / rank if total else torch.full_like(weights, 1 / rank)
     certain = torch.zeros(rank, dtype=torch.bool)
@@ -95,6 +108,6 @@ def inclusion(weights: Tensor, k: int, floor: float) -> Tensor:
 
 
 def slice_norms(b: Tensor, a: Tensor) -> Tensor:
-    """Return the Frobenius norm of every slice ``B e_j e_j^T A``, ``(r,)``: what leaving it out would change."""
+    """Return the Frobenius norm ``(r,)`` of every slice ``B e_j e_j^T A``: how much it would change the adapter to leave it out."""
     norms: Tensor = b.norm(dim=0) * a.norm(dim=1)
     return norms

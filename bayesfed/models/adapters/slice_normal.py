@@ -1,7 +1,7 @@
 """`SliceNormal`: a Gaussian guide of adapters that can be cut into slices.
 
-Slice j is column j of B with row j of A. A layer sees the sum of its slices only, and the guide draws them apart: prior, entropy and what travels are
-then sums over slices, and any k of r slices have a posterior of their own. Covariance is within a slice, where B and A multiply each other.
+Slice j is column j of B with row j of A. A layer uses only the sum of its slices, and the guide draws slices independently. Prior, entropy and
+messages are then sums over slices, and any k of r slices have a posterior of their own. Covariance is within a slice, where B and A are multiplied.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.trees import leaf_of
 
-# Ends the name of the draw of all slices of a layer, before they are B and A.
+# Last part of the name of the joint draw of all slices of a layer, before it is split into B and A.
 JOINT = "lora"
 
 
 @dataclass(frozen=True)
 class SliceNormal:
-    """A Gaussian guide that begins at the network's own values; parameters ``NAME.loc``, ``NAME.scale`` and ``NAME.factor``.
+    """A Gaussian guide that starts at the network's own values, with parameters ``NAME.loc``, ``NAME.scale`` and ``NAME.factor``.
 
     Parameters
     ----------
     model
-        From `bayesian`, with priors of one site each (`Gaussian`, `Laplace`, `SpikeAndSlab`).
+        Result of `bayesian`, with priors of one site each (`Gaussian`, `Laplace`, `SpikeAndSlab`).
     rank
-        q. 0: all entries are independent, and every fusion rule serves them. Above: the ``m + n`` entries of a slice, and those of any other
-        parameter, have the covariance ``D (I + F F^T) D`` with D diagonal and F of q columns, as in `AutoLowRankMultivariateNormal`; of the
-        rules only `SummedGradients` serves it.
+        q. With 0, all entries are independent and every fusion rule can be used. Above 0, the ``m + n`` entries of a slice, and the entries of any
+        other parameter, have the covariance ``D (I + F F^T) D`` with D diagonal and F of q columns, as in `AutoLowRankMultivariateNormal`; then
+        `SummedGradients` is the only fusion rule that can be used.
     init_scale
-        The standard deviation of every entry at first, in units of the weights.
+        Initial standard deviation of every entry, in units of the weights.
 
     Raises
     ------
@@ -52,9 +52,9 @@ class SliceNormal:
 
     def __post_init__(self) -> None:
         if self.rank < 0 or not 0 < self.init_scale < math.inf:
-            found = (self.rank, self.init_scale)
+            actual = (self.rank, self.init_scale)
             raise ArgumentError(
-                complain("SliceNormal", expected="a rank >= 0 and a positive init_scale", actual=found, hint="rank=0, init_scale=0.01")
+                complain("SliceNormal", expected="a rank >= 0 and a positive init_scale", actual=actual, hint="rank=0, init_scale=0.01")
             )
 
     def __call__(self, inputs: Tensor, targets: Tensor | None = None) -> None:
@@ -70,16 +70,16 @@ class SliceNormal:
                     pyro.sample(name, dist.Normal(loc, scale).to_event(loc.ndim))
 
     def _scale(self, name: str, loc: Tensor) -> Tensor:
-        begin = self.init_scale * (0.5 if self.rank else 1.0) ** 0.5
-        found: Tensor = pyro.param(f"{name}.scale", torch.full_like(loc, begin), constraint=constraints.positive)
-        return found
+        initial = self.init_scale * (0.5 if self.rank else 1.0) ** 0.5
+        scale: Tensor = pyro.param(f"{name}.scale", torch.full_like(loc, initial), constraint=constraints.positive)
+        return scale
 
     def _draw(self, joint: str, names: list[str], locs: list[Tensor], scales: list[Tensor]) -> None:
-        """Draw the slices of a layer, or one other parameter, and take them apart."""
+        """Draw the slices of a layer, or another parameter, jointly, and split the draw into parameters."""
         rows = [_rows(name, loc, loc) for name, loc in zip(names, locs, strict=True)]
         flat, factors = [], []
         for name, loc, scale in zip(names, locs, scales, strict=True):
-            # Not of zeros, where no gradient leads away from independence.
+            # Not zeros: there the gradient is zero, and the entries would stay independent.
             factor = pyro.param(f"{name}.factor", partial(_scattered, loc.detach(), self.rank))
             flat.append(_rows(name, scale, loc))
             factors.append(_rows(name, factor, loc))
@@ -92,14 +92,14 @@ class SliceNormal:
 
 
 def _joint(name: str) -> str:
-    """Return the name of the draw that a parameter is part of: its adapter's, or its own."""
+    """Return the name of the joint draw that a parameter is part of: that of its adapter, or its own."""
     owner, _, leaf = name.rpartition(".")
     return leaf_of(owner, JOINT) if leaf in ("lora_b", "lora_a") else f"{name}.{JOINT}"
 
 
 def _scattered(like: Tensor, rank: int) -> Tensor:
-    found: Tensor = torch.randn(*like.shape, rank).to(like) / rank**0.5
-    return found
+    columns: Tensor = torch.randn(*like.shape, rank).to(like) / rank**0.5
+    return columns
 
 
 def _is_b(name: str) -> bool:
@@ -107,7 +107,7 @@ def _is_b(name: str) -> bool:
 
 
 def _rows(name: str, value: Tensor, like: Tensor) -> Tensor:
-    """Return ``(slices, entries)`` of an adapter's leaf, ``(1, entries)`` of another; with the factor's columns where it has any."""
+    """Return an adapter's leaf as ``(slices, entries)``, another one as ``(1, entries)``; a factor's columns stay the last dimension."""
     if _joint(name) != f"{name}.{JOINT}":
         return value.transpose(0, 1) if _is_b(name) else value
     return value.reshape(1, like.numel(), *value.shape[like.ndim :])

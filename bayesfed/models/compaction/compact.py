@@ -1,7 +1,7 @@
 """Clustered inference: run a transmitted sparse model on its active weights only.
 
-`compact` drops units that do nothing (`pruned`), chooses a form for each layer (`forms`) and runs linear layers that follow each
-other in one go (`rewriting`). Results are those of the network at the same parameters, but for the order in which sums are rounded.
+`compact` drops units that do nothing (`pruned`), chooses a form for each layer (`forms`) and runs consecutive linear layers
+as one chain (`rewriting`). Results differ from those of the network at the same parameters only by the rounding of sums.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bayesfed.trees import check, parameters, shapes
 
 
 class Compact(nn.Module):
-    """A network rewritten for inference: call it on inputs ``(B, ...)``; gradients are not recorded.
+    """A network rewritten for inference, called on inputs ``(B, ...)``; gradients are not recorded.
 
     Parameters
     ----------
     net
         The rewritten network, in evaluation mode.
     forms
-        How each layer is multiplied, by its name in the original: ``"csr 60 x 784 of 256 x 784, 1.0%"``, sizes and density after pruning.
+        Form of each layer, by its name in the original network: ``"csr 60 x 784 of 256 x 784, 1.0%"``, with size and density after pruning.
     """
 
     def __init__(self, net: nn.Module, forms: Mapping[str, str]) -> None:
@@ -48,14 +48,14 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
     Parameters
     ----------
     net
-        Never changed. Its linear layers and ungrouped 2-D convolutions are rewritten, wherever they are children of `nn.Sequential` or
-        of a class that is not PyTorch's own; units are dropped within an `nn.Sequential`. Everything else runs as it is, at these
-        parameters and in evaluation mode, and so does whatever carries hooks. A class that reads the weights of its layers
-        by itself, or walks through a Sequential, cannot be rewritten and fails when called.
+        Network, never changed. Its linear layers and ungrouped 2-D convolutions are rewritten wherever they are children of an `nn.Sequential` or
+        of a class that is not PyTorch's own; units are dropped within an `nn.Sequential`. All other modules, and modules with hooks, run unchanged,
+        at these parameters and in evaluation mode. A class that reads the weights of its layers directly, or iterates over an
+        `nn.Sequential`, cannot be rewritten and fails when called.
     parameters
-        All parameters of the network by name, finite, with zeros where nothing is active, and buffers if there are any: ``Model.parameters``.
+        All parameters of the network by name, finite, with zeros for inactive weights, and buffers if there are any: ``Model.parameters``.
     sample
-        Inputs as the network will get them, some hundred rows: every form is timed on them and the quickest taken. Without one,
+        Typical inputs of the network, some hundred rows: every form is timed on them and the fastest is used. Without a sample,
         the cost rule of `bayesfed.models.compaction.forms` decides.
 
     Raises
@@ -65,7 +65,7 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
 
     Notes
     -----
-    Inputs must be finite and have a batch dimension: what is dropped is never multiplied, so an infinite input does not become NaN.
+    Inputs must be finite and have a batch dimension. Dropped entries are never multiplied, so an infinite input would not give NaN.
     """
     twin = _at(net, parameters).eval()
     seen = {} if sample is None else _inputs(twin, sample)
@@ -89,12 +89,12 @@ def _at(net: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _inputs(net: nn.Module, sample: Tensor) -> dict[int, Tensor]:
-    """Return what every module got when the network ran on a sample, by the module's id."""
+    """Return the input of every module when the network runs on a sample, by the module's id."""
     seen: dict[int, Tensor] = {}
 
     def note(module: nn.Module, given: tuple[object, ...]) -> None:
         if given and isinstance(given[0], Tensor):
-            # A copy: activations that work in place would change it.
+            # A copy, since activations that work in place would change it.
             seen.setdefault(id(module), given[0].clone())
 
     handles = [module.register_forward_pre_hook(note) for module in net.modules() if is_layer(module) or is_plain(module, nn.Sequential)]

@@ -1,16 +1,16 @@
 """How one sparse layer is multiplied: dense, with empty rows and columns dropped, or as compressed sparse rows.
 
-Linear forms work on ``(features, rows)``: there MKL's sparse product reads whole batches in a row, and a network changes layout
-once, at its start, and not at each layer. A batch that comes as ``(rows, features)`` is a transposed view, which the dense product
+Linear forms work on ``(features, rows)``. In this layout MKL's sparse product reads a whole batch contiguously, and a network changes layout
+once, at its start, instead of at each layer. A batch given as ``(rows, features)`` becomes a transposed view, which the dense product
 takes as it is; only `Csr` copies it.
 
-Cost rule, in dense multiply-adds a row of the batch (measured on one AVX-512 core, float32, in batches of 500 rows and more): an
+Cost rule, in dense multiply-adds per row of the batch (measured on one AVX-512 core, float32, in batches of 500 rows and more): an
 active weight of a sparse product costs 5 (4 on an idle machine, 6 where the memory is busy), an entry that is gathered, scattered
-or transposed 30. So a layer of M units is sparse below a density of ``(1 - 30 / M) / 5``: 18 % for 256 units.
+or transposed costs 30. A layer of M units is therefore multiplied as sparse below a density of ``(1 - 30 / M) / 5``: 18 % for 256 units.
 
-Not among the forms, because slower: groups of rows with similar columns, gathered and multiplied tile by tile, at every density,
-for a Markov grid this sparse has clusters of one or two weights; convolutions as sparse products, by im2col or as a sum of shifted
-ones, which lose to the dense kernel even at 2 % in layers of 16 to 32 channels.
+Two other forms were tried and are slower. Groups of rows with similar columns, gathered and multiplied tile by tile, lose at every density,
+because a Markov grid this sparse has clusters of one or two weights. Convolutions as sparse products, by im2col or as a sum of shifted
+ones, lose to the dense kernel even at a density of 2 % in layers of 16 to 32 channels.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SPARSE, MOVE = 5, 30
 
 
 class Dense(nn.Module):
-    """A linear layer on ``(features, rows)`` in either layout; `Dropped` leaves out its empty rows and columns."""
+    """A linear layer on ``(features, rows)``, contiguous or transposed."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Return ``(units, rows)``, in the layout of the batch."""
+        """Return ``(units, rows)``, in the memory layout of the batch."""
         if batch.stride(0) == 1:
             return functional.linear(batch.t(), self.layer.weight, self.layer.bias).t()
         if self.layer.bias is None:
@@ -46,7 +46,7 @@ class Dense(nn.Module):
 
 
 class Dropped(nn.Module):
-    """A layer without its empty rows and columns: inputs are gathered, outputs scattered among the constants they otherwise are.
+    """A layer without its empty rows and columns: inputs are gathered, and outputs are scattered among the constants of the empty rows.
 
     Takes ``(features, rows)`` for a linear layer, ``(..., channels, height, width)`` for a convolution.
     """
@@ -69,7 +69,7 @@ class Dropped(nn.Module):
     def forward(self, batch: Tensor) -> Tensor:
         """Return ``(units, rows)`` or ``(..., channels, height, width)``."""
         is_linear = isinstance(self.layer, Dense)
-        # Both gather and scatter go along the layout: a transposed view stays one.
+        # Gather and scatter keep the memory layout: a transposed view stays one.
         is_turned = is_linear and batch.stride(0) == 1
         axis = (1 if is_turned else 0) if is_linear else -3
         turned = batch.t() if is_turned else batch
@@ -86,7 +86,7 @@ class Dropped(nn.Module):
 
 
 class Csr(nn.Module):
-    """A linear layer as compressed sparse rows; always returns ``(units, rows)`` row by row."""
+    """A linear layer as compressed sparse rows; always returns a contiguous ``(units, rows)``."""
 
     ends: Tensor
     places: Tensor
@@ -97,7 +97,7 @@ class Csr(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         columns = live(layer)[1]
-        # Copying half the inputs into place is cheaper than turning all of them round.
+        # Gathering fewer than half of the inputs is cheaper than transposing all of them.
         few = 2 * len(columns) < layer.in_features
         self.register_buffer("inputs", columns if few else None)
         self.register_buffer("bias", constants(layer))
@@ -105,22 +105,22 @@ class Csr(nn.Module):
         self.shape = tuple(matrix.shape)
         rows, places = matrix.nonzero(as_tuple=True)
         ends = torch.searchsorted(rows, torch.arange(len(matrix) + 1, device=rows.device))
-        # Three dense buffers, for a sparse one cannot be copied or saved. MKL reads 32-bit indices; others are converted in every product.
+        # Three dense buffers, since a sparse one cannot be copied or saved. MKL reads 32-bit indices; others are converted in every product.
         self.register_buffer("ends", ends.int())
         self.register_buffer("places", places.int())
         self.register_buffer("values", matrix[rows, places])
 
     def forward(self, batch: Tensor) -> Tensor:
         """Return ``(units, rows)``."""
-        _hear_out()
+        _ignore_beta_warning()
         weight = torch.sparse_csr_tensor(self.ends, self.places, self.values, self.shape, check_invariants=False)
         batch = batch.contiguous() if self.inputs is None else batch.index_select(0, self.inputs)
         return torch.addmm(self.bias[:, None].expand(-1, batch.shape[1]), weight, batch)
 
 
 @cache
-def _hear_out() -> None:
-    """Let torch say once, unheard, that sparse rows are in beta."""
+def _ignore_beta_warning() -> None:
+    """Let torch issue its one-time warning that sparse rows are in beta, and ignore it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.eye(1).to_sparse_csr()
@@ -135,7 +135,15 @@ def live(layer: Layer) -> tuple[Tensor, Tensor]:
 
 
 def candidates(layer: Layer, is_turned: bool) -> dict[str, tuple[float, Callable[[], nn.Module]]]:
-    """Return the forms a layer can take, each with its cost by the rule and how to build it; `is_turned`: its batch must be copied for `Csr`."""
+    """Return the forms that a layer can take, each with its cost by the rule and a function that builds it.
+
+    Parameters
+    ----------
+    layer
+        A linear layer or a convolution.
+    is_turned
+        Whether the batch is transposed, so that `Csr` must copy it.
+    """
     units, inputs = layer.weight.shape[:2]
     each = layer.weight[0, 0].numel()
     rows, columns = (len(index) for index in live(layer))
@@ -150,7 +158,7 @@ def candidates(layer: Layer, is_turned: bool) -> dict[str, tuple[float, Callable
 
 
 def has_sparse_products(weight: Tensor) -> bool:
-    """Say whether fast sparse products are to be had: MKL's, in single or double precision."""
+    """Return whether MKL's fast sparse products are available for a weight: on the CPU, in single or double precision."""
     return torch.backends.mkl.is_available() and weight.device.type == "cpu" and weight.dtype in {torch.float32, torch.float64}
 
 

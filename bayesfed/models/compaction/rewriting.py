@@ -16,12 +16,12 @@ from bayesfed.models.compaction.forms import Csr, candidates, quickest
 from bayesfed.models.compaction.pruned import Layer, Step, is_layer, pruned
 from bayesfed.models.modules import ELEMENTWISE, SILENT, is_plain
 
-# Entries of a chunk's widest activation, for each thread: 1.6 MB in single precision was quickest beside a second-level cache of 1 MB.
+# Entries of a chunk's widest activation, for each thread: 1.6 MB in single precision was the fastest with a second-level cache of 1 MB.
 CHUNK = 400_000
 
 
 class Chain(nn.Module):
-    """Linear forms and activations on ``(features, rows)``, chunk by chunk; takes and returns ``(..., features)``."""
+    """Linear forms and activations, run on ``(features, rows)`` chunk by chunk; takes and returns ``(..., features)``."""
 
     def __init__(self, steps: list[nn.Module], width: int, rows: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Chain(nn.Module):
         if inputs.shape[-1:] != (self.width,):
             raise ArgumentError(complain("compact", expected=f"{self.width} inputs", actual=tuple(inputs.shape), hint="nn.Flatten before"))
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
-        # Every thread brings a cache of its own, and every chunk makes all threads wait for each other several times.
+        # Each thread has a cache of its own, and in each chunk all threads wait for each other several times.
         chunks = flat.tensor_split(max(1, math.ceil(len(flat) / (self.rows * torch.get_num_threads()))))
         output = torch.cat([self.run(chunk) for chunk in chunks])
         return output.reshape(*inputs.shape[:-1], output.shape[-1])
@@ -46,7 +46,7 @@ class Chain(nn.Module):
 
 
 class Pipe(nn.Module):
-    """Modules one after the other. No `nn.Sequential`: its places are not those of the network that was rewritten."""
+    """Modules run one after the other. Not an `nn.Sequential`, since its indices are not those of the original network."""
 
     def __init__(self, parts: list[nn.Module]) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class Pipe(nn.Module):
 
 
 class Rewriter:
-    """One walk over a network: what its modules got from the sample, what they became, how each layer is multiplied."""
+    """The rewriting of one network: the inputs of its modules for a sample (`seen`), the rewritten modules, and the form of each layer."""
 
     def __init__(self, seen: Mapping[int, Tensor]) -> None:
         self.seen, self.forms = seen, dict[str, str]()
         self.done: dict[int, nn.Module] = {}
 
     def rewritten(self, name: str, module: nn.Module) -> nn.Module:
-        """Return a module with every layer below it rewritten; one that is used twice stays one."""
+        """Return a module with every layer below it rewritten; a module that is used twice is rewritten once."""
         if id(module) not in self.done:
             self.done[id(module)] = module
             if is_plain(module, nn.Sequential) or is_layer(module):
@@ -96,7 +96,7 @@ class Rewriter:
         return Pipe(parts)
 
     def chain(self, steps: list[Step], sizes: Mapping[str, torch.Size], inputs: Tensor | None) -> nn.Module:
-        """Return linear layers and activations as one chain, each form chosen on what the ones before it make of the sample."""
+        """Return linear layers and activations as one chain; each form is chosen on the sample's outputs of the forms before it."""
         layers = [module for _, module in steps if isinstance(module, nn.Linear)]
         width = layers[0].in_features
         rows = max(64, CHUNK // max(width, *(layer.out_features for layer in layers)))
@@ -106,21 +106,21 @@ class Rewriter:
             if isinstance(module, nn.Linear):
                 built.append(self.form(name, module, sizes[name], batch, not any(isinstance(form, Csr) for form in built)))
             else:
-                # The layer before made a tensor of its own, so the activation may overwrite it.
+                # The layer before returns a new tensor, so the activation may overwrite it.
                 built.append(copy.copy(module))
                 built[-1].__dict__.update({"inplace": True} if hasattr(module, "inplace") else {})
             batch = None if batch is None else built[-1](batch)
-        # Dense products are no quicker in chunks.
+        # Dense products are no faster in chunks.
         return Chain(built, width, rows if any(isinstance(form, Csr) for form in built) else sys.maxsize)
 
     def form(self, name: str, layer: Layer, size: torch.Size, batch: Tensor | None, is_turned: bool) -> nn.Module:
-        """Return the form of one layer, the quickest on a batch or else the cheapest by the rule, and note it."""
-        ways = candidates(layer, is_turned)
+        """Return the form of one layer, the fastest on a batch or without one the cheapest by the rule, and record it."""
+        options = candidates(layer, is_turned)
         if batch is None or not batch.numel():
-            choice = min(ways, key=lambda way: ways[way][0])
-            form = ways[choice][1]()
+            choice = min(options, key=lambda option: options[option][0])
+            form = options[choice][1]()
         else:
-            built = {way: build() for way, (_, build) in ways.items()}
+            built = {option: build() for option, (_, build) in options.items()}
             choice = quickest(built, batch)
             form = built[choice]
         shape = " x ".join(map(str, layer.weight.shape))
@@ -130,9 +130,9 @@ class Rewriter:
 
 
 def _steps(name: str, module: nn.Module) -> list[Step]:
-    """Return the steps of nested `nn.Sequential`s in order, without those that do nothing in evaluation mode."""
+    """Return the steps of nested `nn.Sequential`s in order, without modules that do nothing in evaluation mode."""
     if not is_plain(module, nn.Sequential):
         return [] if is_plain(module, *SILENT) else [(name, module)]
-    # Not named_children, which leaves out a module's second place.
+    # Not `named_children`, which lists a module that is used twice only once.
     children = [(f"{name}.{leaf}".lstrip("."), child) for leaf, child in module._modules.items() if child is not None]
     return [step for path, child in children for step in _steps(path, child)]

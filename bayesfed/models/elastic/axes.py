@@ -1,7 +1,7 @@
-"""Axes of channels while a network is walked through: which are found to be the same.
+"""Axes of channels while a network is traced, and which of them are the same.
 
-A union-find whose sets may be coarser than their members: the 3136 inputs of a matrix behind a flattened (64, 7, 7) are 64 channels of 49
-entries, whoever else uses them. An axis that must stay as it is, because the caller sees it, is `None`; what is tied to it stays, too.
+This is a union-find whose sets may be coarser than their members: the 3136 inputs of a matrix behind a flattened (64, 7, 7) are 64 channels of 49
+entries each, whatever else uses them. An axis that must not change, because the caller sees it, is `None`; axes tied to it must not change either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bayesfed.errors import ArgumentError, complain
 
 
 class Axis(NamedTuple):
-    """The channels of a set, `inner` entries of each next to each other."""
+    """The channels of a set, each with `inner` consecutive entries."""
 
     channels: int
     inner: int
@@ -22,7 +22,7 @@ Axes = tuple[Axis | None, ...]
 
 
 class Ties:
-    """Sets of channels, by number."""
+    """Numbered sets of channels, which are joined as axes are found to be the same."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -31,13 +31,13 @@ class Ties:
         self._atoms: dict[int, int] = {}
 
     def new(self, size: int) -> Axis:
-        """Return an axis of channels that nothing else has yet."""
+        """Return an axis with a new set of channels."""
         self.sizes.append(size)
         self._parents.append(None)
         return Axis(len(self.sizes) - 1, 1)
 
     def root(self, axis: Axis | None) -> Axis | None:
-        """Return an axis in terms of the set that it belongs to by now; None: it stays as it is."""
+        """Return an axis in terms of the set that it now belongs to; None if the axis must not change."""
         if axis is None:
             return None
         while (parent := self._parents[axis.channels]) is not None:
@@ -45,11 +45,11 @@ class Ties:
         return None if axis.channels in self._kept else axis
 
     def atom(self, channels: int) -> int:
-        """Return how many channels of a set stay together."""
+        """Return how many consecutive channels of a set stay together."""
         return self._atoms.get(channels, 1)
 
     def keep(self, axis: Axis | None) -> None:
-        """Leave an axis, and what is tied to it, as it is."""
+        """Mark that an axis, and every axis tied to it, must not change."""
         if (root := self.root(axis)) is not None:
             self._kept.add(root.channels)
 
@@ -59,7 +59,8 @@ class Ties:
         Raises
         ------
         ArgumentError
-            If neither has whole channels of the other, or they are one set at two paces, or their norms' groups differ.
+            If neither axis consists of whole channels of the other, both are the same set with different numbers of entries, or the groups of
+            their norms differ.
         """
         coarse, fine = self.root(left), self.root(right)
         if coarse == fine:
@@ -77,12 +78,12 @@ class Ties:
         self.join(Axis(coarse.channels, 1), atom, factor, where)
 
     def join(self, axis: Axis | None, block: int, inner: int, where: str) -> None:
-        """Keep channels together: those of each `block` consecutive entries, `inner` entries being a channel of the axis's set.
+        """Keep the channels within each `block` of consecutive entries together, where a channel of the axis's set has `inner` entries.
 
         Raises
         ------
         ArgumentError
-            If blocks cut channels in parts, or others than before are together.
+            If blocks split channels, or differ from earlier blocks of the same channels.
         """
         root = self.root(axis)
         if root is None or inner % block == 0:

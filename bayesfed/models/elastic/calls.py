@@ -1,4 +1,4 @@
-"""What a rule gets: one operation of the network, with its tensors as shapes and axes."""
+"""The argument of a rule: one operation of the network, with its tensors as shapes and axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTED = object()
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor on its way through the network: its shape, its axes, and its name if it is a leaf."""
+    """A tensor in the traced network: its shape, its axes, and its name if it is a parameter or buffer."""
 
     shape: tuple[int, ...]
     axes: Axes
@@ -25,9 +25,26 @@ class Value:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation: where it stands, its arguments and the shape of its result.
+    """One operation of a traced network.
 
-    Arguments are values for tensors, `COUNTED` for what the network works out as it runs, and constants as they are.
+    Parameters
+    ----------
+    where
+        Name of the operation and its module, for error messages.
+    ties
+        Sets of channels of the whole network.
+    args, named
+        Positional and keyword arguments: a `Value` for each tensor, `COUNTED` for other results of the network, constants as they are.
+    shape
+        Shape of the result.
+    module
+        Module that is called. None for a function or method.
+    leaf
+        Function from a name to the module's parameter or buffer of that name, or None.
+    made
+        Names of the weights that make channels; rules add to it.
+    norms
+        Axes that are normalised; rules add to it.
     """
 
     where: str
@@ -41,13 +58,13 @@ class Call:
     norms: list[Axis | None]
 
     def value(self, place: int, name: str) -> Any:
-        """Return an argument, None where it is not given."""
+        """Return an argument by position or name, or None if it is not given."""
         return self.args[place] if place < len(self.args) else self.named.get(name)
 
     def tie(self, left: Axis | None, right: Axis | None) -> None:
-        """Make two axes the same."""
+        """Tie two axes, as `Ties.tie` does."""
         self.ties.tie(left, right, self.where)
 
     def refuse(self, expected: str, actual: object, hint: str) -> NoReturn:
-        """Raise `ArgumentError`."""
+        """Raise `ArgumentError` for this operation."""
         raise ArgumentError(complain(self.where, expected=expected, actual=actual, hint=hint))

@@ -1,4 +1,4 @@
-"""The channels of a network: which hidden ones must move and go together, and where their entries lie."""
+"""The hidden channels of a network: which of them must be permuted and cut together, and where their entries are."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bayesfed.trees import Shapes
 
 @dataclass(frozen=True)
 class Place:
-    """An axis of a leaf that lists the channels of a group, channel after channel.
+    """An axis of a parameter or buffer along which the channels of a group lie in order.
 
     Parameters
     ----------
     leaf
         Name of the parameter or buffer.
     axis
-        From 0.
+        Number of the axis, from 0.
     inner
-        Entries for each channel, next to each other: 1; H W where a picture (C, H, W) was flattened; m behind a depthwise convolution
+        Number of consecutive entries for each channel: 1; or H W where a picture (C, H, W) was flattened; or m behind a depthwise convolution
         that makes m channels of each.
     makes
-        Whether these are the outputs of a weight: rows of a matrix, filters of a convolution. Norms are taken of them.
+        Whether the axis is the outputs of a weight (rows of a matrix, filters of a convolution), of which the channels' norms are taken.
     """
 
     leaf: str
@@ -33,19 +33,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Hidden channels with one order and one width: those of a layer, or of all layers that are added up.
+    """Hidden channels with the same order and width: those of one layer, or of all layers whose outputs are added up.
 
     Parameters
     ----------
     name
-        The first layer that makes them.
+        Name of the first layer that makes them.
     size
-        Channels.
+        Number of channels.
     atom
-        Channels that stay together, in blocks of so many next to each other: those of one norm group, whose mean they share. 1: each alone.
-        Blocks change places as wholes, and channels only within their block.
+        Number of consecutive channels that stay together as a block, because they share the mean of one norm group. 1 if each channel is alone.
+        Blocks are permuted as wholes, and channels only within their block.
     places
-        Where their entries lie, in the order in which the network came to them.
+        Where the channels have entries, in the order in which the network uses them.
     """
 
     name: str
@@ -56,16 +56,16 @@ class Group:
 
 @dataclass(frozen=True)
 class ChannelGraph:
-    """All hidden channels of a network, as `channel_graph` finds them; the axes of inputs and outputs are never among them.
+    """All hidden channels of a network, as found by `channel_graph`. The axes of inputs and outputs are never among them.
 
     Parameters
     ----------
     groups
-        By name, in the network's order.
+        Groups of channels by name, in the network's order.
     parameters, buffers
-        Shapes of the network's.
+        Shapes of the network's parameters and buffers by name.
     norms
-        By the name of a batch or group norm over hidden channels: the group's name and the entries for each channel.
+        For each batch or group norm over hidden channels, by name: the name of the group of channels, and the number of entries for each channel.
     """
 
     groups: Mapping[str, Group]
@@ -75,5 +75,5 @@ class ChannelGraph:
 
     @property
     def leaves(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of parameters and buffers."""
+        """Shapes of parameters and buffers by name."""
         return {**self.parameters, **self.buffers}

@@ -1,6 +1,6 @@
-"""What each operation does to channels: which axes it ties together, and which it passes on.
+"""Rules for each kind of operation: which axes it ties together, and which axes its result has.
 
-One rule for each kind of operation, module or function. Whatever has none may still work on inputs alone, which have no hidden channels.
+There is one rule for each kind of operation, module or function. An operation without a rule may still act on inputs, which have no hidden channels.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Rule = Callable[[Call], Axes]
 
 
 def pointwise(call: Call) -> Axes:
-    """Tie what is combined entry by entry; an axis of length 1 that is repeated has nothing to tie."""
+    """Tie the axes of tensors that are combined entry by entry; an axis of length 1 that is broadcast is not tied."""
     axes: list[Axis | None] = []
     values = [one for one in (*call.args, *call.named.values()) if isinstance(one, Value)]
     for back, length in enumerate(reversed(call.shape), start=1):
-        found = [one.axes[-back] for one in values if len(one.shape) >= back and one.shape[-back] == length]
-        for other in found[1:]:
-            call.tie(found[0], other)
-        axes.insert(0, found[0])
+        aligned = [one.axes[-back] for one in values if len(one.shape) >= back and one.shape[-back] == length]
+        for other in aligned[1:]:
+            call.tie(aligned[0], other)
+        axes.insert(0, aligned[0])
     return tuple(axes)
 
 
 def linear(call: Call) -> Axes:
-    """Tie the inputs to the columns; the rows are new."""
+    """Tie the inputs to the weight's columns; the outputs are its rows."""
     inputs, weight, bias = _operands(call)
     call.tie(weight.axes[1], inputs.axes[-1])
     return (*inputs.axes[:-1], _rows(call, weight, bias))
 
 
 def convolution(call: Call) -> Axes:
-    """Tie the input channels to the filters'; a depthwise one passes its channels on, some of each."""
+    """Tie the input channels to those of the filters; a depthwise convolution keeps its channels, and makes one or more of each."""
     inputs, weight, bias = _operands(call)
     channel = len(call.shape) - len(weight.shape) + 1
     before = inputs.axes[channel]
@@ -61,7 +61,7 @@ def convolution(call: Call) -> Axes:
 
 
 def normed(call: Call) -> Axes:
-    """Tie scale, shift and statistics to the channels; those of a norm group stay together."""
+    """Tie scale, shift and statistics to the channels; the channels of a norm group stay together."""
     inputs: Value = call.args[0]
     axis = call.ties.root(inputs.axes[1])
     for name in ("weight", "bias", "running_mean", "running_var"):
@@ -74,7 +74,7 @@ def normed(call: Call) -> Axes:
 
 
 def pooled(call: Call, spatial: int) -> Axes:
-    """Pass channels on; the last axes, which are pooled, must hold none."""
+    """Keep the channels; the last axes, which are pooled, must not be hidden channels."""
     inputs: Value = call.args[0]
     if any(call.ties.root(axis) is not None for axis in inputs.axes[-spatial:]):
         call.refuse("pooling of pictures", "pooling over hidden channels", "a layout of (B, C, H, W)")
@@ -82,7 +82,7 @@ def pooled(call: Call, spatial: int) -> Axes:
 
 
 def averaged(call: Call) -> Axes:
-    """Drop what a mean or a sum is taken over, which must not be channels."""
+    """Drop the axes that a mean or a sum is taken over, which must not be hidden channels."""
     inputs: Value = call.args[0]
     given, keeps = call.value(1, "dim"), call.value(2, "keepdim")
     ndim = len(inputs.shape)
@@ -93,7 +93,7 @@ def averaged(call: Call) -> Axes:
 
 
 def reshaped(call: Call) -> Axes:
-    """Follow channels through a flattening: each becomes consecutive entries."""
+    """Follow channels through a flattening, after which each has consecutive entries."""
     inputs: Value = call.args[0]
     axes: list[Axis | None] = [None] * len(call.shape)
     for before, after in _runs(inputs.shape, call.shape):
@@ -111,7 +111,7 @@ def reshaped(call: Call) -> Axes:
 
 
 def viewed(call: Call) -> Axes:
-    """Follow a reshape, if it would do at other widths: lengths of hidden axes are -1 or worked out."""
+    """Follow a reshape that also works at other widths: lengths of hidden axes are -1 or computed, not constants."""
     axes = reshaped(call)
     target = call.value(1, "shape")
     lengths = call.args[1:] if isinstance(target, int) or target is COUNTED else target
@@ -142,7 +142,7 @@ def _rows(call: Call, weight: Value, bias: Value | None) -> Axis | None:
 
 
 def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Cut two shapes of one size into the shortest stretches of axes that have as many entries."""
+    """Split two shapes of the same size into the shortest pairs of consecutive axes with equal numbers of entries."""
     runs: list[tuple[list[int], list[int]]] = []
     start, stop = 0, 0
     while start < len(before) and stop < len(after):
@@ -152,7 +152,7 @@ def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[in
         runs.append((list(range(start, first)), list(range(stop, last))))
         start, stop = first, last
     if runs:
-        # What is left are axes of length 1.
+        # All axes that are left have length 1.
         runs[-1][0].extend(range(start, len(before)))
         runs[-1][1].extend(range(stop, len(after)))
     return runs

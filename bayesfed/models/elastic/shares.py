@@ -1,8 +1,8 @@
-"""What sub-models really cost, beside the alpha of the whole that a shrinking factor stands for.
+"""The measured cost of sub-models, to compare with the share alpha of the whole network that a shrinking factor stands for.
 
 Matrices between hidden layers shrink by alpha, the first and the last ones by sqrt(alpha), the last one's biases not at all; widths are
-rounded to whole channels. Measured, as shares of the whole in percent (`femnist_cnn` of 1 663 370 parameters and 12.27 M MACs, `vgg9` on
-(3, 32, 32) of 3 491 530 and 135.4 M; ten classes):
+rounded to whole channels. Measured shares of the whole network, in percent (`femnist_cnn` of 1 663 370 parameters and 12.27 M MACs, `vgg9` on
+(3, 32, 32) of 3 491 530 parameters and 135.4 M MACs; ten classes):
 
 ==================  ======  ======  ======  ======  ======
 alpha                 3/4     1/2     1/4    1/10   1/100
@@ -13,7 +13,7 @@ vgg9, work            75.2    50.4    25.2    10.0    1.05
 vgg9, size            75.1    50.1    25.1    10.0    1.03
 ==================  ======  ======  ======  ======  ======
 
-Group norm is coarser, whose groups are kept or left out as wholes: half of 16 channels that are one group are 16.
+With group norm the steps are coarser, since groups are kept or left out as wholes: half of 16 channels that form one group are still 16.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from bayesfed.models.elastic.shrinking import shrunk
 
 
 class Share(NamedTuple):
-    """One sub-model, as ``table(Share._fields, rows)`` takes it.
+    """The cost of one sub-model, as ``table(Share._fields, rows)`` takes it.
 
     Parameters
     ----------
     alpha
-        Its shrinking factor.
+        Shrinking factor.
     macs
-        Multiply-accumulates of one forward of one example.
+        Multiply-accumulates of one forward pass of one example.
     parameters
-        Numbers.
+        Number of entries of all parameters.
     work, size
-        MACs and parameters as shares of the whole network's. AnycostFL plans with alpha for both.
+        MACs and parameters as shares of the whole network's. AnycostFL assumes alpha for both.
     """
 
     alpha: float
@@ -51,16 +51,16 @@ class Share(NamedTuple):
 
 
 def shrunk_shares(net: nn.Module, graph: ChannelGraph, example: Tensor, alphas: Iterable[float]) -> list[Share]:
-    """Measure sub-models: one row for each shrinking factor.
+    """Return the measured cost of sub-models, one row for each shrinking factor.
 
     Parameters
     ----------
     net, graph
         As in `shrunk`.
     example
-        ``(B, ...)``, as in `bayesfed.models.costs`.
+        ``(B, ...)``, inputs as in `costs`.
     alphas
-        Each in (0, 1].
+        Shrinking factors, each in (0, 1].
 
     Raises
     ------

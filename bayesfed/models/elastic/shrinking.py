@@ -1,12 +1,12 @@
-"""Narrower networks whose leaves are the leading entries of a whole one's: a shrinking factor alpha keeps sqrt(alpha) of every hidden width.
+"""Narrower networks whose parameters are the leading entries of a whole one's; a shrinking factor alpha keeps sqrt(alpha) of each hidden width.
 
     graph = channel_graph(net, images[:1])
     tree = sort_channels(graph, tree)
     quarter = shrunk(net, graph, 1 / 4)                      # {16, 32, 64} channels become {8, 16, 32}
     view = Slice(shapes(tree), shapes(parameters(quarter)))  # view.restrict(tree): what a device of this size downloads
 
-Matrices between hidden layers have alpha times the entries and the work, the first and the last ones sqrt(alpha), which see only one
-hidden width; `shrunk_shares` measures what that comes to.
+Matrices between hidden layers have alpha times the entries and the work. The first and the last matrices have sqrt(alpha) times, since only one of
+their sides is a hidden width; `shrunk_shares` measures the whole.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
-    """Return how many channels of each group a sub-model has: sqrt(alpha) of them, rounded to the nearest, at least 1.
+    """Return how many channels of each group a sub-model has: sqrt(alpha) of them, rounded to the nearest integer, at least 1.
 
-    Where channels stay together, so many blocks, at least one: a group of one block is never cut.
+    Where channels stay together in blocks, this holds for blocks instead: a group of one block is never cut.
 
     Parameters
     ----------
+    graph
+        Channels of the whole network.
     alpha
-        In (0, 1].
+        Shrinking factor in (0, 1].
 
     Raises
     ------
     ArgumentError
-        If it is not.
+        If alpha is not in (0, 1].
 
     References
     ----------
@@ -53,7 +55,12 @@ def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
 
 
 def shrunk_shapes(graph: ChannelGraph, alpha: float) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a sub-model's parameters and buffers.
+    """Return the shapes of a sub-model's parameters and buffers, by name.
+
+    Parameters
+    ----------
+    graph, alpha
+        As in `shrunk_widths`.
 
     Raises
     ------
@@ -61,31 +68,31 @@ def shrunk_shapes(graph: ChannelGraph, alpha: float) -> dict[str, tuple[int, ...
         If alpha is not in (0, 1].
     """
     widths = shrunk_widths(graph, alpha)
-    found = {name: list(shape) for name, shape in graph.leaves.items()}
+    sizes = {name: list(shape) for name, shape in graph.leaves.items()}
     for name, group in graph.groups.items():
         for place in group.places:
-            found[place.leaf][place.axis] = widths[name] * place.inner
-    return {name: tuple(shape) for name, shape in found.items()}
+            sizes[place.leaf][place.axis] = widths[name] * place.inner
+    return {name: tuple(shape) for name, shape in sizes.items()}
 
 
 def shrunk(net: Net, graph: ChannelGraph, alpha: float) -> Net:
-    """Return a narrower network, of the same classes and names, whose leaves are the leading entries of the network's own.
+    """Return a narrower network, of the same classes and names, whose parameters and buffers are the leading entries of the network's own.
 
-    It computes what the whole network does with zeros for the weights that read the channels left out, whatever the norms.
+    With any norm, it computes the same as the whole network with zeros for the weights that read the channels left out.
 
     Parameters
     ----------
     net
-        Never changed. Sort its channels first, or call the result on a slice of a sorted tree (`torch.func.functional_call`).
+        Whole network, never changed. Sort its channels first, or call the result on a slice of a sorted tree (`torch.func.functional_call`).
     graph
-        Of this network.
+        Channels of this network.
     alpha
-        In (0, 1]. At 1 the result is a copy.
+        Shrinking factor in (0, 1]. At 1 the result is a copy.
 
     Raises
     ------
     ArgumentError
-        If alpha is not in (0, 1], or the graph is another network's.
+        If alpha is not in (0, 1], or the graph belongs to another network.
     """
     target = shrunk_shapes(graph, alpha)
     own: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
@@ -93,7 +100,7 @@ def shrunk(net: Net, graph: ChannelGraph, alpha: float) -> Net:
         check_shapes(own, graph.leaves, where="shrunk")
     except UpdateError as error:
         raise ArgumentError(str(error)) from None
-    # A copy in which other tensors stand for those that are cut, wherever they are referred to.
+    # A copy in which smaller tensors replace those that are cut, wherever they are referred to.
     twin = copy.deepcopy(net, {id(value): _leading(value, target[name]) for name, value in own.items() if target[name] != tuple(value.shape)})
     widths = shrunk_widths(graph, alpha)
     _resize(twin, {path: inner * widths[name] for path, (name, inner) in graph.norms.items()})
@@ -106,13 +113,13 @@ def _leading(value: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _resize(twin: nn.Module, normed: Mapping[str, int]) -> None:
-    """Let every layer say the sizes it has now."""
+    """Set the sizes that each layer states to those of its tensors."""
     for path, layer in twin.named_modules():
         if isinstance(layer, nn.Linear):
             layer.out_features, layer.in_features = layer.weight.shape
         elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             if layer.groups > 1:
-                # Depthwise: as many outputs of each channel as before.
+                # Depthwise: the number of outputs per channel is unchanged.
                 layer.groups = layer.weight.shape[0] * layer.groups // layer.out_channels
             layer.out_channels = layer.weight.shape[0]
             layer.in_channels = layer.weight.shape[1] * layer.groups

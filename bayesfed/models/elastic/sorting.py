@@ -1,4 +1,4 @@
-"""Sorting channels: the largest first, without changing what the network computes.
+"""Sorting channels by norm, the largest first, without changing the function that the network computes.
 
 AnycostFL's server sorts the channels of the global model before it sends them, so that the leading ones are the sub-model of any width::
 
@@ -19,20 +19,20 @@ from bayesfed.trees import Shapes, Tree, check_shapes
 
 
 def sort_channels(graph: ChannelGraph, tree: Mapping[str, Tensor]) -> Tree:
-    """Return the same function with every group of hidden channels in descending order of its norm (`channel_order`).
+    """Return parameters of the same function in which each group of hidden channels is in descending order of norms (`channel_order`).
 
     Parameters
     ----------
     graph
-        Of the network.
+        Channels of the network.
     tree
-        All parameters, and all buffers that hold something for each hidden channel: running statistics that stay behind would be those of
-        other channels. Where they are kept elsewhere, use `channel_order` and `permute_channels` on both.
+        All parameters, and all buffers with entries for hidden channels: running statistics that were left out would belong to
+        other channels afterwards. If they are kept elsewhere, use `channel_order`, and `permute_channels` on both.
 
     Returns
     -------
     Tree
-        Leaves that are as they were are the same tensors.
+        All leaves; unchanged ones are the same tensors.
 
     Raises
     ------
@@ -50,24 +50,24 @@ def sort_channels(graph: ChannelGraph, tree: Mapping[str, Tensor]) -> Tree:
 
 
 def channel_order(graph: ChannelGraph, tree: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the descending order of each group's channels: the new network's channel k is the old one's ``order[k]``.
+    """Return the descending order of each group's channels: channel k of the new network is channel ``order[k]`` of the old one.
 
     A channel's norm is the L2 norm of the weights that make it: its filters or rows in all layers whose outputs belong to the group,
-    jointly, without biases and norms' scales. The paper sorts a layer by its own norms; layers that share their channels, by a sum
-    or depthwise, share one order, and the joint norm is the one that treats them alike and is the paper's where there is one layer.
+    together, without biases and without scales of norm layers. The paper sorts each layer by its own norms. Layers that share their channels, by a
+    sum or a depthwise convolution, must have the same order here; the joint norm treats them equally, and for a single layer it is the paper's.
     Where channels stay together, blocks are sorted by their joint norm, and channels within their block.
 
     Parameters
     ----------
     graph
-        Of the network.
+        Channels of the network.
     tree
-        With at least the weights that make hidden channels.
+        Parameters by name, at least the weights that make hidden channels.
 
     Returns
     -------
     dict
-        A permutation ``(channels,)`` for each group. Equal norms stay in their order; sums are in double precision.
+        A permutation ``(channels,)`` for each group. Channels of equal norm keep their order. Sums are in double precision.
 
     Raises
     ------
@@ -83,16 +83,16 @@ def permute_channels(graph: ChannelGraph, tree: Mapping[str, Tensor], order: Map
     Parameters
     ----------
     graph
-        Of the network.
+        Channels of the network.
     tree
-        Any of its leaves: parameters, running statistics, or something else of their names and shapes, such as a client's residuals.
+        Any leaves of the network: parameters, running statistics, or tensors with the same names and shapes, such as a client's residuals.
     order
-        A permutation for each group that moves, as from `channel_order`; where channels stay together, one that keeps them together.
+        A permutation for each group to be permuted, such as from `channel_order`. Channels that stay together must stay together in it.
 
     Raises
     ------
     ArgumentError
-        If an order is for no group, no permutation, or tears apart what stays together.
+        If an order belongs to no group, is not a permutation, or splits channels that stay together.
     UpdateError
         If a leaf is unknown or not of the network's shape.
     """
@@ -134,7 +134,7 @@ def _check_order(graph: ChannelGraph, name: str, index: Tensor) -> None:
 
 
 def _moved(leaf: Tensor, place: Place, index: Tensor) -> Tensor:
-    # Channels of several entries move as wholes.
+    # A channel with several entries moves as a whole.
     split = (*leaf.shape[: place.axis], len(index), place.inner, *leaf.shape[place.axis + 1 :])
     return leaf.reshape(split).index_select(place.axis, index.to(leaf.device)).reshape(leaf.shape)
 

@@ -3,14 +3,14 @@
     graph = channel_graph(net, images[:1])
     graph.groups["conv2"]                                    # 64 channels: rows of conv2.weight, its bias, columns of fc1.weight, 49 each
 
-Axes start out as different sets of channels, one for each axis of each parameter; every operation ties those it joins (`rules`): a
-matrix's columns to its inputs, the terms of a sum to each other, a norm's scales to what is normed. Sets that the inputs and outputs
-of the network belong to stay as they are; the others are its hidden channels.
+At first each axis of each parameter is a set of channels of its own. Every operation then ties axes (`rules`): a matrix's columns to its
+inputs, the terms of a sum to each other, a norm's scales to the channels it normalises. Sets that include the network's inputs or outputs must
+not change; the others are its hidden channels.
 
 References
 ----------
-AnycostFL (Li et al.), section III-B, for layers in a row; here for any network that the rules cover. The idea of a graph of dependent
-channels is that of structural pruning (Fang et al., "DepGraph", 2023).
+AnycostFL (Li et al.), section III-B, for consecutive layers; here for any network that the rules cover. The graph of dependent
+channels is an idea from structural pruning (Fang et al., "DepGraph", 2023).
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from bayesfed.trees import leaf_of
 def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
     """Find the channels that must be permuted and cut together.
 
-    Known are linear layers, convolutions (of one group, or depthwise), batch and group norms, activations, dropout, pooling, flattening of
-    (B, C, H, W) from C on, sums and products entry by entry, and means over pictures, as modules or as functions; and anything at all
-    on inputs alone. Tied parameters stay tied. Channels that no weight makes are left as they are.
+    Supported operations, as modules or as functions, are linear layers, convolutions (of one group, or depthwise), batch and group norms,
+    activations, dropout, pooling, flattening of (B, C, H, W) from C on, elementwise sums and products, and means over pictures. Inputs of the network
+    may go through any operation. Tied parameters stay tied. Channels that no weight makes are left unchanged.
 
     Parameters
     ----------
     net
         Any module that `torch.fx` can trace and that takes one tensor. It is run once, in evaluation mode and without gradients, and left as it was.
     sample
-        ``(B, ...)``, inputs as the network gets them; their numbers do not matter.
+        ``(B, ...)``, inputs as the network takes them; only their shape matters.
 
     Raises
     ------
     ArgumentError
-        If the network cannot be traced or does not take the sample; an operation on hidden channels is unknown, whatever else it is; or
-        channels would not be leading entries of their axes (concatenation, grouped convolutions, reshapes to constants). The text
+        If the network cannot be traced or does not take the sample; if an operation on hidden channels is not supported; or if
+        channels would not be leading entries of their axes (concatenation, grouped convolutions, reshapes to constants). The message
         names the operation and the module.
     """
     if not sample.ndim or not len(sample):
@@ -61,14 +61,14 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
             expected = "a network whose steps do not depend on its inputs"
             raise ArgumentError(complain("channel_graph, net", expected=expected, actual=error, hint="modules without branches")) from error
         walk = _Walk(traced, net)
-        # Two examples, or channels could not be told from a batch of one. On numbers, of which only shapes are read: shapes alone, on the
-        # meta device, would have torch import its compiler first.
+        # Two examples, since a batch of one could not be told from an axis of one channel. Only shapes are read, but the tensors are real: with the
+        # meta device torch would import its compiler first.
         walk.run(torch.stack([sample[0], sample[-1]]))
-    return walk.found()
+    return walk.channels()
 
 
 class _Walk(fx.Interpreter):
-    """One forward, which ties axes operation by operation."""
+    """One forward pass that ties axes operation by operation."""
 
     def __init__(self, traced: fx.GraphModule, net: nn.Module) -> None:
         super().__init__(traced)
@@ -130,12 +130,12 @@ class _Walk(fx.Interpreter):
         return axes
 
     def given(self, arguments: Any) -> Any:
-        """Return arguments with values in the place of nodes."""
+        """Return arguments in which nodes are replaced by their values."""
         values: dict[Any, Any] = dict(self.values)
         return fx.node.map_arg(arguments, lambda one: values.get(one, COUNTED))
 
     def leaf(self, name: str) -> Value | None:
-        """Return a parameter or buffer, by whatever name; None: there is none."""
+        """Return a parameter or buffer by any of its names, or None if there is none."""
         if name not in self.tensors:
             return None
         first = self.first[name]
@@ -144,8 +144,8 @@ class _Walk(fx.Interpreter):
             self.leaves[first] = Value(shape, tuple(self.ties.new(length) for length in shape), first)
         return self.leaves[first]
 
-    def found(self) -> ChannelGraph:
-        """Return what was found."""
+    def channels(self) -> ChannelGraph:
+        """Return the hidden channels that the walk has found."""
         places: dict[int, list[Place]] = {}
         for name, value in self.leaves.items():
             for number, axis in enumerate(value.axes):
@@ -171,7 +171,7 @@ def _rule(node: fx.Node, module: nn.Module | None) -> Rule | None:
 
 
 def _where(node: fx.Node, modules: Mapping[str, nn.Module]) -> str:
-    """Name an operation and the module it is called in."""
+    """Return the name of an operation and of the module that calls it."""
     if node.op == "call_module":
         return f"channel_graph, {str(node.target)!r} ({type(modules[str(node.target)]).__name__})"
     within = list(node.meta.get("nn_module_stack", {}).values())

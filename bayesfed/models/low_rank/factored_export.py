@@ -1,4 +1,4 @@
-"""A network with factored layers in torch's own: what is saved, compiled and run where neither this package nor Pyro is."""
+"""Export of a network with factored layers to torch's own layers, to be saved, compiled and run without this package and without Pyro."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
 
 
 def dense_or_thin(net: nn.Module, tree: Mapping[str, Tensor] | None = None, *, form: Literal["smaller", "thin", "dense"] = "smaller") -> nn.Module:
-    """Return the network in torch's own layers, for export: a factored layer becomes two thin ones in an `nn.Sequential`, or one dense one.
+    """Return the network in torch's own layers, for export: a factored layer becomes two thin ones in an `nn.Sequential`, or one dense layer.
 
     Parameters
     ----------
     net
-        With any factored layers; never changed.
+        Network, with or without factored layers; never changed.
     tree
-        Its parameters by name; None: its own. Factors may be of other ranks; the result has the dtype and device of the network.
+        Parameters by name. Default: the network's own. Factors may have other ranks; the result has the dtype and device of the network.
     form
-        "smaller": per layer, whichever has fewer numbers; "thin" or "dense": all alike.
+        "smaller": for each layer the form with fewer numbers; "thin" or "dense": that form for all.
 
     Raises
     ------
     UpdateError
         If leaves are missing, unknown or of another shape.
     ArgumentError
-        If the form is none of the three.
+        If the form is unknown.
     """
     if form not in ("smaller", "thin", "dense"):
         raise ArgumentError(complain("dense_or_thin, form", expected="'smaller', 'thin' or 'dense'", actual=repr(form), hint="'smaller'"))
@@ -60,7 +60,7 @@ def dense_or_thin(net: nn.Module, tree: Mapping[str, Tensor] | None = None, *, f
 
 
 def _plain(layer: FactoredLinear | FactoredConv2d, u: Tensor, v: Tensor, bias: Tensor | None, thin: bool) -> nn.Module:
-    """Return torch's own layer or layers. Not initialised: constructors draw random numbers."""
+    """Return torch's own layer or layers. They are made without initialisation, which would draw random numbers."""
     layout, like = layer.unrolling, {"device": u.device, "dtype": u.dtype}
     weights: list[Tensor]
     if isinstance(layer, FactoredLinear):

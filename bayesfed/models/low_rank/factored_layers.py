@@ -1,7 +1,7 @@
-"""Linear and convolution layers with two factors for a weight, ``W = U V^T``, trained as they are: FedHM's low-rank layers.
+"""Linear and convolution layers with a weight ``W = U V^T`` whose two factors are trained directly: FedHM's low-rank layers.
 
-U is ``(M, R)`` and V ``(N, R)``: rows of the matrix are outputs, columns inputs, as everywhere in the package (FedHM writes the transpose, and calls
-U what is V here). A kernel ``(out, in, kh, kw)`` is laid out in one of two ways:
+U is ``(M, R)`` and V ``(N, R)``. Rows of the matrix are outputs and columns are inputs, as everywhere in the package (FedHM writes the transpose; its
+U is V here). A kernel ``(out, in, kh, kw)`` is laid out as a matrix in one of two ways:
 
 ============== ======================== ====================== ================================================= ==================
 split          matrix ``(M, N)``        first convolution      second convolution                                numbers, kh = kw
@@ -10,9 +10,9 @@ split          matrix ``(M, N)``        first convolution      second convolutio
 "pufferfish"   ``(out, in kh kw)``      ``(R, in, kh, kw)``    ``(out, R, 1, 1)``                                ``R (in k^2 + out)``
 ============== ======================== ====================== ================================================= ==================
 
-The bias belongs to the second. With G the gradient of the matrix, that of U is ``G V`` and that of V is ``G^T U``: autograd's, and columns that are
-zero in both stay zero, so two ranks train alike if one is the other padded. A layer runs at whatever rank its tensors have. There are no buffers
-and no sample sites.
+The bias belongs to the second convolution. If G is the gradient of the matrix, autograd gives ``G V`` for U and ``G^T U`` for V. Columns that are
+zero in both factors therefore stay zero, and padding the factors with zero columns does not change training. A layer runs at whatever rank its
+tensors have. There are no buffers and no sample sites.
 
 References
 ----------
@@ -38,19 +38,19 @@ Split = Literal["spatial", "pufferfish"]
 
 @dataclass(frozen=True)
 class Unrolling:
-    """How a weight is laid out as a matrix, and back; for a linear layer, as it is.
+    """The layout of a weight as a matrix. The weight of a linear layer is its own matrix.
 
     Parameters
     ----------
     shape
-        Of the weight: ``(out, in)`` or ``(out, in, kh, kw)``.
+        Shape of the weight: ``(out, in)`` or ``(out, in, kh, kw)``.
     split
-        "spatial" or "pufferfish"; the same for a linear layer.
+        "spatial" or "pufferfish"; for a linear layer both are the same.
 
     Raises
     ------
     ArgumentError
-        If the shape is neither, or the split unknown.
+        If the shape is neither of the two, or the split is unknown.
     """
 
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Unrolling:
 
     @property
     def tail(self) -> int:
-        """Dimensions of the kernel that go with the outputs."""
+        """Number of dimensions of the kernel that are combined with the outputs."""
         return int(len(self.shape) == 4 and self.split == "spatial")
 
     @property
@@ -75,7 +75,7 @@ class Unrolling:
 
     @property
     def full(self) -> int:
-        """The rank that every matrix of this size is within."""
+        """The full rank, ``min(M, N)``."""
         return min(self.size)
 
     def matrix(self, weight: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Unrolling:
         return (weight.permute(0, 3, 1, 2) if self.tail else weight).reshape(self.size)
 
     def weight(self, matrix: Tensor) -> Tensor:
-        """Return the weight, contiguous, of a matrix ``(M, N)``."""
+        """Return the weight of a matrix ``(M, N)``, contiguous."""
         if not self.tail:
             return matrix.reshape(self.shape)
         out, channels, height, width = self.shape
@@ -91,21 +91,21 @@ class Unrolling:
 
 
 class FactoredLayer(ThinLayer):
-    """What the layers share: two factors and a bias as parameters.
+    """Base class of factored layers: two factors and a bias as parameters.
 
     Parameters
     ----------
     u, v
         ``(M, R)`` and ``(N, R)``, copied. R may be more than M or N.
     outputs
-        Entries of the bias.
+        Number of entries of the bias.
     bias
-        ``(outputs,)``, copied; None: no bias.
+        ``(outputs,)``, copied. None for no bias.
 
     Raises
     ------
     ArgumentError
-        If the factors are not two matrices of the same number of columns, at least 1, of float32 or of float64, or the bias does not fit.
+        If the factors are not two float32 or two float64 matrices with the same number of columns, at least 1, or the bias does not fit.
     """
 
     def __init__(self, u: Tensor, v: Tensor, outputs: int, bias: Tensor | None = None) -> None:
@@ -118,7 +118,7 @@ class FactoredLayer(ThinLayer):
 
     @property
     def rank(self) -> int:
-        """Columns of the factors, as they are now."""
+        """Number of columns that the factors have now."""
         return int(self.u.shape[1])
 
 
@@ -128,9 +128,9 @@ class FactoredLinear(FactoredLayer):
     Parameters
     ----------
     u, v
-        ``(out, R)`` and ``(in, R)``.
+        ``(out, R)`` and ``(in, R)``, copied.
     bias
-        ``(out,)``; None: no bias.
+        ``(out,)``, copied. None for no bias.
 
     Raises
     ------
@@ -157,29 +157,29 @@ class FactoredLinear(FactoredLayer):
 
 
 class FactoredConv2d(Convolving, FactoredLayer):
-    """A convolution of two dimensions as two thin ones.
+    """A two-dimensional convolution as two thin ones.
 
     Parameters
     ----------
     u, v
-        ``(M, R)`` and ``(N, R)`` of the split's matrix.
+        ``(M, R)`` and ``(N, R)``, factors of the matrix of this split, copied.
     kernel_size
         One number for both dimensions, or one each.
     bias
-        ``(out,)``; None: no bias.
+        ``(out,)``, copied. None for no bias.
     stride, dilation
-        As the kernel's size.
+        One number for both dimensions, or one each.
     padding
-        As the kernel's size, or "valid" or "same", the latter at stride 1.
+        One number for both dimensions, or one each, or "valid", or "same" (at stride 1 only).
     padding_mode
-        What is outside the image.
+        Values outside the image: "zeros", "reflect", "replicate" or "circular".
     split
-        "spatial": FedHM's; "pufferfish".
+        Layout of the matrix: "spatial" (FedHM) or "pufferfish".
 
     Raises
     ------
     ArgumentError
-        If a setting is outside what PyTorch's convolutions take, the kernel's entries do not divide M and N, or as `FactoredLayer`.
+        If PyTorch's convolutions do not accept a setting, the kernel's entries do not divide M and N, or as `FactoredLayer`.
     """
 
     dimensions = 2

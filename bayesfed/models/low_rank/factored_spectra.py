@@ -1,8 +1,8 @@
-"""Singular triplets for layers that are factored: one SVD a layer, cut to every rank, or subspace iteration whose error is measured.
+"""Singular triplets of layers that are factored: one SVD per layer, cut to every rank, or subspace iteration whose error is measured.
 
-A server of clients of several sizes needs for each layer as many triplets as the largest rank: best approximations of smaller ranks are cuts of the
-same. From round to round the matrices change little; with a key, `spectra` iterates from last round's right vectors in the place of an SVD, and
-states what that missed.
+A server whose clients have models of several sizes needs, for each layer, as many triplets as the largest rank. The best approximations of smaller
+ranks use the first of them. The matrices change little from round to round, so with a key `spectra` replaces the SVD by subspace iteration that
+starts from last round's right vectors, and reports the part that it missed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from bayesfed.trees import leaf_of
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The leading singular triplets of one layer's matrix W, and what they leave out.
+    """The leading singular triplets of one layer's matrix W, and how much they leave out.
 
     Parameters
     ----------
     u, values, v
         ``(M, k)``, ``(k,)`` descending, and ``(N, k)``.
     rest
-        The Frobenius norm of ``W - u values v^T``.
+        Frobenius norm of ``W - u values v^T``.
     residual
-        That of the part of W outside of the space in which the triplets were sought; 0 if that was all of it.
+        Frobenius norm of the part of W outside the subspace that was searched; 0 for an exact SVD.
     """
 
     u: Tensor
@@ -41,51 +41,59 @@ class Spectrum:
     residual: float = 0.0
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
-        """Return U ``(M, R)`` and V ``(N, R)``, each with the square root of the singular values.
+        """Return U ``(M, R)`` and V ``(N, R)``, each multiplied by the square roots of the singular values.
 
         Raises
         ------
         ArgumentError
-            If the rank is outside 1 to k.
+            If the rank is not from 1 to k.
         """
         check_rank("Spectrum.factors", rank, len(self.values))
         roots = self.values[:rank].sqrt()
         return self.u[:, :rank] * roots, self.v[:, :rank] * roots
 
     def error(self, rank: int) -> float:
-        """Return the Frobenius norm of ``W - U V^T`` at a rank up to k. No rank R matrix has one below ``sqrt(error^2 - residual^2)``."""
+        """Return the Frobenius norm of ``W - U V^T`` at a rank R up to k.
+
+        No matrix of rank R has an error below ``sqrt(error^2 - residual^2)``.
+
+        Raises
+        ------
+        ArgumentError
+            If the rank is not from 1 to k.
+        """
         check_rank("Spectrum.error", rank, len(self.values))
         return float((self.values[rank:].double().square().sum() + self.rest**2).sqrt())
 
 
 def spectrum(matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectrum | None = None, oversample: int = 8, passes: int = 1) -> Spectrum:
-    """Find the leading singular triplets of a matrix: by an SVD, or with a key by subspace iteration, whose error is measured.
+    """Find the leading singular triplets of a matrix, by an SVD or, with a key, by subspace iteration whose error is measured.
 
     Parameters
     ----------
     matrix
         ``(M, N)`` of float32 or float64.
     rank
-        How many.
+        Number of triplets.
     key
-        Of the random columns of the subspace's start; None: the exact SVD.
+        Random key of the columns from which the iteration starts. None: the exact SVD.
     warm
-        An earlier spectrum of much the same matrix: its right vectors replace the first random columns.
+        An earlier spectrum of a similar matrix: its right vectors replace the first random columns.
     oversample
-        Columns of the subspace beyond the rank.
+        Number of columns of the subspace beyond the rank.
     passes
-        Power iterations, two products with the matrix each.
+        Number of power iterations, each of two products with the matrix.
 
     Raises
     ------
     ArgumentError
-        If the rank is outside 1 to min(M, N), a count is negative, `warm` has no key beside it or belongs to another shape, or the matrix is of
+        If the rank is not from 1 to min(M, N), a count is negative, `warm` is given without a key or belongs to another shape, or the matrix is of
         half precision or not finite.
 
     Notes
     -----
-    With Q the orthonormal basis found, W splits into ``Q Q^T W`` and a rest E, orthogonal to each other, so that
-    ``sigma_1^2 + ... + sigma_R^2`` of W are at most those of ``Q Q^T W`` and ``||E||_F^2`` together: hence `Spectrum.error`.
+    With the orthonormal basis Q that was found, W is the sum of ``Q Q^T W`` and a rest E orthogonal to it. The sum
+    ``sigma_1^2 + ... + sigma_R^2`` of W is therefore at most that of ``Q Q^T W`` plus ``||E||_F^2``. This gives the bound in `Spectrum.error`.
 
     References
     ----------
@@ -100,7 +108,7 @@ def spectrum(matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectru
         if warm is not None:
             raise ArgumentError(complain("spectrum, warm", expected="a key for the other columns", actual=None, hint="Key(0, 'spectra', round)"))
         u, values, v = signed_svd(matrix)
-        # Copies: a view would keep all of the SVD alive.
+        # Copies: a view would keep all of the SVD in memory.
         return Spectrum(u[:, :rank].clone(), values[:rank].clone(), v[:, :rank].clone(), float(values[rank:].double().square().sum().sqrt()))
     start = gaussian((matrix.shape[1], min(rank + oversample, *matrix.shape)), key, matrix)
     if warm is not None:
@@ -128,29 +136,29 @@ def spectra(
     oversample: int = 8,
     passes: int = 1,
 ) -> dict[str, Spectrum]:
-    """Find for each layer as many singular triplets as the largest of its ranks needs; all smaller ranks are cuts of them.
+    """Find for each layer as many singular triplets as its largest rank needs; smaller ranks use the first of them.
 
     Parameters
     ----------
     tree
-        Of the whole network.
+        Parameters of the whole network by name.
     layers
-        Of which the ranks name some or all.
+        Layout of each layer's weight, by the layer's name.
     ranks
-        One mapping a size of network, from layers to ranks.
+        For each size of network, a mapping from layers to ranks, of some or all of `layers`.
     key
-        None: exact SVDs; otherwise each layer draws from a child of its name (`spectrum`).
+        Each layer draws from the child of this key with the layer's name (`spectrum`). None: exact SVDs.
     warm
-        What was found in the round before, for all layers or some.
+        Spectra of the round before, of some or all layers.
     oversample, passes
-        As `spectrum`.
+        As in `spectrum`.
 
     Raises
     ------
     UpdateError
         If the tree lacks a layer's weight, or has one of another shape.
     ArgumentError
-        If a rank is of an unknown layer, or as `spectrum`.
+        If a rank is given for an unknown layer, or as `spectrum`.
     """
     largest: dict[str, int] = {}
     for size in ranks:
@@ -158,20 +166,20 @@ def spectra(
             if name not in layers:
                 raise ArgumentError(complain("spectra", expected=f"ranks of layers among {sorted(layers)}", actual=name, hint="hybrid_ranks"))
             largest[name] = max(rank, largest.get(name, rank))
-    found = {}
+    spectrum_of = {}
     for name, rank in largest.items():
         weight = whole_weight(tree, name, layers[name], "spectra")
         own = None if key is None else key.child(name)
         before = None if warm is None else warm.get(name)
         try:
-            found[name] = spectrum(layers[name].matrix(weight.detach()), rank, key=own, warm=before, oversample=oversample, passes=passes)
+            spectrum_of[name] = spectrum(layers[name].matrix(weight.detach()), rank, key=own, warm=before, oversample=oversample, passes=passes)
         except ArgumentError as error:
             raise ArgumentError(f"spectra, layer {name!r}: {error}") from None
-    return found
+    return spectrum_of
 
 
 def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where: str) -> Tensor:
-    """Return a layer's weight in the tree of the whole network; raise `UpdateError` unless it has the layout's shape."""
+    """Return a layer's weight from the tree of the whole network; raise `UpdateError` unless it has the layout's shape."""
     leaf = leaf_of(name, "weight")
     actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
     if actual != tuple(layout.shape):

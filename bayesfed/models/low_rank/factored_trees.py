@@ -1,16 +1,16 @@
-"""From the tree of a whole network to those of its factored ones and back, and the Frobenius decay.
+"""Conversion between the tree of a whole network and those of its factored networks, and the Frobenius decay.
 
 A network made by `hybrid` has leaves ``NAME.u`` and ``NAME.v`` for each factored layer NAME, where the whole network has ``NAME.weight``; all other
-leaves are the same. A server with clients of several sizes::
+leaves are the same. A server whose clients have models of several sizes::
 
     layers = unrollings(hybrid(net, 1 / 2))
     sizes = [hybrid_ranks(net, ratio) for ratio in (1 / 2, 1 / 4, 1 / 8)]
-    found = spectra(tree, layers, *sizes)                                # one SVD a layer, whatever the number of sizes
+    found = spectra(tree, layers, *sizes)                                # one SVD per layer, for any number of sizes
     broadcast = [factorise(tree, layers, ranks, found) for ranks in sizes]
-    received = [align(update, layers) for update in updates]             # all of one shape, whatever the ranks
+    received = [align(update, layers) for update in updates]             # all of the same shape, for any ranks
 
-Truncated SVDs with the square root of the singular values in both factors are spectral initialisation (Khodak et al., 2021) and step 4 of FedHM's
-algorithm 1; the products are its shape alignment (1).
+Truncated SVDs with the square roots of the singular values in both factors are spectral initialisation (Khodak et al., 2021) and step 4 of FedHM's
+algorithm 1; the products are FedHM's shape alignment (1).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from bayesfed.trees import Tree, leaf_of
 
 
 def unrollings(net: nn.Module) -> dict[str, Unrolling]:
-    """Return how the weight of each factored layer of a network is laid out, by the layer's name."""
+    """Return the layout of the weight of each factored layer of a network, by the layer's name."""
     return {name: layer.unrolling for name, layer in net.named_modules() if isinstance(layer, FactoredLinear | FactoredConv2d)}
 
 
 def factorise(
     tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling], ranks: Mapping[str, int], found: Mapping[str, Spectrum] | None = None
 ) -> Tree:
-    """Return the tree of a factored network: in the place of each weight that has a rank, the factors of its best approximation.
+    """Return the tree of a factored network: each weight that has a rank is replaced by the factors of its best approximation.
 
     Parameters
     ----------
     tree
-        Of the whole network.
+        Parameters of the whole network by name.
     layers
-        How weights are laid out.
+        Layout of each layer's weight.
     ranks
-        By layer; what has none stays whole, and an empty mapping returns the tree.
+        Ranks by layer. Layers without a rank stay whole; an empty mapping returns the tree.
     found
-        `spectra` of this very tree, at these ranks or larger ones; None: exact SVDs now.
+        `spectra` of this same tree, at these ranks or larger ones. None: exact SVDs are computed.
 
     Raises
     ------
@@ -72,14 +72,14 @@ def factorise(
 
 
 def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
-    """Return the tree of the whole network: products in the place of factors, whatever their rank. FedHM's shape alignment (1).
+    """Return the tree of the whole network: factors of any rank are replaced by their product. This is FedHM's shape alignment (1).
 
     Parameters
     ----------
     tree
-        Of a network in which any of the layers are factored and the others whole.
+        Parameters of a network in which some of the layers are factored and the others whole.
     layers
-        How weights are laid out.
+        Layout of each layer's weight.
 
     Raises
     ------
@@ -109,8 +109,16 @@ def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
 def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
     """Return ``coefficient / 2`` times the sum over factored layers of ``||U V^T||_F^2``, a scalar, without forming a product.
 
-    The negative log density, up to a constant, of a Gaussian of this precision on the product: the decay of `ProductGaussian`. Its gradients are
-    `decay_gradients`, by autograd too. Layers are the NAMEs with leaves ``NAME.u`` and ``NAME.v`` and no ``NAME.s``; if there are none it is 0.
+    This is the negative log density, up to a constant, of a Gaussian of this precision on the product: the decay of `ProductGaussian`. Autograd
+    gives the gradients that `decay_gradients` returns. Factored layers are the NAMEs with leaves ``NAME.u`` and ``NAME.v`` and without ``NAME.s``;
+    if there are none the result is 0.
+
+    Parameters
+    ----------
+    tree
+        Parameters of a network by name.
+    coefficient
+        Precision, 0 or more.
 
     Raises
     ------
@@ -124,6 +132,11 @@ def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
 
 def decay_gradients(tree: Mapping[str, Tensor], coefficient: float) -> Tree:
     """Return the gradients of `frobenius_decay`, for optimisers that add them: ``coefficient * U (V^T V)`` and ``coefficient * V (U^T U)``.
+
+    Parameters
+    ----------
+    tree, coefficient
+        As in `frobenius_decay`.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""A network with layers of fixed rank in the place of dense ones, and back.
+"""Replacing the dense layers of a network by layers of fixed rank, and back.
 
     net = mlp([784, 256, 256, 10], key)
     fixed_rank(net, 4)                                      # the best approximation of rank 4 in every layer
-    fixed_rank(net, 1 / 16)                                 # in each, the largest rank with 1/16 of its numbers
-    weights = layer_matrices(net)                           # one budget, spent where it keeps most
+    fixed_rank(net, 1 / 16)                                 # in each layer, the largest rank with 1/16 of its numbers
+    weights = layer_matrices(net)                           # one budget for all layers, spent where it keeps most energy
     sizes, spectra = {name: tuple(w.shape) for name, w in weights.items()}, {name: svdvals(w) for name, w in weights.items()}
     fixed_rank(net, greedy_ranks(sizes, spectra, 1 / 16))
 
@@ -47,27 +47,27 @@ def fixed_rank(
     key: Key | None = None,
     where: Predicate = weight_matrices,
 ) -> nn.Module:
-    """Return a copy of a network in which layers have weights of fixed rank.
+    """Return a copy of a network in which the weights of some layers have fixed rank.
 
     Parameters
     ----------
     net
-        Never changed. Whatever reads the weights of a chosen layer by itself fails when called: it has no ``weight``.
+        Network, never changed. A module that reads the weight of a replaced layer directly fails when called, since there is no ``weight``.
     rank
-        One for all layers; or a float in (0, 1], the share of a layer's numbers that ``R (M + N)`` may be (`uniform_ranks`), where cores and
-        biases come on top; or ranks by the layer's name, others staying dense.
+        One rank for all layers. Or a float in (0, 1]: the largest share of a layer's numbers that ``R (M + N)`` may take (`uniform_ranks`), not
+        counting cores and biases. Or ranks by the layer's name; layers that are not named stay dense.
     initial
-        "spectral": the matrix of the rank nearest to the layer's own, by an SVD; "random": `random_point`, entries of the layer's own root
-        mean square.
+        "spectral": the matrix of this rank that is nearest to the layer's own, by an SVD; "random": a `random_point` whose entries have the root
+        mean square of the layer's own.
     key
-        For "random" only; each layer draws from a child of its name.
+        Random key for "random" only; each layer draws from the child with its name.
     where
-        ``(parameter name, owning module) -> bool``; may choose weights of `nn.Linear`, `nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d`.
+        ``(parameter name, owning module) -> bool``; may select weights of `nn.Linear`, `nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d`.
 
     Raises
     ------
     ArgumentError
-        If a rank is outside 1 to min(M, N) or the ratio outside (0, 1], a named layer is not among the chosen, there is no key to draw from,
+        If a rank is not from 1 to min(M, N) or the ratio not in (0, 1], a named layer is not among the selected ones, there is no key to draw from,
         a weight is not finite or of half precision, or as `layer_matrices`.
     """
     if initial not in ("spectral", "random"):
@@ -77,7 +77,7 @@ def fixed_rank(
     layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
     sizes = {name: (layer.weight.shape[0], layer.weight[0].numel()) for name, layer in layers.items()}
     ranks = rank if isinstance(rank, Mapping) else uniform_ranks(sizes, rank) if isinstance(rank, float) else dict.fromkeys(sizes, rank)
-    # Every rank first: an SVD of another layer may take minutes.
+    # Check every rank first: the SVD of a layer may take minutes.
     for name, size in sizes.items():
         check_rank(f"fixed_rank, layer {name!r}", ranks[name], min(size))
     swaps: dict[nn.Module, nn.Module] = {}
@@ -91,18 +91,25 @@ def fixed_rank(
                 point = random_point(*sizes[name], ranks[name], key.child(name), std=std, dtype=matrix.dtype, device=matrix.device)
         except ArgumentError as error:
             raise ArgumentError(f"fixed_rank, layer {name!r}: {error}") from None
-        swaps[layer] = _thin(layer, point)
+        swaps[layer] = _fixed_rank_layer(layer, point)
     return swapped(net, swaps)
 
 
 def layer_matrices(net: nn.Module, where: Predicate = weight_matrices) -> Tree:
     """Return the weights that `fixed_rank` would replace, by their layers' names: matrices ``(M, N)``, detached, not copied.
 
+    Parameters
+    ----------
+    net
+        Network, never changed.
+    where
+        As in `fixed_rank`.
+
     Raises
     ------
     ArgumentError
-        If `where` chooses nothing; or anything but the weight of an ungrouped `nn.Linear`, `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`, of that class
-        itself, without hooks and shared with no other layer.
+        If `where` selects nothing, or anything but the weight of an `nn.Linear` or of an ungrouped `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d` of exactly
+        that class, without hooks and not shared with another layer.
     """
     return {name: layer.weight.detach().flatten(1) for name, layer in chosen(net, where).items()}
 
@@ -113,16 +120,16 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
     Parameters
     ----------
     net
-        With any layers of fixed rank; never changed.
+        Network, with or without layers of fixed rank; never changed.
     tree
-        Its parameters by name; None: its own. Points may be of other ranks; the result has the dtype and device of the network.
+        Parameters by name. Default: the network's own. Points may have other ranks; the result has the dtype and device of the network.
 
     Raises
     ------
     UpdateError
         If leaves are missing, unknown or of another shape.
     ArgumentError
-        If three leaves are no point.
+        If the three leaves of a layer are not a point.
     """
     values = parameters(net) if tree is None else dict(tree)
     at = points(values)
@@ -145,43 +152,56 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
 def chosen(
     net: nn.Module, where: Predicate, named: Collection[str] | None = None, *, caller: str = "fixed_rank", kinds: Sequence[type[nn.Module]] = _KINDS
 ) -> dict[str, Dense]:
-    """Return the layers to replace by name, checked; of all that `where` chooses, those that are named.
+    """Return the layers to replace, by name, checked.
+
+    Parameters
+    ----------
+    net
+        Network, never changed.
+    where
+        ``(parameter name, owning module) -> bool``: selects the weights.
+    named
+        Names of layers; only these of the selected ones are returned. Default: all.
+    caller
+        Name of the calling function, for error messages.
+    kinds
+        Classes of layers that may be selected.
 
     Raises
     ------
     ArgumentError
-        In the caller's name; as `layer_matrices`.
+        As `layer_matrices`, or if a named layer is not among the selected ones.
     """
-    found: dict[str, Dense] = {}
+    layers: dict[str, Dense] = {}
     owners: dict[int, int] = {}
     for path, module in net.named_modules():
         for leaf, value in module.named_parameters(recurse=False):
             owners[id(value)] = owners.get(id(value), 0) + 1
             if not where(f"{path}.{leaf}" if path else leaf, module) or (named is not None and path not in named):
                 continue
-            what, leave = f"{caller}, layer {path!r}", "a predicate that leaves it out, or ranks by name"
+            place, hint = f"{caller}, layer {path!r}", "a predicate that leaves it out, or ranks by name"
             if leaf != "weight" or not (isinstance(module, Dense) and is_plain(module, *kinds)):
                 expected = f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} itself, without hooks"
-                raise ArgumentError(complain(what, expected=expected, actual=f"{leaf} of {type(module).__name__}", hint=leave))
+                raise ArgumentError(complain(place, expected=expected, actual=f"{leaf} of {type(module).__name__}", hint=hint))
             if not isinstance(module, nn.Linear) and module.groups > 1:
                 actual = f"{module.groups} groups, whose matrix is block diagonal: one product would join them"
-                raise ArgumentError(complain(what, expected="a convolution of one group", actual=actual, hint=leave))
-            found[path] = module
-    for path, layer in found.items():
+                raise ArgumentError(complain(place, expected="a convolution of one group", actual=actual, hint=hint))
+            layers[path] = module
+    for path, layer in layers.items():
         if owners[id(layer.weight)] > 1:
             hint = f"{caller} on a network that shares whole layers instead"
             raise ArgumentError(complain(f"{caller}, layer {path!r}", expected="a weight of its own", actual="one of several layers", hint=hint))
-    if unknown := sorted(set(named or ()) - set(found)):
+    if unknown := sorted(set(named or ()) - set(layers)):
         among = sorted(chosen(net, where, caller=caller, kinds=kinds))
         raise ArgumentError(complain(caller, expected=f"layers among {among}", actual=unknown, hint="layer_matrices(net)"))
-    if not found:
+    if not layers:
         names = [name for name, _ in net.named_parameters()]
-        raise ArgumentError(complain(caller, expected="a layer to replace", actual=f"none of {names}", hint="a predicate that chooses some"))
-    return found
+        raise ArgumentError(complain(caller, expected="a layer to replace", actual=f"none of {names}", hint="a predicate that selects some"))
+    return layers
 
 
-def _thin(layer: Dense, point: FixedRank) -> FixedRankLayer:
-    """Return the layer of fixed rank that stands for a dense one."""
+def _fixed_rank_layer(layer: Dense, point: FixedRank) -> FixedRankLayer:
+    """Return the layer of fixed rank that replaces a dense one."""
     thin: FixedRankLayer
     if isinstance(layer, nn.Linear):
         thin = FixedRankLinear(point, layer.bias)
@@ -196,7 +216,7 @@ def _thin(layer: Dense, point: FixedRank) -> FixedRankLayer:
 
 
 def _ordinary(layer: FixedRankLayer) -> nn.Module:
-    """Return a dense layer of the same sizes, its numbers not set. Not initialised either: constructors draw random numbers."""
+    """Return a dense layer of the same sizes, with its values not set: initialisation would draw random numbers."""
     whole: nn.Module
     like = {"device": layer.u.device, "dtype": layer.u.dtype, "bias": layer.bias is not None}
     if isinstance(layer, FixedRankLinear):

@@ -1,20 +1,20 @@
 """Linear and convolution layers whose weight matrix is a point ``u s v^T`` of fixed rank: two thin products, and thin gradients.
 
-Parameters are u ``(M, R)``, s ``(R, R)``, v ``(N, R)`` and the bias. A convolution's matrix is ``(out, in * kh * kw)``, one row an output channel:
-v convolves into R channels, and ``u s`` is a 1 x 1 convolution of these.
+Parameters are u ``(M, R)``, s ``(R, R)``, v ``(N, R)`` and the bias. A convolution's matrix is ``(out, in * kh * kw)``, with one row per output
+channel: v convolves into R channels, and ``u s`` is a 1 x 1 convolution of these.
 
-The gradient of u, s and v as they stand is not what descent on the manifold needs: that reads ``G V`` and ``G^T U`` of the weight's gradient G.
-A layer gives both through a *probe*, a tangent ``up v^T + u vp^T`` that is added to its weight. The probe lives in two buffers, up ``(M, R)``
-and vp ``(N, R)``, which are None unless `torch.func.functional_call` puts tensors there for the length of a call; with zeros that require
-gradients, the weight is what it was, and backward leaves ``G V`` in ``up.grad`` and ``G^T U`` in ``vp.grad``. The two products become twice as
-wide, ``[u s + up, u] [v, vp]^T``, and no ``M x N`` array is formed on the way. Without a probe nothing of this is computed or stored.
+Descent on the manifold does not need the gradients of u, s and v themselves, but ``G V`` and ``G^T U`` of the weight's gradient G.
+A layer gives both through a *probe*, a tangent ``up v^T + u vp^T`` that is added to its weight. The probe is held in two buffers, up ``(M, R)``
+and vp ``(N, R)``, which are None unless `torch.func.functional_call` puts tensors there for the duration of a call. With zeros that require
+gradients the weight is unchanged, and backward leaves ``G V`` in ``up.grad`` and ``G^T U`` in ``vp.grad``. The two products become twice as
+wide, ``[u s + up, u] [v, vp]^T``, and no ``M x N`` array is formed. Without a probe nothing of this is computed or stored.
 `bayesfed.models.low_rank.fixed_rank_trees` has the whole step.
 
-The layers are deterministic PyroModules: no sample site, until somebody assigns a `PyroSample`.
+The layers are deterministic PyroModules: they have no sample site unless a `PyroSample` is assigned.
 
 References
 ----------
-FedRLR, the federated Riemannian low-rank compression scheme with over-the-air aggregation: the projection (47), here without its dense gradient.
+FedRLR, the federated Riemannian low-rank compression scheme with over-the-air aggregation: the projection (47), here without a dense gradient.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bayesfed.models.low_rank.thin_layers import Convolving, PaddingMode, Sizes,
 
 
 class FixedRankLayer(ThinLayer):
-    """What the layers share: the point and the bias as parameters, and the probe.
+    """Base class of layers of fixed rank: the point and the bias as parameters, and the probe.
 
     Parameters
     ----------
     point
         The weight matrix ``(M, N)``, copied.
     bias
-        ``(M,)``, copied; None: no bias.
+        ``(M,)``, copied. None for no bias.
 
     Raises
     ------
@@ -48,17 +48,17 @@ class FixedRankLayer(ThinLayer):
 
     def __init__(self, point: FixedRank, bias: Tensor | None = None) -> None:
         super().__init__(point.shape[0], bias, u=point.u, s=point.s, v=point.v)
-        # None rather than zeros: running_statistics takes every floating-point buffer for batch norm's, and zeros would store the point twice.
+        # None, not zeros: `running_statistics` would take floating-point buffers for those of batch norm, and zeros would double a point's memory.
         self.register_buffer("up", None, persistent=False)
         self.register_buffer("vp", None, persistent=False)
 
     @property
     def point(self) -> FixedRank:
-        """The weight matrix, its factors as they are."""
+        """The weight matrix; its factors are the layer's parameters, not copies."""
         return FixedRank(self.u, self.s, self.v)
 
     def thin(self) -> tuple[Tensor, Tensor]:
-        """Return the weight, probe included, as ``(M, k)`` and ``(N, k)``, whose product it is: k is R, or 2R with a probe."""
+        """Return factors ``(M, k)`` and ``(N, k)`` whose product is the weight, probe included: k is R, or 2R with a probe."""
         left: Tensor = self.u @ self.s
         right: Tensor = self.v
         if self.up is not None:
@@ -74,9 +74,9 @@ class FixedRankLinear(FixedRankLayer):
     Parameters
     ----------
     point
-        X ``(M, N)``: N features in, M out. From nothing, `random_point`.
+        X ``(M, N)`` for N input and M output features, copied. For a new layer, use `random_point`.
     bias
-        ``(M,)``; None: no bias.
+        ``(M,)``, copied. None for no bias.
 
     Raises
     ------
@@ -100,27 +100,27 @@ class FixedRankLinear(FixedRankLayer):
 
 
 class FixedRankConv(Convolving, FixedRankLayer):
-    """A convolution of 1, 2 or 3 dimensions whose matrix is of fixed rank; use one of its three classes.
+    """A convolution of 1, 2 or 3 dimensions whose matrix is of fixed rank; use one of its three subclasses.
 
     Parameters
     ----------
     point
-        ``(M, N)``: M channels out, and N the channels in times the entries of a kernel.
+        ``(M, N)``, copied: M output channels; N is the number of input channels times the entries of a kernel.
     kernel_size
         One number for all dimensions, or one each.
     bias
-        ``(M,)``; None: no bias.
+        ``(M,)``, copied. None for no bias.
     stride, dilation
-        As the kernel's size.
+        One number for all dimensions, or one each.
     padding
-        As the kernel's size, or "valid" or "same", the latter at stride 1.
+        One number for all dimensions, or one each, or "valid", or "same" (at stride 1 only).
     padding_mode
-        What is outside the image.
+        Values outside the image: "zeros", "reflect", "replicate" or "circular".
 
     Raises
     ------
     ArgumentError
-        If a setting is outside what PyTorch's convolutions take, N is not a multiple of the kernel's entries, or the bias does not fit.
+        If PyTorch's convolutions do not accept a setting, N is not a multiple of the kernel's entries, or the bias does not fit.
     """
 
     def __init__(
@@ -144,25 +144,25 @@ class FixedRankConv(Convolving, FixedRankLayer):
         return self._convolved(x, *self.thin(), self.bias, tail=0)
 
     def extra_repr(self) -> str:
-        """Show sizes, rank and what is not the default."""
+        """Show sizes, rank and settings."""
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, rank={self.rank}, stride={self.stride}"
         text += f", padding={self.padding!r}, dilation={self.dilation}"
         return text + f", padding_mode={self.padding_mode!r}, bias={self.bias is not None}"
 
 
 class FixedRankConv1d(FixedRankConv):
-    """`FixedRankConv` of ``(B, in, length)``."""
+    """`FixedRankConv` of inputs ``(B, in, length)``."""
 
     dimensions = 1
 
 
 class FixedRankConv2d(FixedRankConv):
-    """`FixedRankConv` of ``(B, in, height, width)``."""
+    """`FixedRankConv` of inputs ``(B, in, height, width)``."""
 
     dimensions = 2
 
 
 class FixedRankConv3d(FixedRankConv):
-    """`FixedRankConv` of ``(B, in, depth, height, width)``."""
+    """`FixedRankConv` of inputs ``(B, in, depth, height, width)``."""
 
     dimensions = 3

@@ -1,4 +1,4 @@
-"""Riemannian descent over flat trees: the points of a network of fixed rank, their probes, and the gradients that come back.
+"""Riemannian descent on flat trees: the points of a network of fixed rank, their probes, and the Riemannian gradients.
 
 A network made by `fixed_rank` has leaves ``NAME.u``, ``NAME.s``, ``NAME.v`` for each layer NAME of fixed rank, beside ordinary ones. One step::
 
@@ -9,8 +9,8 @@ A network made by `fixed_rank` has leaves ``NAME.u``, ``NAME.s``, ``NAME.v`` for
     step = {name: -rate * gradient for name, gradient in tangents(at, probe).items()}
     tree = with_points(tree, {name: metric_retraction(point, step[name]) for name, point in at.items()})
 
-Leaves that `parameters` returns do not require gradients, so backward computes those of the probes and nothing else; for biases and dense layers
-let their leaves require gradients, and step them as ever. A point may change its rank: the network runs at any.
+Leaves that `parameters` returns do not require gradients, so backward computes those of the probes and no others. To train biases and dense layers
+as well, let their leaves require gradients and step them as usual. A point may change its rank, since the network runs at any rank.
 """
 
 from __future__ import annotations
@@ -31,28 +31,35 @@ def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
     Parameters
     ----------
     tree
-        As `bayesfed.trees.parameters` returns it. Of ``dict(net.named_parameters())``, which require gradients, the points do too: retract those
-        under `torch.no_grad`. A layer that is the whole network is called "".
+        Parameters by name, as `bayesfed.trees.parameters` returns them. Points taken from ``dict(net.named_parameters())`` require gradients: retract
+        them under `torch.no_grad`. A layer that is the whole network has the name "".
 
     Raises
     ------
     ArgumentError
-        If three leaves of these names are no point.
+        If three leaves of these names are not a point.
     """
-    found = {}
+    at = {}
     for leaf in tree:
         name = leaf.rpartition(".")[0]
         if leaf != leaf_of(name, "u") or leaf_of(name, "s") not in tree or leaf_of(name, "v") not in tree:
             continue
         try:
-            found[name] = FixedRank(tree[leaf], tree[leaf_of(name, "s")], tree[leaf_of(name, "v")])
+            at[name] = FixedRank(tree[leaf], tree[leaf_of(name, "s")], tree[leaf_of(name, "v")])
         except ArgumentError as error:
             raise ArgumentError(f"points, layer {name!r}: {error}") from None
-    return found
+    return at
 
 
 def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> Tree:
-    """Return the tree with these points in the place of its own; ranks may differ, and other leaves are the same tensors.
+    """Return the tree with these points in place of its own; ranks may differ, and all other leaves are the same tensors.
+
+    Parameters
+    ----------
+    tree
+        Parameters of a network of fixed rank, by name.
+    points
+        New points by layer.
 
     Raises
     ------
@@ -76,22 +83,22 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
 
 def probes(points: Mapping[str, FixedRank]) -> Tree:
     """Return ``NAME.up`` ``(M, R)`` and ``NAME.vp`` ``(N, R)`` for every point: zeros that require gradients, for one call of the network."""
-    found = {}
+    zeros = {}
     for name, point in points.items():
-        found[leaf_of(name, "up")] = torch.zeros_like(point.u, requires_grad=True)
-        found[leaf_of(name, "vp")] = torch.zeros_like(point.v, requires_grad=True)
-    return found
+        zeros[leaf_of(name, "up")] = torch.zeros_like(point.u, requires_grad=True)
+        zeros[leaf_of(name, "vp")] = torch.zeros_like(point.v, requires_grad=True)
+    return zeros
 
 
 def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> dict[str, Tangent]:
-    """Return the Riemannian gradient of each layer, from what backward left in the probes.
+    """Return the Riemannian gradient of each layer, from the gradients that backward left in the probes.
 
     Parameters
     ----------
     points
-        Where the network was called.
+        Points at which the network was called, by layer.
     probes
-        With ``G V`` and ``G^T U`` as their gradients.
+        Result of `probes` after backward, with ``G V`` and ``G^T U`` as gradients.
 
     Raises
     ------
@@ -102,7 +109,7 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
     ----------
     Equation (47) of FedRLR.
     """
-    found = {}
+    riemannian = {}
     with torch.no_grad():
         for name, point in points.items():
             gradients = []
@@ -113,5 +120,5 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
                     hint = "functional_call(net, {**tree, **probes}, inputs), then backward"
                     raise ArgumentError(complain(f"tangents, {leaf!r}", expected="a gradient", actual=actual, hint=hint))
                 gradients.append(gradient)
-            found[name] = project(point, *gradients)
-    return found
+            riemannian[name] = project(point, *gradients)
+    return riemannian

@@ -1,17 +1,18 @@
-"""Hybrid networks: some layers whole, the others factored at a share of their rank; FedHM's ``[rho, L, gamma]``.
+"""Hybrid networks: some layers whole, the others factored at a fraction of their rank; FedHM's ``[rho, L, gamma]``.
 
     net = resnet18((3, 32, 32), 10, key)
     whole = whole_first(net, 3)                              # conv1 and the first block; also the shortcuts and the classifier
     hybrid(net, 1 / 2, whole=whole)                          # 11.17 M parameters become 4.158 M; at 1/4 2.210 M, at 1/8 1.236 M
     dense_or_thin(hybrid(net, 1 / 2, whole=whole))           # the same function in torch's own layers
 
-The layers are those of `bayesfed.models.low_rank.factored_layers`; `bayesfed.models.low_rank.factored_trees` maps their parameters to the whole network's and back.
+The layers are those of `bayesfed.models.low_rank.factored_layers`. Their parameters are converted to those of the whole network and back by
+`bayesfed.models.low_rank.factored_trees`.
 
 References
 ----------
-FedHM (Yao et al.), section 2.2, Tables 2, 3, 5 and 6. Its text defines the ratio by ranks of matrices; its tables count the rank as the ratio times
-the channels out. Both are here. Its counts are at 1/2, 1/4 and 1/8 (C.2), with 3 first layers whole in ResNet-18 and 15 in ResNet-34: conv1 and the
-first block, or conv1 and the first two groups.
+FedHM (Yao et al.), section 2.2, Tables 2, 3, 5 and 6. Its text defines the ratio by ranks of matrices; in its tables the rank is the ratio times
+the number of output channels. Both conventions are available. Its parameter counts are at 1/2, 1/4 and 1/8 (C.2), with the first 3 layers whole in
+ResNet-18 and the first 15 in ResNet-34: conv1 and the first block, or conv1 and the first two groups.
 """
 
 from __future__ import annotations
@@ -44,26 +45,27 @@ def hybrid(
     initial: Literal["spectral", "random"] = "spectral",
     key: Key | None = None,
 ) -> nn.Module:
-    """Return a copy of a network in which layers are factored.
+    """Return a copy of a network in which some layers are factored.
 
     Parameters
     ----------
     net
-        Never changed. Whatever reads the weights of a factored layer by itself fails when called: it has no ``weight``.
+        Network, never changed. A module that reads the weight of a factored layer directly fails when called, since there is no ``weight``.
     rank_ratio
-        Of `hybrid_ranks`, in (0, 1], where 1 factors nothing; or ranks by the layer's name, up to the full one, others staying whole.
+        Ratio as in `hybrid_ranks`, in (0, 1], where 1 factors nothing. Or ranks by the layer's name, up to the full one; layers that are not named
+        stay whole.
     whole, convention, split
-        As `hybrid_ranks`.
+        As in `hybrid_ranks`.
     initial
-        "spectral": the best approximation, the square root of its singular values in both factors; "random": normal factors whose product's
-        entries have the root mean square of the layer's own.
+        "spectral": the best approximation, with the square roots of its singular values in both factors; "random": normal factors, such that the
+        entries of the product have the root mean square of the layer's own.
     key
-        For "random" only; each layer draws from a child of its name.
+        Random key for "random" only; each layer draws from the child with its name.
 
     Raises
     ------
     ArgumentError
-        If a rank is outside 1 to min(M, N), there is no key to draw from, a weight is not finite or of half precision, or as `hybrid_ranks`.
+        If a rank is not from 1 to min(M, N), there is no key to draw from, a weight is not finite or of half precision, or as `hybrid_ranks`.
     """
     if initial not in ("spectral", "random"):
         raise ArgumentError(complain("hybrid, initial", expected="'spectral' or 'random'", actual=repr(initial), hint="'spectral'"))
@@ -76,7 +78,7 @@ def hybrid(
         ranks = hybrid_ranks(net, rank_ratio, whole=whole, convention=convention, split=split)
         layers = _candidates(net, whole)
     layouts = {name: Unrolling(tuple(layers[name].weight.shape), split) for name in ranks}
-    # Every rank first: an SVD of another layer may take minutes.
+    # Check every rank first: the SVD of a layer may take minutes.
     for name, layout in layouts.items():
         check_rank(f"hybrid, layer {name!r}", ranks[name], layout.full)
     swaps: dict[nn.Module, nn.Module] = {}
@@ -100,29 +102,30 @@ def hybrid(
 def hybrid_ranks(
     net: nn.Module, rank_ratio: float, *, whole: Whole | None = None, convention: Convention = "output", split: Split = "spatial"
 ) -> dict[str, int]:
-    """Return the rank of each layer that a ratio factors; what is not named stays whole.
+    """Return the rank of each layer that is factored at a ratio; layers that are not in the result stay whole.
 
     Parameters
     ----------
     net
-        Its weight matrices are those of linear layers and convolutions.
+        Network, never changed. Its weight matrices are those of linear layers and convolutions.
     rank_ratio
-        In (0, 1]. Ranks are rounded to the nearest whole number, 1 at least. At 1, and wherever a rank would not be below the full one, a layer
-        stays whole: factors would cost more and give nothing. FedHM's largest model is the whole network.
+        In (0, 1]. Ranks are rounded to the nearest whole number, at least 1. At 1, and wherever a rank would not be below the full one, a layer
+        stays whole: factors would be larger and gain nothing. FedHM's largest model is the whole network.
     whole
-        What not to factor: a predicate ``(parameter name, owning module) -> bool`` such as `whole_first`, or names of layers or of modules that
-        contain them; None: nothing.
+        Layers not to factor: a predicate ``(parameter name, owning module) -> bool`` such as `whole_first`, or names of layers or of modules that
+        contain them. Default: none.
     convention
-        "output": the rank is the ratio times the channels or features out, as in FedHM's tables; "matrix": times the full rank, min(M, N), as in
-        its text. With "spatial" 3 x 3 kernels the second is 3 times the first where channels in are no fewer than channels out.
+        "output": the rank is the ratio times the number of output channels or features, as in FedHM's tables; "matrix": the ratio times the full
+        rank, min(M, N), as in its text. For 3 x 3 kernels with "spatial", the second rank is 3 times the first if there are at least as many input
+        as output channels.
     split
-        Of the kernels; see `bayesfed.models.low_rank.factored_layers`.
+        Layout of the kernels; see `bayesfed.models.low_rank.factored_layers`.
 
     Raises
     ------
     ArgumentError
-        If the ratio is outside (0, 1], a setting is unknown, `whole` matches no layer or leaves none, or a layer that is left is not an ungrouped
-        `nn.Linear` or `nn.Conv2d` itself, without hooks and with a weight of its own.
+        If the ratio is not in (0, 1], a setting is unknown, `whole` matches no layer or leaves none to factor, or a layer to factor is not exactly an
+        `nn.Linear` or an ungrouped `nn.Conv2d`, without hooks and with a weight of its own.
     """
     if isinstance(rank_ratio, bool) or not 0 < rank_ratio <= 1:
         raise ArgumentError(complain("hybrid, rank_ratio", expected="a ratio in (0, 1]", actual=rank_ratio, hint="1 / 4"))
@@ -138,19 +141,20 @@ def hybrid_ranks(
 
 
 def whole_first(net: nn.Module, count: int) -> Predicate:
-    """Choose what FedHM keeps whole: the first `count` weight matrices in the network's order, every 1 x 1 convolution, and the last matrix.
+    """Select the layers that FedHM keeps whole: the first `count` weight matrices in the network's order, every 1 x 1 convolution, the last matrix.
 
     Parameters
     ----------
     net
-        Whose order counts; the predicate is for it and for networks of the same names.
+        Network whose order of layers counts. The predicate is for this network and for others with the same names.
     count
-        Rho; 1 x 1 convolutions are not counted. For `resnet18` 3: conv1 and the first block. For `resnet34` 15: conv1 and the first two groups.
+        FedHM's rho; 1 x 1 convolutions are not counted. 3 for `resnet18` (conv1 and the first block), 15 for `resnet34` (conv1 and the first two
+        groups).
 
     Raises
     ------
     ArgumentError
-        If the network has fewer.
+        If the network has fewer than `count` weight matrices.
     """
     matrices = [
         (name, value)
@@ -167,14 +171,14 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
 
 
 def _candidates(net: nn.Module, whole: Whole | None, named: Collection[str] | None = None) -> dict[str, Dense]:
-    """Return the layers that are not kept whole, checked."""
+    """Return the layers that are not kept whole, by name, checked."""
     kept = _predicate(net, whole)
     where = weight_matrices if kept is None else lambda name, module: weight_matrices(name, module) and not kept(name, module)
     return chosen(net, where, named, caller="hybrid", kinds=(nn.Linear, nn.Conv2d))
 
 
 def _predicate(net: nn.Module, whole: Whole | None) -> Predicate | None:
-    """Return the predicate of what stays whole, which must match a weight matrix; each name must."""
+    """Return the predicate of the layers that stay whole. It must match a weight matrix; if names are given, each must."""
     if whole is None or (not callable(whole) and not whole):
         return None
     matrices = [
@@ -194,7 +198,7 @@ def _predicate(net: nn.Module, whole: Whole | None) -> Predicate | None:
 
 
 def _factored(layer: Dense, u: Tensor, v: Tensor, split: Split) -> nn.Module:
-    """Return the factored layer that stands for a whole one."""
+    """Return the factored layer that replaces a whole one."""
     made: FactoredLinear | FactoredConv2d
     if isinstance(layer, nn.Linear):
         made = FactoredLinear(u, v, layer.bias)

@@ -1,10 +1,12 @@
-"""What layers share whose weight matrix is a product of thin factors that is never formed: parameters, calls, two convolutions for one.
+"""Base classes of layers whose weight matrix is a product of thin factors and is never formed: parameters, calls, two convolutions for one.
 
-A convolution's weight ``(out, in, *kernel)`` becomes a matrix in one of several ways: the last ``tail`` dimensions of the kernel go with the channels
-out, the others with the channels in. The matrix is then ``L R^T`` with L ``(out * tail's entries, k)`` and R ``(in * the others', k)``: R convolves
-along the first dimensions into k channels, and L along the last ones out of these. With no tail, L is a 1 x 1 convolution.
+A convolution's weight ``(out, in, *kernel)`` becomes a matrix in one of several ways: the last ``tail`` dimensions of the kernel are combined with
+the output channels, the others with the input channels. The matrix is then ``L R^T`` with L ``(out * entries of the tail, k)`` and
+R ``(in * entries of the other dimensions, k)``. R convolves along the first dimensions into k channels, and L along the last ones out of these.
+Without a tail, L is a 1 x 1 convolution.
 
-`bayesfed.models.low_rank.fixed_rank_layers` are layers on a manifold, ``u s v^T``; `bayesfed.models.low_rank.factored_layers` have two free factors.
+Layers of `bayesfed.models.low_rank.fixed_rank_layers` are on a manifold, ``u s v^T``; those of `bayesfed.models.low_rank.factored_layers` have two
+free factors.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ Sizes = int | tuple[int, ...]
 
 
 class Deterministic(PyroModule):
-    """A Pyro module without sample sites: called alone, it is an ordinary one."""
+    """A Pyro module without sample sites; outside a PyroModule it behaves as an ordinary module."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run the layer; as an ordinary module unless it belongs to a PyroModule or has Pyro's attributes."""
+        """Run the layer, as an ordinary module unless it belongs to a PyroModule or has Pyro's attributes."""
         # A PyroModule without a parent writes its parameters to Pyro's global store at every call, under names such as "u" that all layers of
         # an nn.Sequential would share.
         if self._pyro_name or self._pyro_samples or self._pyro_params:
@@ -36,16 +38,16 @@ class Deterministic(PyroModule):
 
 
 class ThinLayer(Deterministic):
-    """The factors and the bias as parameters, and the call.
+    """A layer whose parameters are factors of a weight and a bias.
 
     Parameters
     ----------
     outputs
-        Entries of the bias.
+        Number of entries of the bias.
     bias
-        ``(outputs,)``, copied, of the factors' dtype and device; None: no bias.
+        ``(outputs,)``, of the factors' dtype and device, copied. None for no bias.
     factors
-        Parameters by name, copied.
+        Factors by parameter name, copied.
 
     Raises
     ------
@@ -66,13 +68,13 @@ class ThinLayer(Deterministic):
                 )
             )
         for name, factor in factors.items():
-            # Copies: a factor cut from an SVD would keep all of that alive.
+            # Copies: a view of an SVD's result would keep all of it in memory.
             setattr(self, name, nn.Parameter(factor.detach().clone(memory_format=torch.contiguous_format)))
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach().clone()))
 
 
 class Convolving:
-    """A convolution's settings, checked, and the two convolutions that stand for it; a layer inherits this beside `ThinLayer`."""
+    """The checked settings of a convolution, and the two convolutions in place of it; a layer inherits from this and from `ThinLayer`."""
 
     dimensions: int
     in_channels: int
@@ -84,7 +86,7 @@ class Convolving:
     padding_mode: PaddingMode
 
     def _configure(self, kernel_size: Sizes, stride: Sizes, padding: Sizes | str, dilation: Sizes, padding_mode: PaddingMode) -> None:
-        """Keep the settings; raise `ArgumentError` if PyTorch's convolutions would not take one."""
+        """Store the settings; raise `ArgumentError` if PyTorch's convolutions would not accept one."""
         self.kernel_size, self.stride, self.dilation = (
             self._sizes(name, value, 1) for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
         )
@@ -96,7 +98,7 @@ class Convolving:
             raise self._complaint("padding", "a stride of 1 for 'same'", f"stride {self.stride}", "a number")
 
     def _channels(self, rows: int, columns: int, tail: int) -> None:
-        """Keep the channels that a matrix has; raise `ArgumentError` if the kernel does not divide it."""
+        """Store the numbers of channels of a matrix ``(rows, columns)``; raise `ArgumentError` if the kernel does not divide it."""
         cut = self.dimensions - tail
         for sides, length, kernel in (("columns", columns, self.kernel_size[:cut]), ("rows", rows, self.kernel_size[cut:])):
             if length % prod(kernel):
@@ -112,7 +114,7 @@ class Convolving:
             x, padding = functional.pad(x, self._sides(), mode=self.padding_mode), (0,) * self.dimensions
         halves = thin_kernels(left, right, self.kernel_size, tail)
         for kernel, axes, added in zip(halves, self.halves(tail), (None, bias), strict=True):
-            # Each half strides, pads and dilates along its own dimensions only, so that the other finds every position.
+            # Each convolution strides, pads and dilates along its own dimensions only, so that no position is lost for the other.
             stride, dilation = along(axes, self.stride, 1), along(axes, self.dilation, 1)
             x = convolve(x, kernel, added, stride, padding if isinstance(padding, str) else along(axes, padding, 0), dilation)
         return x
@@ -123,7 +125,7 @@ class Convolving:
         return range(cut), range(cut, self.dimensions)
 
     def _sides(self) -> list[int]:
-        """Return how much to pad before and after, the last dimension first, as `functional.pad` wants it."""
+        """Return the padding before and after each dimension, the last dimension first, as `functional.pad` takes it."""
         if not isinstance(self.padding, str):
             return [side for side in reversed(self.padding) for _ in range(2)]
         totals = [(size - 1) * dilation * (self.padding == "same") for size, dilation in zip(self.kernel_size, self.dilation, strict=True)]
@@ -140,12 +142,12 @@ class Convolving:
 
 
 def along(axes: range, values: tuple[int, ...], neutral: int) -> tuple[int, ...]:
-    """Return a setting that is neutral outside these dimensions."""
+    """Return a setting of a convolution with its values at the dimensions `axes` and `neutral` at the others."""
     return tuple(value if axis in axes else neutral for axis, value in enumerate(values))
 
 
 def thin_kernels(left: Tensor, right: Tensor, kernel: tuple[int, ...], tail: int) -> tuple[Tensor, Tensor]:
-    """Return the kernels ``(k, in, *first, 1...)`` and ``(out, k, 1..., *last)`` of the two convolutions that stand for ``left right^T``."""
+    """Return the kernels ``(k, in, *first, 1...)`` and ``(out, k, 1..., *last)`` of the two convolutions in place of ``left right^T``."""
     cut, rank = len(kernel) - tail, right.shape[1]
     into = right.mT.reshape(rank, -1, *kernel[:cut], *(1,) * tail)
     out = left.reshape(-1, prod(kernel[cut:]), rank).mT.reshape(-1, rank, *(1,) * cut, *kernel[cut:])

@@ -1,4 +1,4 @@
-"""What the reference networks share: initialisation from a key, the rule for widths, grey images."""
+"""Parts common to the reference networks: initialisation from a key, the rule for widths, grey images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Net = TypeVar("Net", bound=nn.Module)
 def initialised(net: Net, key: Key) -> Net:
     """Draw the weights of all linear layers and 2-D convolutions from `key`, set their biases to zero, and return the same network.
 
-    He et al. (2015): sd ``sqrt(2 / fan_in)``, the scale that the priors are relative to.
+    Weights are normal with sd ``sqrt(2 / fan_in)`` (He et al., 2015), the scale that the priors are relative to.
     """
     generator = key.generator()
     for module in net.modules():
@@ -43,5 +43,5 @@ def slimmed(size: int, width: float, *, where: str) -> int:
 
 
 def as_images(image: tuple[int, int, int]) -> dict[str, nn.Module]:
-    """Return the step, if one is needed, that takes grey images as ``(B, H, W)`` or ``(B, 1, H, W)`` and makes them ``(B, 1, H, W)``."""
+    """Return a first step that brings grey images, ``(B, H, W)`` or ``(B, 1, H, W)``, to ``(B, 1, H, W)``; no step for other images."""
     return {"image": nn.Sequential(nn.Flatten(), nn.Unflatten(1, image))} if image[0] == 1 else {}

@@ -1,9 +1,9 @@
-"""Norms of the reference networks by name, and the statistics that static batch norm does without.
+"""Norms of the reference networks by name, and the running statistics of static batch norm, which are estimated after training.
 
 ``"batch"`` is batch norm with running statistics (Ioffe and Szegedy, 2015). ``"static"`` is the static batch norm of HeteroFL (Diao et al.,
-2021): the same without running statistics, so that it has no buffers and always normalises by the batch it is given; they are queried from
-data once training is over, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is group norm (Wu and He, 2018), which never
-looks at other examples.
+2021): batch norm without running statistics, so that it has no buffers and always normalises by the batch it is given. Once training is over, the
+statistics are computed from data, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is group norm (Wu and He, 2018), which
+does not depend on the other examples of a batch.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
-    """Build the norm of that many channels; each has a scale and a shift for every channel, ``2 channels`` parameters.
+    """Return a new norm layer. Every norm has a scale and a shift for each channel, ``2 channels`` parameters.
 
-    Group norm has ``channels // size`` groups, `size` being the greatest common divisor of 16 and the channels or, where that is below 8,
-    the smallest divisor of the channels from 8 upwards (all of fewer than 8): 4, 8, 16 and 32 groups for 64, 128, 256 and 512 channels. A
-    group is never of one channel, which would erase each channel's scale.
+    Group norm has ``channels // size`` groups, where `size` is the greatest common divisor of 16 and the number of channels or, if that is below 8,
+    the smallest divisor of the number of channels from 8 upwards (below 8 channels: all of them). That makes 4, 8, 16 and 32 groups for 64, 128, 256
+    and 512 channels. Groups of one channel are avoided, because they would erase each channel's scale.
 
     Parameters
     ----------
+    channels
+        Number of channels.
+    norm
+        ``"batch"``, ``"static"`` or ``"group"``.
     where
-        The network, for the error.
+        Name of the network, for the error message.
 
     Raises
     ------
@@ -46,18 +50,18 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
         raise ArgumentError(complain(f"{where}.norm", expected=expected, actual=repr(norm), hint="'group'"))
     if norm == "group":
         size = math.gcd(16, channels)
-        size = size if size >= 8 else next((some for some in range(8, channels) if channels % some == 0), channels)
+        size = size if size >= 8 else next((divisor for divisor in range(8, channels) if channels % divisor == 0), channels)
         return nn.GroupNorm(channels // size, channels)
     return nn.BatchNorm2d(channels, track_running_stats=norm == "batch")
 
 
 def batch_norms(net: nn.Module) -> dict[str, BatchNorm]:
-    """Return the batch norms of a network by name, in order of registration; a shared one once."""
+    """Return the batch norms of a network by name, in order of registration; a shared one is listed once."""
     return {name: module for name, module in net.named_modules() if isinstance(module, BatchNorm)}
 
 
 def tracked(net: Net) -> Net:
-    """Return a copy whose static batch norms have running statistics: mean 0 and variance 1. Other modules are as they were."""
+    """Return a copy whose static batch norms have running statistics, of mean 0 and variance 1. Other modules are unchanged."""
     twin = copy.deepcopy(net)
     for norm in batch_norms(twin).values():
         if norm.running_mean is None:
@@ -69,7 +73,7 @@ def tracked(net: Net) -> Net:
 
 
 def untracked(net: Net) -> Net:
-    """Return a copy whose batch norms are static: without running statistics. Other modules are as they were."""
+    """Return a copy whose batch norms are static, that is without running statistics. Other modules are unchanged."""
     twin = copy.deepcopy(net)
     for norm in batch_norms(twin).values():
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
@@ -80,19 +84,19 @@ def untracked(net: Net) -> Net:
 def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
     """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode, whose batch norms have running statistics.
 
-    For inputs that are all here, when one pass must do; the estimate depends on how the rows are cut into batches. The recipe
-    `bayesfed.algorithms.batch_statistics.recipe` queries clients, takes a pass for every norm, and is exact for any clients and batches.
+    Use this where all inputs are in one place and one pass must suffice; the estimate depends on how the rows are cut into batches. The recipe
+    `bayesfed.algorithms.batch_statistics.recipe` asks the clients instead, makes one pass for each norm, and is exact for any clients and batches.
 
-    One forward of each batch, in which every batch norm normalises by that batch and everything else is in evaluation mode. A channel's mean
-    is the average over batches of the batch's mean; its variance is the average of the batch's unbiased variance, so it has no share
-    of the means' spread from batch to batch. Batches count alike, whatever their sizes.
+    Each batch goes forward once. Every batch norm normalises by that batch, and everything else is in evaluation mode. A channel's mean is the
+    average over batches of the batch means; its variance is the average of the unbiased batch variances, which leaves out how much the means differ
+    from batch to batch. Batches have equal weight, whatever their sizes.
 
     Parameters
     ----------
     net
-        Never changed. Batch norms that have running statistics forget them; other norms are left alone.
+        Network, never changed. Batch norms that have running statistics lose them in the copy; other norms are left alone.
     batches
-        Inputs as the network gets them, at least one batch, with more than one value for each channel at every norm.
+        Inputs as the network takes them: at least one batch, with more than one value for each channel at every norm.
 
     Raises
     ------
@@ -101,7 +105,7 @@ def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
 
     References
     ----------
-    HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics' update is torch's with ``momentum=None``.
+    HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics are updated as torch does with ``momentum=None``.
     """
     twin = tracked(untracked(net)).eval()
     for norm in batch_norms(twin).values():

@@ -1,11 +1,11 @@
-"""Residual networks for small images (He et al., 2016), whole or slimmed as HeteroFL does.
+"""Residual networks for small images (He et al., 2016), at full width or slimmed as in HeteroFL.
 
-The CIFAR head: a 3 x 3 stem of stride 1 and no max pooling, four groups of blocks of 64, 128, 256 and 512 channels, global average pooling, one
-linear layer. A block is two 3 x 3 convolutions around its shortcut, which is a 1 x 1 convolution and a norm where the number of channels or
-the size of the image changes, and nothing elsewhere. Convolutions have no biases: the norms do.
+They have the form used for CIFAR: a 3 x 3 stem of stride 1 without max pooling, four groups of blocks of 64, 128, 256 and 512 channels, global
+average pooling, one linear layer. A block is two 3 x 3 convolutions beside a shortcut. The shortcut is a 1 x 1 convolution and a norm where the
+number of channels or the size of the image changes, and the identity elsewhere. Convolutions have no biases; the norms' shifts serve as such.
 
 A network is an `nn.Sequential` of named steps. Parameters are named ``conv1.weight``, ``norm1.weight``, ``layer1.0.conv1.weight``,
-``layer2.0.shortcut.0.weight`` (the convolution), ``layer2.0.shortcut.1.weight`` (its norm), ``fc.weight`` and so on, whatever norm and width.
+``layer2.0.shortcut.0.weight`` (the convolution), ``layer2.0.shortcut.1.weight`` (its norm), ``fc.weight`` and so on, for every norm and width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Block(nn.Module):
     before, after
         Channels in and out.
     stride
-        Of the first convolution and of the shortcut.
+        Stride of the first convolution and of the shortcut.
+    norm
+        ``"batch"``, ``"static"`` or ``"group"``: see `bayesfed.models.nets.norms`.
     """
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
@@ -49,15 +51,19 @@ class Block(nn.Module):
 
 
 def resnet18(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "batch") -> nn.Sequential:
-    """Build ResNet-18 (He et al., 2016) with the CIFAR head: two blocks in each group.
+    """Build ResNet-18 (He et al., 2016) for small images: two blocks in each group.
 
-    For three channels and ten classes that is 11 173 962 parameters at width 1; at HeteroFL's .62, .50 and .35 it is
-    4 293 347, 2 797 610 and 1 373 160. Whatever the norm: all three have as many.
+    For three channels and ten classes it has 11 173 962 parameters at width 1, and 4 293 347, 2 797 610 and 1 373 160 at HeteroFL's widths .62, .50
+    and .35. The number is the same for all three norms.
 
     Parameters
     ----------
     image
-        (channels, height, width). Images of one channel arrive as ``(B, height, width)`` or ``(B, 1, height, width)``.
+        (channels, height, width). Images of one channel are given as ``(B, height, width)`` or ``(B, 1, height, width)``.
+    classes
+        Number of outputs.
+    key
+        Random key of the initial weights.
     width
         Factor on every layer's channels, which are rounded to the nearest integer (`bayesfed.models.nets.building_blocks.slimmed`).
     norm
@@ -73,16 +79,14 @@ def resnet18(image: tuple[int, int, int], classes: int, key: Key, *, width: floa
 
 
 def resnet34(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "batch") -> nn.Sequential:
-    """Build ResNet-34 (He et al., 2016) with the CIFAR head: groups of 3, 4, 6 and 3 blocks.
+    """Build ResNet-34 (He et al., 2016) for small images: groups of 3, 4, 6 and 3 blocks.
 
-    For three channels and 100 classes that is 21 328 292 parameters at width 1; at HeteroFL's .64, .50 and .40 it is
-    8 769 303, 5 349 636 and 3 423 974. For 200 classes: 21 379 592, then 8 802 203, 5 375 336 and 3 444 574.
+    For three channels and 100 classes it has 21 328 292 parameters at width 1, and 8 769 303, 5 349 636 and 3 423 974 at HeteroFL's widths .64, .50
+    and .40. For 200 classes: 21 379 592, then 8 802 203, 5 375 336 and 3 444 574.
 
     Parameters
     ----------
-    image
-        (channels, height, width). Images of one channel arrive as ``(B, height, width)`` or ``(B, 1, height, width)``.
-    width, norm
+    image, classes, key, width, norm
         As in `resnet18`.
 
     Raises

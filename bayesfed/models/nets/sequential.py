@@ -1,4 +1,4 @@
-"""Reference networks: plain `nn.Sequential`s, initialised from a key."""
+"""Reference networks that are a plain `nn.Sequential`, initialised from a key."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.models.nets.norms import Norm, norm_layer
 
-# Howard et al. (2017), table 1: the channels each depthwise-separable block makes, and its stride.
+# Howard et al. (2017), table 1: output channels and stride of each depthwise-separable block.
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512, 1)], (1024, 2), (1024, 1))
 
 
 def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
-    """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the papers' network.
+    """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the network of several of the papers.
 
     Parameters
     ----------
     widths
-        Numbers of a row, units of every hidden layer, outputs.
+        Number of inputs (entries of one flattened row), units of every hidden layer, number of outputs.
     key
-        Draws the first weights.
+        Random key of the initial weights.
 
     Raises
     ------
@@ -46,13 +46,13 @@ def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequen
     Parameters
     ----------
     image
-        Channels, height and width of a row; ``(B, height, width)`` is one channel.
+        (channels, height, width). Images of one channel are given as ``(B, height, width)``.
     classes
-        Outputs ``(B, classes)``.
+        Number of outputs, ``(B, classes)``.
     key
-        Draws the first weights.
+        Random key of the initial weights.
     channels
-        Of each convolution; every one halves height and width.
+        Output channels of each convolution. The pooling after each halves height and width.
     hidden
         Units of the hidden layer.
     """
@@ -69,16 +69,22 @@ def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int =
     """Build a small AlexNet (Krizhevsky et al., 2012): five convolutions, two hidden layers, no normalisation.
 
     The 3 x 3 convolutions have 1, 3, 6, 4 and 4 times `width` channels, with max pooling after the first, second and fifth.
-    With w for `width`, h for `hidden` and c channels of H x W pixels that is ``9 (c w + 61 w^2) + 18 w`` parameters in the
-    convolutions and ``(4 w (H // 8) (W // 8) + 1) h + (h + 1) h + (h + 1) classes`` after them: 232 634 by default for
+    With w for `width`, h for `hidden` and c channels of H x W pixels, there are ``9 (c w + 61 w^2) + 18 w`` parameters in the
+    convolutions and ``(4 w (H // 8) (W // 8) + 1) h + (h + 1) h + (h + 1) classes`` after them: by default 232 634 for
     (1, 28, 28) and ten classes, 290 266 for (3, 32, 32).
 
     Parameters
     ----------
     image
-        (channels, height, width), at least 8 pixels each way. Images of one channel arrive as ``(B, height, width)``.
+        (channels, height, width), at least 8 pixels each way. Images of one channel are given as ``(B, height, width)``.
+    classes
+        Number of outputs.
+    key
+        Random key of the initial weights.
     width
-        Channels of the first convolution; 64 makes the original's.
+        Channels of the first convolution; 64 gives the channels of the original.
+    hidden
+        Units of each of the two hidden layers.
 
     Raises
     ------
@@ -99,18 +105,22 @@ def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int =
 def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group") -> nn.Sequential:
     """Build MobileNetV1 (Howard et al., 2017) for images of about 32 x 32: depthwise-separable blocks, then global average pooling.
 
-    The first convolution has stride 1 where ImageNet's has 2, and group norm stands in for batch norm, whose running
-    statistics no round may change. Convolutions have no biases: the norms do. For three channels and ten classes that is
+    The first convolution has stride 1 where ImageNet's has 2. By default group norm replaces batch norm, because a round may not change running
+    statistics. Convolutions have no biases; the norms' shifts serve as such. For three channels and ten classes there are
     3 217 226 parameters at width 1, 823 722 at 1/2 and 215 642 at 1/4.
 
     Parameters
     ----------
     image
-        (channels, height, width). Images of one channel arrive as ``(B, height, width)``.
+        (channels, height, width). Images of one channel are given as ``(B, height, width)``.
+    classes
+        Number of outputs.
+    key
+        Random key of the initial weights.
     width
         Factor on every layer's channels, which are rounded to multiples of 8.
     norm
-        ``"group"``, in groups of 16 channels, of 8 where 16 does not divide; ``"static"`` or ``"batch"``, see `bayesfed.models.nets.norms`.
+        ``"group"``, in groups of 16 channels, or of 8 where 16 does not divide; ``"static"`` or ``"batch"``, see `bayesfed.models.nets.norms`.
 
     Raises
     ------
@@ -131,7 +141,7 @@ def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: flo
 
 
 def _unflattened(image: tuple[int, int, int]) -> list[nn.Module]:
-    # Grey images arrive as (B, H, W); convolutions want (B, 1, H, W).
+    # Grey images are given as (B, H, W); convolutions need (B, 1, H, W).
     return [nn.Unflatten(1, (image[0], image[1]))] if image[0] == 1 else []
 
 

@@ -1,9 +1,9 @@
-"""A classifier of texts on a pretrained encoder: mean of the tokens' states, then one linear layer.
+"""A text classifier on a pretrained encoder: the mean of the tokens' states, then one linear layer.
 
     net = text_classifier(minilm_folder(), 2, key)
     net = lora(net, 64, key, where=query_value, head=["classifier"])
 
-Inputs are tokens ``(B, 2, L)`` as `bayesfed.data.tokenised` makes them.
+Inputs are tokens ``(B, 2, L)`` as returned by `bayesfed.data.tokenised`.
 
 References
 ----------
@@ -25,7 +25,7 @@ from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complai
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 
-# Rows at a time without gradients, of like length: padding is work.
+# Rows of similar length that are run together without gradients, since padding costs time.
 _CHUNK = 64
 _QUERY_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin")
 
@@ -36,9 +36,9 @@ class TextClassifier(nn.Module):
     Parameters
     ----------
     encoder
-        Called with `input_ids` and `attention_mask`, ``(B, L)``; returns what has `last_hidden_state`, ``(B, L, width)``. Not copied.
+        Called with `input_ids` and `attention_mask`, ``(B, L)``; returns an object with `last_hidden_state`, ``(B, L, width)``. Not copied.
     classifier
-        From the encoder's width to C.
+        Linear layer from the encoder's width to C.
     """
 
     def __init__(self, encoder: nn.Module, classifier: nn.Linear) -> None:
@@ -47,7 +47,7 @@ class TextClassifier(nn.Module):
         self.classifier = classifier
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Classify rows; columns that are padding in all of them are left out."""
+        """Return the logits of each row. Columns that are padding in all rows are left out."""
         lengths = tokens[:, 1].sum(1)
         if torch.is_grad_enabled() or len(tokens) <= _CHUNK:
             pooled = self._pooled(tokens)
@@ -73,15 +73,16 @@ def text_classifier(encoder: str | Path | nn.Module, classes: int, key: Key, *, 
     Parameters
     ----------
     encoder
-        A folder with a transformers model as safetensors, such as `minilm_folder`, or a name that is in Hugging Face's cache; nothing is downloaded
-        or unpickled, no code from the folder is run. A layer that pools its first token is left out. Or a transformers encoder, which is taken as
-        it is, its own dropout included.
+        A folder with a transformers model as safetensors, such as `minilm_folder`, or the name of a model in Hugging Face's cache. Nothing is
+        downloaded or unpickled, and no code from the folder is run; a layer that pools the first token is left out. Or a transformers encoder, which
+        is used as it is, its own dropout included.
     classes
-        C.
+        C, the number of classes.
     key
-        Draws the linear layer, called ``classifier``.
+        Random key of the linear layer, whose name is ``classifier``.
     dropout
-        Of an encoder from a folder, in the place of what its settings say. 0 draws nothing, so that clients may train in threads.
+        Dropout probability of an encoder from a folder, in place of the one in its settings. With 0 nothing is drawn, so clients may train in
+        threads.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def text_classifier(encoder: str | Path | nn.Module, classes: int, key: Key, *, 
     ArgumentError
         If there are fewer than two classes, or `dropout` is outside [0, 1).
     DataError
-        If no model is there, or weights are missing from its file.
+        If no model is found, or weights are missing from its file.
     """
     if classes < 2:
         raise ArgumentError(complain("text_classifier, classes", expected="at least 2", actual=classes, hint="2"))
@@ -107,13 +108,13 @@ def text_classifier(encoder: str | Path | nn.Module, classes: int, key: Key, *, 
 
 
 def query_value(name: str, module: nn.Module) -> bool:
-    """Choose the weights of attention's query and value layers, as BERT's, LLaMA's and DistilBERT's families call them: `lora`'s ``where``."""
+    """Select the weights of attention's query and value layers, as the BERT, LLaMA and DistilBERT families name them: a ``where`` for `lora`."""
     path, _, leaf = name.rpartition(".")
     return leaf == "weight" and path.rpartition(".")[2] in _QUERY_VALUE and isinstance(module, nn.Linear)
 
 
 def _loaded(folder: Path, dropout: float) -> nn.Module:
-    """Load an encoder."""
+    """Load an encoder from a folder."""
     try:
         from transformers import AutoConfig, AutoModel
     except ImportError as problem:
@@ -124,14 +125,14 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
         if "drop" in name and isinstance(value, float):
             setattr(config, name, dropout)
     with _without_bar():
-        body, found = offline(
+        body, loading_info = offline(
             "a model's weights as safetensors",
             folder,
             lambda: AutoModel.from_pretrained(folder, config=config, use_safetensors=True, output_loading_info=True, **safely),
         )
     pooler = getattr(body, "pooler", None)
-    if missing := sorted(name for name in found["missing_keys"] if not name.startswith("pooler.")):
-        # Transformers would train on with drawn numbers there.
+    if missing := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
+        # Transformers would go on with random numbers in their place.
         raise DataError(complain(str(folder), expected="all weights of the model", actual=f"no {missing[:3]}", hint="the published files"))
     if isinstance(pooler, nn.Module):
         body.pooler = None
@@ -141,7 +142,7 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
 
 @contextmanager
 def _without_bar() -> Iterator[None]:
-    """Draw no progress bar over the loading of weights."""
+    """Show no progress bar while weights are loaded."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

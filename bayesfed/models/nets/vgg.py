@@ -1,6 +1,6 @@
-"""Two reference networks of stacked convolutions that slim: VGG-9, and the small one of the first federated-learning papers.
+"""Two reference networks of stacked convolutions with a width factor: VGG-9, and the small CNN of the first federated-learning papers.
 
-Both are an `nn.Sequential` of named steps: parameters are ``conv1.weight``, ``fc1.weight`` and so on, whatever the image.
+Both are an `nn.Sequential` of named steps: parameters are named ``conv1.weight``, ``fc1.weight`` and so on, for every size of image.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ def vgg9(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 
     """Build VGG-9: six 3 x 3 convolutions, max pooling after every second, two hidden layers of 512.
 
     The convolutions have 32, 64, 128, 128, 256 and 256 channels (Wang et al., 2020, without their dropout). For (3, 32, 32) and ten classes
-    that is 3 491 530 parameters, the 111.7 Mb that AnycostFL quotes at 32 bits each; with a norm, whose shifts replace the
-    convolutions' biases, it is 864 more, its scales.
+    there are 3 491 530 parameters, the 111.7 Mb that AnycostFL quotes at 32 bits each. With a norm there are 864 more, its scales; its shifts
+    replace the convolutions' biases.
 
     Parameters
     ----------
     image
-        (channels, height, width), at least 8 pixels each way. Images of one channel arrive as ``(B, height, width)`` or ``(B, 1, height, width)``.
+        (channels, height, width), at least 8 pixels each way. Images of one channel are given as ``(B, height, width)`` or ``(B, 1, height, width)``.
+    classes
+        Number of outputs.
+    key
+        Random key of the initial weights.
     width
         Factor on channels and hidden units, which are rounded to the nearest integer (`bayesfed.models.nets.building_blocks.slimmed`).
     norm
-        After each convolution: ``"batch"``, ``"static"`` or ``"group"``, see `bayesfed.models.nets.norms`; None: none.
+        Norm after each convolution: ``"batch"``, ``"static"`` or ``"group"``, see `bayesfed.models.nets.norms`. Default: none.
 
     Raises
     ------
@@ -56,12 +60,15 @@ def vgg9(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 
 def femnist_cnn(classes: int, key: Key, *, width: float = 1.0) -> nn.Sequential:
     """Build the CNN of McMahan et al. (2017) for grey images of 28 x 28: 5 x 5 convolutions of 32 and 64 channels, 512 hidden units.
 
-    Max pooling follows each convolution. Ten classes make 1 663 370 parameters (53.2 Mb at 32 bits each), FEMNIST's 62 make 1 690 046.
+    Max pooling follows each convolution. There are 1 663 370 parameters with ten classes (53.2 Mb at 32 bits each), 1 690 046 with FEMNIST's 62.
+    Images are given as ``(B, 28, 28)`` or ``(B, 1, 28, 28)``.
 
     Parameters
     ----------
     classes
-        Of outputs. Images arrive as ``(B, 28, 28)`` or ``(B, 1, 28, 28)``.
+        Number of outputs.
+    key
+        Random key of the initial weights.
     width
         Factor on channels and hidden units, which are rounded to the nearest integer (`bayesfed.models.nets.building_blocks.slimmed`).
 

@@ -1,10 +1,10 @@
-"""Any network as a Pyro model for any Pyro guide: priors on its parameters, then its likelihood.
+"""Any network as a Pyro model for any Pyro guide, with priors on its parameters and a likelihood.
 
     model = bayesian(net, Horseshoe(0.1))
     guide = AutoNormal(model, init_loc_fn=init_to_sample)
     SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step(inputs, targets)
 
-`declare` is the other way, for the support priors that D-Turbo-VBI infers by messages.
+`declare` instead applies the support priors that D-Turbo-VBI infers by message passing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ class BayesianNet:
     Parameters
     ----------
     net
-        Any module without sites of its own; never changed. Dropout is as its mode says.
+        Any module without sites of its own; never changed. Dropout follows the module's mode.
     priors
-        The chosen parameters' priors by name, in the network's order.
+        Priors of the selected parameters by name, in the network's order.
     values
-        Every parameter as it was when declared: what those without a prior are. Copied; frozen ones are the network's own tensors.
+        Values of all parameters at the time of the call to `bayesian`; parameters without a prior keep them. They are copies, except for frozen
+        parameters, which are the network's own tensors.
+    likelihood
+        Distribution of the targets given the network's output.
     """
 
     net: nn.Module
@@ -45,20 +48,19 @@ class BayesianNet:
     def __call__(self, inputs: Tensor, targets: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
         """Run as a Pyro model: sample every weight under its parameter's name, then sample or observe ``y``.
 
-        Draws are one after another: a network takes one set of weights, so neither ``Predictive(parallel=True)`` nor
-        ``vectorize_particles`` is possible.
+        A network takes one set of weights at a time, so neither ``Predictive(parallel=True)`` nor ``vectorize_particles`` is possible.
 
         Parameters
         ----------
         inputs
-            ``(B, ...)``, what the network takes.
+            ``(B, ...)``, inputs of the network.
         targets
-            What the likelihood takes; None draws them.
+            Targets of the likelihood. Default: they are sampled.
         scale
-            Rows of the data set each row stands for: N / B for a minibatch.
+            Number of rows of the data set that each row stands for: N / B for a minibatch.
         """
         weights = {name: prior.sample(name, self.values[name]) for name, prior in self.priors.items()}
-        # Copied, since a forward pass may count in place.
+        # Copies, since a forward pass may change buffers in place.
         buffers = {name: value.clone() for name, value in self.net.named_buffers()}
         output = functional_call(self.net, {**self.values, **buffers, **weights}, (inputs,))
         return self.likelihood.observe(output, targets, scale)
@@ -71,28 +73,30 @@ def bayesian(
     likelihood: Likelihood | None = None,
     where: Predicate | None = None,
 ) -> BayesianNet:
-    """Give the parameters of `net` that `where` chooses a prior; the others stay what they are.
+    """Put a prior on the parameters of `net` that `where` selects; the others keep their values.
 
     Parameters
     ----------
+    net
+        Any module without sites of its own; never changed.
     prior
-        One for each parameter alike, or a function of the parameter's name.
+        One prior for all parameters, or a function from a parameter's name to its prior.
     likelihood
-        Default `Categorical()` at temperature 1.
+        Default: `Categorical()` at temperature 1.
     where
-        ``(parameter name, owning module) -> bool``. Default: every parameter that requires a gradient, so not the base under adapters.
-        One that several layers share is asked for once, under its first name.
+        ``(parameter name, owning module) -> bool``. Default: every parameter that requires a gradient, so not the frozen weights under adapters.
+        It is called once for a parameter that several layers share, with its first name.
 
     Raises
     ------
     PriorError
-        If `where` chooses nothing; if a prior is not a `WeightPrior` but a `Prior`, say, or a Pyro distribution; or if the network
-        keeps running statistics (batch norm), which a draw would change.
+        If `where` selects nothing; if a prior is not a `WeightPrior` but, say, a `Prior` or a Pyro distribution; or if the network
+        has running statistics (batch norm), which a draw would change.
     """
     named = dict(net.named_parameters())
     names = [name for name, value in named.items() if where or value.requires_grad]
-    chosen = [name for name in names if where is None or where(name, net.get_submodule(name.rpartition(".")[0]))]
-    if not chosen:
+    selected = [name for name in names if where is None or where(name, net.get_submodule(name.rpartition(".")[0]))]
+    if not selected:
         raise PriorError(
             complain("bayesian", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
         )
@@ -100,11 +104,11 @@ def bayesian(
         raise PriorError(
             complain("bayesian", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )
-    # A Pyro distribution is callable and has a `sample` too, but of another meaning.
-    priors = {name: prior(name) if callable(prior) and not isinstance(prior, Distribution) else prior for name in chosen}
+    # A Pyro distribution is callable and has a `sample` too, but with another meaning.
+    priors = {name: prior(name) if callable(prior) and not isinstance(prior, Distribution) else prior for name in selected}
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
-            found, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
-            raise PriorError(complain(f"bayesian, parameter {name!r}", expected="a WeightPrior", actual=found, hint=hint))
+            actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
+            raise PriorError(complain(f"bayesian, parameter {name!r}", expected="a WeightPrior", actual=actual, hint=hint))
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical())

@@ -1,8 +1,8 @@
-"""The variational family: what is believed about each site, and the Pyro guide that draws from it.
+"""The variational family of D-Turbo-VBI: the posterior of each site, and the Pyro guide that draws from it.
 
-Both guides of D-Turbo-VBI have one form, ``q(w) q(s) q(rho | s)``: a Gaussian, a Bernoulli and one
-Gamma for each value of the support. The published mean-field guide q(w) q(rho) q(s) is the case
-in which the two Gammas are equal; the structured guide lets them differ.
+Both guides of D-Turbo-VBI have the form ``q(w) q(s) q(rho | s)``: a Gaussian, a Bernoulli and one
+Gamma for each value of the support. In the published mean-field guide q(w) q(rho) q(s) the two
+Gammas are equal; in the structured guide they may differ.
 
 Notation: mean, sd = mu, sigma of (6); shapes, rates = a-tilde, b-tilde of (7), entry 0 given s = 0
 and entry 1 given s = 1; log_odds = logit of pi-tilde of (8).
@@ -25,12 +25,14 @@ class SiteBelief:
 
     Parameters
     ----------
-    mean, log_odds
-        ``(M, N)``.
+    mean
+        ``(M, N)`` means of the weights.
     sd
-        ``(M, N)``, or a scalar when the layer shares one.
+        Standard deviations of the weights: ``(M, N)``, or a scalar for the whole layer.
+    log_odds
+        ``(M, N)`` log-odds of the supports.
     shapes, rates
-        ``(2, M, N)``, or anything that broadcasts to it.
+        Shapes and rates of the Gammas: ``(2, M, N)``, or anything that broadcasts to it.
     """
 
     mean: Tensor
@@ -41,7 +43,7 @@ class SiteBelief:
 
     @property
     def second_moment(self) -> Tensor:
-        """``E[w^2] = mu^2 + sigma^2``, (M, N)."""
+        """``E[w^2] = mu^2 + sigma^2``, ``(M, N)``."""
         return self.mean.square() + self.sd.square()
 
     @property
@@ -51,13 +53,13 @@ class SiteBelief:
 
     @property
     def expected_precision(self) -> Tensor:
-        """``<rho>`` under q, ``(M, N)``."""
+        """Mean of rho under q, ``(M, N)``."""
         off, on = self.shapes / self.rates
         return torch.lerp(off, on, self.inclusion)
 
     @property
     def active(self) -> Tensor:
-        """The transmitted model's mask: q(s) > 1/2, ``(M, N)`` booleans."""
+        """Mask of the transmitted model, ``q(s = 1) > 1/2``: ``(M, N)`` booleans."""
         return self.log_odds > 0
 
     def given(self, support: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +71,7 @@ class SiteBelief:
 
 
 Belief = Mapping[str, SiteBelief]
-"""A posterior by the name of the parameter."""
+"""The posterior of each parameter, by the parameter's name."""
 
 
 def guide(belief: Belief) -> None:

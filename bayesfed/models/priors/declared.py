@@ -1,9 +1,9 @@
-"""Applying a prior to a network: the Pyro model everything else is an inference about.
+"""Applying a `Prior` to a network: the Pyro model of D-Turbo-VBI.
 
-A parameter that the predicate chooses becomes three sites, ``NAME.s`` (support), ``NAME.rho``
+Each parameter that the predicate selects becomes three sites, ``NAME.s`` (support), ``NAME.rho``
 (precision) and ``NAME.w`` (weight), each of the shape of its weight *matrix*: ``(out, in)``
-for a linear layer, ``(out, in * k * k)`` for a convolution. The rest are points, given to
-the model by value and without a prior.
+for a linear layer, ``(out, in * k * k)`` for a convolution. All other parameters are points,
+passed to the model by value and without a prior.
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ from bayesfed.trees import Tree, parameters, running_statistics
 
 @dataclass(frozen=True)
 class Site:
-    """One chosen parameter: its name, its shape, its shape as a matrix, and its lowered prior."""
+    """One parameter with a prior.
+
+    Parameters
+    ----------
+    name, shape
+        Name and shape of the parameter in the network.
+    matrix
+        Its shape as a matrix, ``(M, N)``.
+    support, precision, weight
+        The three parts of its prior, lowered to this matrix.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +50,7 @@ class Site:
 
     @property
     def module(self) -> str:
-        """The name of the layer that owns the parameter."""
+        """Name of the layer that owns the parameter."""
         return self.name.rpartition(".")[0]
 
 
@@ -52,8 +62,10 @@ class Declared:
     ----------
     net
         Any module without latent sites of its own; never changed.
+    likelihood
+        Distribution of the targets given the network's output.
     sites
-        The chosen parameters by name, in the network's order.
+        The parameters with a prior by name, in the network's order.
     """
 
     net: nn.Module
@@ -74,17 +86,20 @@ class Declared:
         scale: float = 1.0,
         log_odds: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Run as a Pyro model: sample every site, then observe ``y``.
+        """Run as a Pyro model: sample every site, then sample or observe ``y``.
 
         Parameters
         ----------
         points
             Values of the parameters that have no prior.
+        inputs
+            ``(B, ...)``, inputs of the network.
+        targets
+            Targets of the likelihood. Default: they are sampled.
         scale
-            Copies each row stands for (N / N_t of D-Turbo-VBI (21), or 1).
+            Factor on the log likelihood of each row: N / N_t in D-Turbo-VBI (21), or 1.
         log_odds
-            Per site ``(M, N)``: independent supports with these log-odds, Module A's prior (9),
-            in place of the declared p(s).
+            ``(M, N)`` for each site: independent supports with these log-odds, Module A's prior (9), in place of the declared p(s).
         """
         weights = {}
         for name, site in self.sites.items():
@@ -103,22 +118,25 @@ def declare(
     where: Predicate = weight_matrices,
     likelihood: Likelihood | None = None,
 ) -> Declared:
-    """Apply a prior to the parameters of `net` that `where` chooses.
+    """Apply a prior to the parameters of `net` that `where` selects.
 
     Parameters
     ----------
+    net
+        Any module without latent sites of its own; never changed.
     prior
-        Default `Prior()`: a Markov grid over Bernoulli-Gamma precisions. A function of the parameter's name gives each its own.
+        One prior for all parameters, or a function from a parameter's name to its prior. Default: `Prior()`, a Markov grid over Bernoulli-Gamma
+        precisions.
     where
-        ``(parameter name, owning module) -> bool``.
+        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution layers.
     likelihood
-        Default `Categorical()` at temperature 1.
+        Default: `Categorical()` at temperature 1.
 
     Raises
     ------
     PriorError
-        If `where` chooses nothing, or a parameter that is not a matrix or a kernel; or if the
-        network keeps running statistics (batch norm), which no round may change silently.
+        If `where` selects nothing, or a parameter that is not a matrix or a kernel; or if the
+        network has running statistics (batch norm), which a round may not change silently.
     """
     one, sites = Prior() if prior is None or callable(prior) else prior, {}
     for path, module in net.named_modules():

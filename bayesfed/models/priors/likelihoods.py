@@ -1,4 +1,4 @@
-"""Likelihoods p(y | network output), with their temperature stated."""
+"""Likelihoods p(y | network output), each with its temperature."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bayesfed.errors import ArgumentError, DataError, complain
 
 
 class Likelihood(Protocol):
-    """The seam: score targets under outputs, and say the same to Pyro."""
+    """The interface of a likelihood: it scores targets given outputs, in torch and as a Pyro site."""
 
     @property
     def temperature(self) -> float:
-        """Power 1/T on the likelihood: below 1 trusts the data more than the model does."""
+        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes' rule."""
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -33,15 +33,15 @@ class Likelihood(Protocol):
         ...
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
-        """Return the distribution of each row's target, batch ``(B,)``, at temperature 1."""
+        """Return the distribution of each row's target, of batch shape ``(B,)``, at temperature 1."""
         ...
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
-        """Sample or observe the Pyro site ``y``, its log density times ``scale / temperature``."""
+        """Sample or observe the Pyro site ``y``, whose log density is multiplied by ``scale / temperature``."""
         ...
 
     def check(self, output: Tensor, targets: Tensor) -> None:
-        """Raise `DataError` if these targets cannot come from such outputs."""
+        """Raise `DataError` if the targets do not fit the outputs."""
         ...
 
 
@@ -57,7 +57,7 @@ class Categorical:
     Parameters
     ----------
     temperature
-        What the log likelihood is divided by: 1 is Bayes' rule, less trusts the data more than it does (a cold posterior; Wenzel et al., 2020).
+        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold posterior; Wenzel et al., 2020).
 
     Raises
     ------
@@ -119,9 +119,9 @@ class Normal:
     Parameters
     ----------
     sd
-        In units of the targets.
+        Standard deviation of the noise, in units of the targets.
     temperature
-        As of `Categorical`.
+        As in `Categorical`.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Normal:
         _positive("Normal.temperature", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean over rows of the negative log density."""
+        """Return the mean negative log density of the rows."""
         return -self.pointwise(output, targets).mean()
 
     def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -149,8 +149,8 @@ class Normal:
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
         """Return the Gaussian of each row's target."""
-        found: dist.TorchDistribution = dist.Normal(output, self.sd).to_event(output.ndim - 1)
-        return found
+        gaussian: dist.TorchDistribution = dist.Normal(output, self.sd).to_event(output.ndim - 1)
+        return gaussian
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
@@ -173,18 +173,26 @@ class Normal:
 
 @dataclass(frozen=True)
 class PresentClasses:
-    """A classes' likelihood of which a client knows some alone: the logits of the others are zero in its loss (HeteroFL, 3.3)."""
+    """A likelihood of classes for a client that has only some of them: logits of absent classes are set to zero in its loss (HeteroFL, 3.3).
+
+    Parameters
+    ----------
+    whole
+        Likelihood of all classes.
+    classes
+        Numbers of the classes that the client has.
+    """
 
     whole: Likelihood
     classes: tuple[int, ...]
 
     @property
     def temperature(self) -> float:
-        """That of the whole."""
+        """Temperature of the likelihood of all classes."""
         return self.whole.temperature
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of masked logits."""
+        """Return the mean loss at masked logits."""
         return self.whole.loss(self._masked(output), targets)
 
     def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -192,15 +200,15 @@ class PresentClasses:
         return self.whole.pointwise(self._masked(output), targets)
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
-        """Return the whole's distribution: the mask is for training."""
+        """Return the distribution over all classes: the mask is for training only."""
         return self.whole.distribution(output)
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
-        """Sample or observe at masked logits."""
+        """Sample or observe the site ``y`` at masked logits."""
         return self.whole.observe(self._masked(output), targets, scale)
 
     def check(self, output: Tensor, targets: Tensor) -> None:
-        """Check as the whole does."""
+        """Check targets as the likelihood of all classes does."""
         self.whole.check(output, targets)
 
     def _masked(self, output: Tensor) -> Tensor:

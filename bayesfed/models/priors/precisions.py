@@ -1,6 +1,6 @@
-"""Precision priors p(rho | s): how far a weight may move when it is on, and when it is off.
+"""Precision priors p(rho | s): how far an active and an inactive weight may be from zero.
 
-Source: D-Turbo-VBI (2): Gamma(a, b) when the support is 1, Gamma(a-bar, b-bar) when it is 0.
+Source: D-Turbo-VBI (2): Gamma(a, b) if the support is 1, Gamma(a-bar, b-bar) if it is 0.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Gammas:
 
 @dataclass(frozen=True)
 class BernoulliGamma:
-    """Declare slab and spike by the standard deviations they allow.
+    """Slab and spike as two Gamma priors of the precision, declared by the standard deviations of the weights.
 
     Parameters
     ----------
     slab_sd, spike_sd
-        Prior sd of an active and of an inactive weight, ``sqrt(b / a)`` and ``sqrt(b-bar / a-bar)``.
-        Relative to the layer's initial scale ``sqrt(2 / fan_in)`` unless `relative` is false.
+        Prior sd of an active and of an inactive weight, ``sqrt(b / a)`` and ``sqrt(b-bar / a-bar)``,
+        relative to the layer's initial scale ``sqrt(2 / fan_in)`` unless `relative` is false.
     slab_shape, spike_shape
         Gamma shapes a and a-bar: larger ones hold the precision closer to its mean.
     relative
-        False takes the sds as they are, in units of the weights.
+        If false, the sds are in units of the weights.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""A prior as a declaration: support, precision and weight, composed and inert.
+"""A prior as a declaration composed of support, precision and weight.
 
-``Prior(support=MarkovGrid(0.6, 0.6), precision=BernoulliGamma())`` reads as D-Turbo-VBI (1),
-``p(w, rho, s) = p(s) p(rho | s) p(w | rho)``. It holds no tensor and knows no network until
+``Prior(support=MarkovGrid(0.6, 0.6), precision=BernoulliGamma())`` is D-Turbo-VBI (1),
+``p(w, rho, s) = p(s) p(rho | s) p(w | rho)``. It holds no tensor and belongs to no network until
 `declare` applies it.
 """
 
@@ -28,16 +28,16 @@ class GaussianWeight:
 
 @dataclass(frozen=True)
 class Prior:
-    """Compose a support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``, ``w | rho ~ Normal(0, 1 / rho)``.
+    """A support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``, ``w | rho ~ Normal(0, 1 / rho)``.
 
     Parameters
     ----------
     support
-        Which weights are active: `MarkovGrid`, `Neighbourhood` or `Independent`.
+        Prior of which weights are active: `MarkovGrid`, `Neighbourhood` or `Independent`.
     precision
-        Of an active and of an inactive weight.
+        Prior of the precision of an active and of an inactive weight.
     weight
-        Given the precision.
+        Prior of a weight given its precision.
     """
 
     support: Support = MarkovGrid()

@@ -1,8 +1,7 @@
 """Priors p(w) on one weight tensor, for any Pyro guide: Gaussian, Laplace, horseshoe, spike and slab, low-rank product.
 
-Each is a record that samples its own sites under the name it is given and returns a weight. Sites are independent entry
-by entry unless said otherwise, and all entries of a site are one event. Nothing here has a support that is inferred by
-messages; that is `Prior`.
+Each is a record that samples its own sites under the name it is given and returns a weight. Entries are independent unless
+stated otherwise, and all entries of a site are one event. For supports that are inferred by message passing, use `Prior`.
 
 Notation: w = weight, s = support, U, V = the factors of a weight matrix.
 """
@@ -26,10 +25,10 @@ from bayesfed.models.random_fields.support_priors import probability
 
 @runtime_checkable
 class WeightPrior(Protocol):
-    """The seam: draw one weight tensor as Pyro code."""
+    """The interface of a prior on one weight tensor: it draws the tensor as Pyro code."""
 
     def sample(self, name: str, like: Tensor) -> Tensor:
-        """Sample sites at or below `name` and return a weight of the shape, dtype and device of `like`, whose values are not read."""
+        """Sample sites at or below `name`; return a weight of the shape, dtype and device of `like`, whose values are not read."""
         ...
 
 
@@ -41,7 +40,7 @@ def _positive(name: str, value: float) -> None:
 def _drawn(name: str, entries: Any) -> Tensor:
     shape = entries.batch_shape
     value: Tensor = pyro.sample(name, entries.to_event(len(shape)))
-    # `Predictive` hands a guide's draws back with a leading 1, its place for the data plate.
+    # `Predictive` returns a guide's draws with a leading 1, the place of its data plate.
     return value.reshape(shape)
 
 
@@ -49,7 +48,7 @@ def _drawn(name: str, entries: Any) -> Tensor:
 class Gaussian:
     """``N(centre, sd^2)``: the site NAME.
 
-    Around a tensor it is a proximal or a consensus term: see `around`.
+    With a tensor as its centre it is a proximal or a consensus term: see `around`.
 
     Parameters
     ----------
@@ -61,7 +60,9 @@ class Gaussian:
     Raises
     ------
     ArgumentError
-        If `sd` is not positive or the centre not finite; `PriorError` when sampled, if the centre has not the weight's shape.
+        If `sd` is not positive or the centre is not finite.
+    PriorError
+        From `sample`, if the centre does not have the weight's shape.
     """
 
     sd: float
@@ -70,7 +71,7 @@ class Gaussian:
     def __post_init__(self) -> None:
         _positive("Gaussian.sd", self.sd)
         if isinstance(self.centre, Tensor):
-            # A copy: training the network the centre came from must not move the prior, nor fill that network's gradients.
+            # A copy: training the network that the centre came from must not move the prior, nor may the prior fill that network's gradients.
             object.__setattr__(self, "centre", self.centre.detach().clone())
         if not bool(torch.as_tensor(self.centre).isfinite().all()):
             raise ArgumentError(complain("Gaussian.centre", expected="finite numbers", actual="NaN or Inf", hint="0.0"))
@@ -90,14 +91,14 @@ class Gaussian:
         if not isinstance(self.centre, Tensor):
             return _drawn(name, dist.Normal(torch.full_like(like, self.centre), self.sd))
         if self.centre.shape != like.shape:
-            found, hint = f"shape {tuple(self.centre.shape)}", "a function of the name that gives each parameter its own centre"
-            raise PriorError(complain(f"Gaussian.centre, site {name!r}", expected=f"shape {tuple(like.shape)}", actual=found, hint=hint))
+            actual, hint = f"shape {tuple(self.centre.shape)}", "a function of the name that gives each parameter its own centre"
+            raise PriorError(complain(f"Gaussian.centre, site {name!r}", expected=f"shape {tuple(like.shape)}", actual=actual, hint=hint))
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 
 @dataclass(frozen=True)
 class Laplace:
-    """Density ``exp(-|w| / scale) / (2 scale)``, the lasso's (Tibshirani, 1996): the site NAME.
+    """Density ``exp(-|w| / scale) / (2 scale)``, as in the lasso (Tibshirani, 1996): the site NAME.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ class Laplace:
     Raises
     ------
     ArgumentError
-        If it is not positive.
+        If the scale is not positive.
     """
 
     scale: float
@@ -122,15 +123,20 @@ class Laplace:
 
 @dataclass(frozen=True)
 class Horseshoe:
-    """``w = tau * lambda * z``: most entries shrink to nothing, the few that matter hardly (Carvalho, Polson and Scott, 2010).
+    """``w = tau * lambda * z``: most entries are shrunk to almost zero, the few large ones hardly at all (Carvalho, Polson and Scott, 2010).
 
-    Sites: NAME.tau, a scalar C+(0, scale) of the whole tensor; NAME.lambda, C+(0, 1) an entry; NAME.z, N(0, 1) an entry. The weight
-    is recorded at NAME as a deterministic site. It is not centred: a guide sees z, whose scale does not move with tau and lambda.
+    Sites: NAME.tau, a scalar C+(0, scale) for the whole tensor; NAME.lambda, C+(0, 1) for each entry; NAME.z, N(0, 1) for each entry. The weight
+    is recorded at NAME as a deterministic site. The parametrisation is non-centred: a guide sees z, whose scale does not depend on tau and lambda.
 
     Parameters
     ----------
     scale
-        Positive: the median of tau. Smaller leaves fewer weights.
+        Positive: the median of tau. With a smaller one fewer weights stay large.
+
+    Raises
+    ------
+    ArgumentError
+        If the scale is not positive.
     """
 
     scale: float
@@ -148,7 +154,7 @@ class Horseshoe:
 
 
 class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
-    # Torch's own support for mixtures has no transform, which automatic guides and HMC ask for.
+    # The support that torch gives to mixtures has no transform, and automatic guides and HMC need one.
     support = constraints.real
 
 
@@ -156,12 +162,12 @@ class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
 class SpikeAndSlab:
     """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and McCulloch, 1993).
 
-    The support s, independent from entry to entry, is summed out, so the log density has gradients; `included` gives it back.
+    The support s of each entry is independent and is summed out, so the log density has gradients; `included` returns its probability.
 
     Parameters
     ----------
     inclusion
-        p(s = 1), in (0, 1).
+        p(s = 1), strictly between 0 and 1.
     spike, slab
         Standard deviations of an inactive and of an active weight, in units of the weights.
 
@@ -188,7 +194,7 @@ class SpikeAndSlab:
         return _drawn(name, _Mixture(dist.Categorical(shares), dist.Normal(torch.zeros_like(sds), sds)))
 
     def included(self, weight: Tensor) -> Tensor:
-        """Return p(s = 1 | w) of each entry; its mean over posterior draws of the weight is the posterior inclusion probability."""
+        """Return p(s = 1 | w) for each entry; its mean over posterior draws of the weight is the posterior inclusion probability."""
         prior = math.log(self.inclusion) - math.log1p(-self.inclusion) + math.log(self.spike) - math.log(self.slab)
         return torch.sigmoid(prior + weight.square() * (self.spike**-2 - self.slab**-2) / 2)
 
@@ -205,24 +211,26 @@ class ProductGaussian:
     rank
         Columns of U and V.
     precision
-        Of the product's entries: what 1 / sd^2 is to `Gaussian`.
+        Precision of the entries of the product, like 1 / sd^2 of `Gaussian`.
     sd
-        Of the factors' entries.
+        Standard deviation of the entries of the factors.
 
     Raises
     ------
     ArgumentError
-        If a value is not positive, or the rank not an integer; `PriorError` when sampled, if the weight is not a matrix or kernel.
+        If a value is not positive, or the rank is not an integer.
+    PriorError
+        From `sample`, if the weight is not a matrix or kernel.
 
     Notes
     -----
-    Frobenius decay alone is no density: (U A, V A^-T) has the same product for every invertible A, so its integral is infinite.
-    U and V therefore have wide Gaussians N(0, sd^2) besides, which are not innocent: the density's highest point for a given W
-    pays ``||W||_* / sd^2`` for them (nuclear norm), as weight decay on the factors does. The wider, the less. The
-    product of Gaussians and decay is proper, but its normaliser is not known: an ELBO is off by a constant that depends on
-    the three parameters, so it compares guides, not priors. Draws from the model itself leave the decay out, as any
-    Pyro factor; outside of inference Pyro warns of it.
-    W = 0 is a saddle, where `AutoNormal` starts by default; give it ``init_loc_fn=init_to_sample``.
+    Frobenius decay alone is not a density: (U A, V A^-T) has the same product for every invertible A, so its integral is infinite.
+    U and V therefore also have wide Gaussian priors N(0, sd^2). These have an effect of their own: for a given W, the negative log density is
+    higher by ``||W||_* / sd^2`` (nuclear norm) at its minimum over the factors, as with weight decay on the factors. The effect falls with sd.
+    The product of Gaussians and decay is proper, but its normaliser is not known. An ELBO is therefore off by a constant that depends on the
+    three parameters: it can compare guides, but not priors. Draws from the model itself ignore the decay, as they do any Pyro factor, and outside
+    inference Pyro warns about it.
+    W = 0, where `AutoNormal` starts by default, is a saddle; give it ``init_loc_fn=init_to_sample``.
     """
 
     rank: int
@@ -236,7 +244,7 @@ class ProductGaussian:
         _positive("ProductGaussian.sd", self.sd)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
-        """Sample both factors, weigh them by the decay and record their product."""
+        """Sample both factors, weight them by the decay and record their product."""
         if like.ndim < 2:
             hint = "a prior for each parameter, by name"
             raise PriorError(

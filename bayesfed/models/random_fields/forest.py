@@ -1,4 +1,4 @@
-"""The order in which a forest is summed exactly, leaves to roots, then back; and exact draws."""
+"""Forests, that is pairwise models without cycles: the order of exact sums from leaves to roots and back, and exact draws."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bayesfed.models.random_fields.ising import Ising, components
 
 @dataclass(frozen=True)
 class Forest:
-    """A pairwise model without cycles, rooted.
+    """The rooted form of a pairwise model without cycles.
 
     Parameters
     ----------
     order
-        ``(n,)`` variables, every parent before its children.
+        ``(n,)`` variables, each parent before its children.
     parent
         ``(n,)`` parent of each variable, -1 for roots.
     edge
@@ -37,7 +37,7 @@ class Forest:
 
     @staticmethod
     def of(model: Ising) -> Forest:
-        """Root every component of a model that `is_forest` at its first variable; worked out once a model."""
+        """Root every component of a model that `is_forest` at its first variable; computed once for each model."""
         if model not in _FORESTS:
             _FORESTS[model] = Forest._rooted(model)
         return _FORESTS[model]
@@ -49,7 +49,7 @@ class Forest:
 
         count, (left, right) = model.field.numel(), model.edges.cpu().numpy()
         roots = np.unique(components(count, left, right)[1], return_index=True)[1]
-        # A node above all roots makes one tree of the forest.
+        # One more node above all roots joins the forest into one tree.
         size, above = count + 1, np.full(len(roots), count)
         joined = coo_array((np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])), shape=(size, size))
         order, parent = breadth_first_order(joined, count, directed=False)
@@ -73,7 +73,10 @@ _FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
 
 
 def sample(model: Ising, count: int) -> Tensor:
-    """Draw states ``(count, n)`` of a model without cycles: sum towards the roots, draw away from them. Uses torch's global generator."""
+    """Draw states ``(count, n)`` of a model without cycles: sum towards the roots, then draw from the roots down.
+
+    Uses torch's global generator.
+    """
     forest, log_odds = Forest.of(model), model.field.double().clone()
     coupling = model.coupling.double()[forest.edge.clamp(min=0)] if model.coupling.numel() else log_odds
     for level in reversed(forest.levels[1:]):

@@ -1,8 +1,8 @@
-"""Binary grids: variables on K x M lattices, coupled to their right and lower neighbours, described in O(1).
+"""Binary grids: variables on a K x M lattice, coupled to their right and lower neighbours, described in O(1) memory.
 
 ``log p(s) = sum_i f_i s_i + sum_rows k_row s_ij s_i,j+1 + sum_columns k_col s_ij s_i+1,j - log Z``,  s in {0, 1}.
 
-Nothing of size K M exists until `fields` or `ising` is called.
+No tensor of size K M exists until `fields` or `ising` is called.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Number = float | Tensor
 
 
 class Link(NamedTuple):
-    """A pair table in nats: ``coupling`` when both ends are 1, and what each end gets for being 1."""
+    """The log weights of a pair, in nats: ``coupling`` is added if both ends are 1, ``source`` and ``target`` if that end is 1."""
 
     coupling: Number = 0.0
     source: Number = 0.0
     target: Number = 0.0
 
 
-# Compared by identity: what was worked out for a model is kept beside it.
+# Compared by identity, because results computed for a model are cached with it.
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A K x M grid of binary variables, or several independent copies of one.
@@ -39,12 +39,17 @@ class Grid:
     size
         (K, M).
     row, column
-        Table of a variable with its right and with its lower neighbour. Numbers, or tensors of shape ``(K, M - 1)`` and
-        ``(K - 1, M)`` where they differ from place to place.
+        Table of a variable with its right and with its lower neighbour. Each entry is a number or, if it differs from place to place, a tensor of
+        shape ``(K, M - 1)`` for `row` and ``(K - 1, M)`` for `column`.
     field
-        Log-odds of every variable before its neighbours speak: a number or ``(K, M)``.
+        Log-odds of every variable by itself: a number or ``(K, M)``.
     arrangement
-        Shape of the evidence, default (K, M). Its product may be a multiple of K M: copies, each K M long in row-major order.
+        Shape of the evidence, default (K, M). Its product may be a multiple of K M, for several copies, each K M long in row-major order.
+
+    Raises
+    ------
+    ArgumentError
+        If a side is not a positive integer, the sides do not divide the arrangement, or an entry is not finite or of another shape.
     """
 
     size: tuple[int, int]
@@ -80,16 +85,16 @@ class Grid:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How the evidence is arranged."""
+        """Shape of the evidence."""
         return self.size if self.arrangement is None else self.arrangement
 
     @property
     def copies(self) -> int:
-        """How many independent grids the arrangement holds."""
+        """Number of independent grids in the arrangement."""
         return math.prod(self.shape) // (self.size[0] * self.size[1])
 
     def fields(self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
-        """Return the log-odds of each variable ``(K, M)`` before its neighbours speak, the links' own terms included."""
+        """Return the log-odds ``(K, M)`` of each variable if its neighbours are 0, the links' `source` and `target` included."""
 
         def tensor(value: Number) -> Tensor:
             return torch.as_tensor(value, dtype=dtype, device=device)
@@ -107,11 +112,11 @@ class Grid:
         return row, torch.as_tensor(self.column.coupling, dtype=dtype, device=device).expand(rows - 1, columns)
 
     def is_even(self) -> bool:
-        """Whether each direction has one coupling everywhere."""
+        """Return whether each direction has the same link everywhere."""
         return all(torch.as_tensor(value).ndim == 0 for link in (self.row, self.column) for value in link)
 
     def ising(self) -> Ising:
-        """Return the same model as an edge list, in float64; worked out once."""
+        """Return the same model as an edge list, in float64; computed once."""
         return self._edge_list
 
     @cached_property
@@ -123,7 +128,7 @@ class Grid:
         return Ising(self.fields().reshape(-1), edges, coupling, self.shape, ((rows + columns) % 2).reshape(-1))
 
     def energy(self, support: Tensor) -> Tensor:
-        """Return the unnormalised log probability of supports ``(..., *shape)`` as ``(...)``, in float64 unless the support is floating."""
+        """Return the unnormalised log probability ``(...)`` of supports ``(..., *shape)``, in their own dtype if floating, else in float64."""
         check_arrangement(support, self.shape)
         dtype = support.dtype if support.is_floating_point() else torch.float64
         batch = support.shape[: support.ndim - len(self.shape)]
@@ -143,7 +148,7 @@ class Grid:
         return max(self.strengths())
 
     def attractive(self) -> bool:
-        """Whether neighbours never repel each other."""
+        """Return whether no coupling is negative."""
         return all(bool((torch.as_tensor(link.coupling) >= 0).all()) for link in (self.row, self.column))
 
 

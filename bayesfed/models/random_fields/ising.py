@@ -1,4 +1,4 @@
-"""Pairwise binary models on any graph: what a support prior is lowered to when it is no grid.
+"""Pairwise binary models on any graph: the form that a support prior is lowered to if it is not a grid.
 
 ``log p(s) = sum_i field_i s_i + sum_(i,j) coupling_ij s_i s_j - log Z``,  s in {0, 1}^n.
 
@@ -21,12 +21,12 @@ from bayesfed.errors import ArgumentError, complain
 
 
 def pairs(left: Tensor, right: Tensor) -> Tensor:
-    """Return edges ``(2, E)`` between the entries of two index tensors of one shape."""
+    """Return edges ``(2, E)`` between the entries of two index tensors of the same shape."""
     return torch.stack([left.reshape(-1), right.reshape(-1)])
 
 
 def components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """Return how many connected components a graph of `count` nodes has, and the component ``(count,)`` of each."""
+    """Return the number of connected components of a graph of `count` nodes, and the component ``(count,)`` of each node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -35,14 +35,14 @@ def components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) ->
 
 
 def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse supports whose last dimensions are not `shape`."""
+    """Raise `ArgumentError` unless the last dimensions of a support are `shape`."""
     if tuple(support.shape[support.ndim - len(shape) :]) != tuple(shape):
         raise ArgumentError(
             complain("energy", expected=f"supports of shape (..., {str(tuple(shape))[1:]}", actual=tuple(support.shape), hint="the model's shape")
         )
 
 
-# Compared by identity: what was worked out for a model is kept beside it.
+# Compared by identity, because results computed for a model are cached with it.
 @dataclass(frozen=True, eq=False)
 class Ising:
     """A pairwise binary model over n variables, or several independent copies of one, arranged as ``shape``.
@@ -50,15 +50,20 @@ class Ising:
     Parameters
     ----------
     field
-        ``(n,)`` log-odds of each variable before its neighbours speak.
+        ``(n,)`` log-odds of each variable if its neighbours are 0.
     edges
         ``(2, E)`` integer pairs of variables; each pair at most once, no self loops.
     coupling
-        ``(E,)`` bonus in nats when both ends are 1.
+        ``(E,)`` log weight, in nats, added when both ends are 1.
     shape
-        How the variables are arranged; its product is n times the number of copies.
+        Arrangement of the variables; its product is n times the number of copies.
     colours
-        ``(n,)`` a proper colouring: neighbours differ. Messages leave one colour at a time.
+        ``(n,)`` a proper colouring, in which neighbours differ. Messages are sent by one colour at a time.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes do not fit, an edge is no pair of variables or is there twice, field or coupling is not finite, or neighbours have one colour.
     """
 
     field: Tensor
@@ -96,11 +101,11 @@ class Ising:
 
     @property
     def copies(self) -> int:
-        """How many independent models the arrangement holds."""
+        """Number of independent models in the arrangement."""
         return math.prod(self.shape) // self.field.numel()
 
     def ising(self) -> Ising:
-        """Return itself: what every pairwise model can be turned into."""
+        """Return the model itself; `Grid.ising` returns a grid in this form."""
         return self
 
     @cached_property
@@ -110,7 +115,7 @@ class Ising:
         return len(left) == self.field.numel() - components(self.field.numel(), left, right)[0]
 
     def symmetric_field(self) -> Tensor:
-        """Return the field ``(n,)``, float64, that goes with agreement tables: each end of an edge takes half its coupling."""
+        """Return the field ``(n,)``, float64, of the same model written with agreement tables: each end of an edge takes half its coupling."""
         (left, right), half = self.edges, self.coupling.double() / 2
         return self.field.double().clone().index_add_(0, left, half).index_add_(0, right, half)
 

@@ -1,4 +1,4 @@
-"""Supports as a Pyro distribution: energy, exact draws where they can be had, Swendsen-Wang or Gibbs elsewhere."""
+"""Supports as a Pyro distribution: the energy, exact draws where possible, Swendsen-Wang or Gibbs sweeps elsewhere."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from bayesfed.models.random_fields.ising import Ising, components
 class ClusteredSupport(TorchDistribution):
     """A pairwise binary model as a Pyro distribution over ``model.shape``.
 
-    `log_prob` leaves log Z out, a constant of the declared prior (it is known, and taken off, when nothing is coupled); to learn
-    couplings subtract `bayesfed.inference.log_z`, which has gradients.
+    `log_prob` leaves out log Z, a constant of the declared prior; it is subtracted only if nothing is coupled, where it is known. To learn
+    couplings, subtract `bayesfed.inference.log_z`, which has gradients.
 
-    `sample` is exact for trees and for grids with a side of at most 12, chains among them. Other models run `sweeps` Markov chain sweeps
-    from independent draws: Swendsen and Wang's clusters (1987; fields as in Edwards and Sokal, 1988) if neighbours attract, which cross
-    the ordering transition, otherwise Gibbs sweeps.
+    `sample` is exact for trees and for grids with a side of at most 12, which include chains. Other models run `sweeps` Markov chain sweeps
+    from independent draws. If no coupling is negative, these are cluster updates of Swendsen and Wang (1987; fields as in Edwards and Sokal, 1988),
+    which also mix beyond the ordering transition; otherwise they are Gibbs sweeps.
 
     Parameters
     ----------
     model
         Couplings and fields, as a support prior's `lower` returns them.
     sweeps
-        Of the Markov chain, where `sample` is not exact.
+        Number of Markov chain sweeps, where `sample` is not exact.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - torch declares it as a plain dict
@@ -45,7 +45,7 @@ class ClusteredSupport(TorchDistribution):
         super().__init__(event_shape=torch.Size(model.shape), validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the energy ``(...)`` of supports ``(..., *shape)``, less log Z if nothing is coupled."""
+        """Return the energy ``(...)`` of supports ``(..., *shape)``, minus log Z if nothing is coupled."""
         energy = self.model.energy(value.to(torch.get_default_dtype()) if not value.is_floating_point() else value)
         if self.model.strength():
             return energy
@@ -66,7 +66,7 @@ class ClusteredSupport(TorchDistribution):
         return drawn.reshape(*sample_shape, *self.model.shape).to(torch.get_default_dtype())
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        """Refuse batches: a support prior describes one layer."""
+        """Return itself; raise `ArgumentError` for a batch shape, since a support prior describes one layer."""
         if torch.Size(batch_shape).numel() != 1:
             raise ArgumentError(complain("ClusteredSupport", expected="no batch dimension", actual=tuple(batch_shape), hint="a site per layer"))
         return self
@@ -76,9 +76,9 @@ def _draw(model: Ising, count: int, sweeps: int) -> Tensor:
     if model.is_forest:
         return forest.sample(model, count)
     flat = torch.bernoulli(torch.sigmoid(model.field).expand(count, -1))
-    turn = swendsen_wang if model.attractive() else gibbs
+    sweep = swendsen_wang if model.attractive() else gibbs
     for _ in range(sweeps):
-        flat = turn(model, flat)
+        flat = sweep(model, flat)
     return flat
 
 
@@ -95,7 +95,7 @@ def gibbs(model: Ising, flat: Tensor) -> Tensor:
 
 
 def swendsen_wang(model: Ising, flat: Tensor) -> Tensor:
-    """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw a cluster."""
+    """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw for each cluster."""
     (left, right), half = model.edges, (model.coupling / 2).to(flat)
     bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left), device=flat.device) < -torch.expm1(-half))
     draw, edge = (x.cpu().numpy() for x in bonds.nonzero(as_tuple=True))

@@ -1,8 +1,8 @@
 """Support priors p(s): which weights may be non-zero, declared without any tensor.
 
-Sources: the hidden Markov grid of Xia, Tsang and Lau (D-Turbo-VBI, section II-B). Its prior
-is the product of one transition table per horizontal and per vertical neighbour pair, so on
-a grid it is an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay probability p.
+Source: the hidden Markov grid of Xia, Tsang and Lau (D-Turbo-VBI, section II-B). Its prior
+is the product of one transition table for each pair of horizontal and of vertical neighbours. On a grid it is
+therefore an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay probability p.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Shape = tuple[int, int]
 
 
 class Support(Protocol):
-    """The seam: lower a declaration to a pairwise binary model for one M x N weight matrix."""
+    """The interface of a support prior: it lowers a declaration to a pairwise binary model for one M x N weight matrix."""
 
     def lower(self, shape: Shape) -> Grid | Ising:
-        """Return the model over the ``(M, N)`` supports of one matrix."""
+        """Return the model of the ``(M, N)`` supports of one matrix."""
         ...
 
 
@@ -42,7 +42,18 @@ def probability(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class Transition:
-    """A Markov chain on {0, 1}: the probabilities to stay off and to stay on."""
+    """A Markov chain on {0, 1}.
+
+    Parameters
+    ----------
+    off, on
+        Probability to stay 0 and to stay 1.
+
+    Raises
+    ------
+    ArgumentError
+        If one is not strictly between 0 and 1.
+    """
 
     off: float
     on: float
@@ -52,7 +63,7 @@ class Transition:
         probability("Transition.on", self.on)
 
     def terms(self) -> Link:
-        """Return (coupling, field of the source, field of the target), in nats."""
+        """Return the coupling and the fields of source and target, in nats."""
         l00, l01 = math.log(self.off), math.log1p(-self.off)
         l10, l11 = math.log1p(-self.on), math.log(self.on)
         return Link(l11 + l00 - l10 - l01, l10 - l00, l01 - l00)
@@ -64,17 +75,17 @@ class Transition:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each weight is active on its own with the given probability.
+    """Each weight is active independently with the given probability.
 
     Parameters
     ----------
     probability
-        Of being active, above 0 and below 1; the expected density.
+        Probability that a weight is active, strictly between 0 and 1; the expected density.
 
     Raises
     ------
     ArgumentError
-        If it is not.
+        If the probability is not strictly between 0 and 1.
     """
 
     probability: float = 0.5
@@ -83,7 +94,7 @@ class Independent:
         probability("Independent.probability", self.probability)
 
     def lower(self, shape: Shape) -> Ising:
-        """Return one lonely variable, as many copies of it as there are weights."""
+        """Return a model of one variable, with as many copies as there are weights."""
         odds = math.log(self.probability) - math.log1p(-self.probability)
         return Ising(torch.tensor([odds]), torch.empty(2, 0, dtype=torch.long), torch.empty(0), shape, torch.zeros(1, dtype=torch.long))
 
@@ -96,12 +107,12 @@ class MarkovGrid:
     ----------
     row, column
         Transition along a row (to the next column) and along a column (to the next row): a
-        `Transition`, or a stay probability when both states are alike.
+        `Transition`, or one stay probability for both states.
     field
-        Log-odds added to every weight: negative makes the prior sparser.
+        Log-odds added to every weight; negative values make the prior sparser.
     patch
-        Every unit's inputs are pictures (K, M) of their own, row by row: (28, 28) pixels of a first layer, the (3, 3) entries of
-        each kernel of a convolution. Neighbours are then pixels of one picture, and units do not speak to each other. Default: the matrix
+        (K, M): the inputs of each unit are one or more pictures of this size, row by row: the (28, 28) pixels of a first layer, the (3, 3) entries
+        of each kernel of a convolution. Neighbours are then pixels of one picture, and units are independent. Default: the matrix
         itself is the grid.
 
     Raises
@@ -111,9 +122,9 @@ class MarkovGrid:
 
     Notes
     -----
-    A stay probability above 2/3 is past the point where message passing has several fixed
-    points; above 0.7071 the grid itself orders and whole layers switch together. `lower` warns, as it does where the grid's
-    density is far from the chains'. `bayesfed.inference.calibrate` chooses field and coupling for a wanted density and cluster size.
+    Above a stay probability of 2/3 message passing has several fixed points; above 0.7071 the grid itself is ordered, and whole layers switch
+    on or off together. `lower` warns of both, and of a grid whose density is far from that of the chains. `bayesfed.inference.calibrate` chooses
+    field and coupling for a wanted density and cluster size.
     """
 
     row: float | Transition = 0.6
@@ -136,7 +147,7 @@ class MarkovGrid:
         return row, column
 
     def lower(self, shape: Shape) -> Grid:
-        """Return the grid, described but not built; warn if its coupling orders or its density surprises.
+        """Return the grid, described but not built. Warn if its coupling is too strong or its density is not that of its chains.
 
         Warns
         -----
@@ -144,6 +155,11 @@ class MarkovGrid:
             If both chains run and the mean coupling exceeds the Bethe threshold |J| = 0.3466.
         DensityWarning
             If the grid's density is further than 0.1 from that of its chains.
+
+        Raises
+        ------
+        ArgumentError
+            If the entries of a patch do not divide the number of inputs of a unit.
         """
         size = self.patch or shape
         if shape[1] % (1 if self.patch is None else math.prod(size)):
@@ -162,22 +178,22 @@ class MarkovGrid:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Every unit's inputs are the nodes of a graph whose edges attract: any networkx graph with one coupling.
+    """The inputs of each unit are the nodes of a networkx graph, and neighbours attract each other with one coupling for all edges.
 
     Parameters
     ----------
     graph
-        Simple and undirected, one node for each input, in the order of the inputs.
+        Simple and undirected, with one node for each input, in the order of the inputs.
     stay
-        Probability that a neighbour is in the same state, were there but the two: the coupling is ``2 log(p / (1 - p))``.
+        Probability p that two neighbours are in the same state if there are only these two: the coupling is ``2 log(p / (1 - p))``.
     field
         Log-odds added to every weight.
 
     Raises
     ------
     ArgumentError
-        If `stay` is not between 0 and 1 or the field is not finite; from `lower`, if the graph is not simple and undirected or has other than
-        as many nodes as a unit has inputs.
+        If `stay` is not strictly between 0 and 1 or the field is not finite; from `lower`, if the graph is not simple and undirected, or does not
+        have as many nodes as a unit has inputs.
     """
 
     graph: nx.Graph[Any]
@@ -208,12 +224,12 @@ class Neighbourhood:
         degree = torch.bincount(edges.reshape(-1), minlength=len(index))
         colour = nx.greedy_color(self.graph, strategy="connected_sequential_bfs")
         colours = torch.tensor([colour[node] for node in self.graph])
-        # Each end of an edge gives up half the coupling: without field, on and off are alike.
+        # Each end of an edge gives up half the coupling, so that without a field on and off are equally likely.
         return Ising(self.field - coupling / 2 * degree.float(), edges, torch.full((edges.shape[1],), coupling), shape, colours)
 
 
 def neighbour_share(mask: Tensor) -> float:
-    """Return the share of 4-neighbours of active entries that are active, of masks ``(..., M, N)`` together; NaN if none is."""
+    """Return which share of the 4-neighbours of active entries is active, over all masks ``(..., M, N)``; NaN if no entry is active."""
     grid = mask.bool()
     upper, lower, left, right = grid[..., :-1, :], grid[..., 1:, :], grid[..., :-1], grid[..., 1:]
     both = (upper & lower).sum() + (left & right).sum()

@@ -1,6 +1,6 @@
-"""Exact sums over binary grids, row by row: the transfer matrix, never formed.
+"""Exact sums over binary grids, row by row, by a transfer matrix that is never formed.
 
-A row of L variables has 2^L states. One step to the next row is a Kronecker product of L tables, applied one axis at a time:
+A row of L variables has 2^L states. The step to the next row is a Kronecker product of L tables, applied one axis at a time:
 L 2^L operations in place of 4^L.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.models.random_fields.grid import Grid
 
-# Longest side that is summed over exactly: 4096 states a row.
+# The longest row that is summed exactly: 4096 states.
 WIDEST = 12
 
 
@@ -25,21 +25,21 @@ def states(width: int, device: torch.device | str = "cpu") -> Tensor:
 
 
 def fits(grid: Grid, batch: int = 1, limit: int = 2**30) -> bool:
-    """Whether forward sums over the grid are narrow enough and need at most `limit` bytes."""
+    """Return whether the shorter side is at most `WIDEST` and the forward sums of a batch need at most `limit` bytes."""
     short, long = sorted(grid.size)
     return short <= WIDEST and batch * long * 2**short * 8 <= limit
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Forward sums of a grid with unary log-odds ``(B, K, L)``, in float64; L is the side summed over.
+    """Exact sums over a grid of K rows with L variables each, in float64.
 
     Parameters
     ----------
     unary
-        Fields and evidence, in nats.
+        ``(B, K, L)`` log-odds, in nats: fields plus evidence.
     along, across
-        Couplings within a row ``(K, L - 1)`` and to the next row ``(K - 1, L)``.
+        Couplings within a row ``(K, L - 1)`` and to the next row ``(K - 1, L)``, in nats.
     """
 
     unary: Tensor
@@ -48,7 +48,13 @@ class Transfer:
 
     @staticmethod
     def of(grid: Grid, evidence: Tensor, *, rows_down: bool | None = None) -> Transfer:
-        """Prepare a grid with evidence ``(B, K, M)``; the shorter side becomes the row, or the row itself if `rows_down`."""
+        """Prepare a grid with evidence ``(B, K, M)``. By default the shorter side becomes the row that is summed over.
+
+        Parameters
+        ----------
+        rows_down
+            True: go down the grid's own rows; False: across its columns. Default: whichever has the shorter rows.
+        """
         unary = evidence.double() + grid.fields(torch.float64, evidence.device)
         along, across = grid.couplings(torch.float64, evidence.device)
         if not (grid.size[0] >= grid.size[1] if rows_down is None else rows_down):
@@ -66,14 +72,14 @@ class Transfer:
         return self.unary[:, row] @ self.bits.T + both
 
     def step(self, weights: Tensor, row: int) -> Tensor:
-        """Sum weights ``(B, 2^L)`` of a row's states over the table to the next row (which is symmetric: also the other way)."""
+        """Carry weights ``(B, 2^L)`` of a row's states to the next row. The table is symmetric, so this also goes from the next row back."""
         for number, factor in enumerate(self.across[row].clamp(max=600.0).exp().tolist()):
             weights = contract(weights, factor, number)
         return weights
 
     @cached_property
     def forward(self) -> tuple[list[Tensor], Tensor]:
-        """Weights ``(B, 2^L)`` of each row's states with everything above, largest 1, and the log of all that was divided out ``(B,)``."""
+        """Weights ``(B, 2^L)`` of each row's states with everything above, scaled to a largest of 1, and the log ``(B,)`` of all scales."""
         sums, scale = list[Tensor](), self.unary.new_zeros(len(self.unary))
         for row in range(self.unary.shape[1]):
             logs = self.potential(row)
@@ -86,7 +92,7 @@ class Transfer:
 
     @cached_property
     def backward(self) -> list[Tensor]:
-        """Weights ``(B, 2^L)`` of everything below given each row's state, largest 1."""
+        """Weights ``(B, 2^L)`` of everything below given each row's state, scaled to a largest of 1."""
         sums = [torch.ones_like(self.forward[0][-1])]
         for row in range(self.unary.shape[1] - 2, -1, -1):
             logs = self.potential(row + 1)
@@ -100,7 +106,7 @@ class Transfer:
         return sums[-1].sum(-1).log() + scale
 
     def sample(self, count: int) -> Tensor:
-        """Draw `count` grids ``(count, K, L)`` for a batch of one: last row first, then upwards. Uses torch's global generator."""
+        """Draw grids ``(count, K, L)`` for a batch of one, from the last row upwards. Uses torch's global generator."""
         sums, _ = self.forward
         rows = [self.bits[torch.multinomial(sums[-1][0], count, replacement=True)]]
         for row in range(len(sums) - 2, -1, -1):
@@ -110,6 +116,6 @@ class Transfer:
 
 
 def contract(weights: Tensor, factor: float, axis: int) -> Tensor:
-    """Apply [[1, 1], [1, factor]] to one variable of row states ``(B, 2^L)``."""
+    """Apply the table [[1, 1], [1, factor]] to one variable (`axis`) of weights ``(B, 2^L)`` of row states."""
     off, on = weights.unflatten(-1, (2**axis, 2, -1)).unbind(-2)
     return torch.stack([off + on, off + factor * on], dim=-2).flatten(-3)
