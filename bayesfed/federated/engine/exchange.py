@@ -17,7 +17,8 @@ from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import Phase, published
-from bayesfed.federated.core.protocols import Arrival, Assignment, Cost, Direction, Info, Local, Profile, Skip, abridged
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Arrival, Assignment, Direction, Info, Local, Profile, Skip, abridged
 from bayesfed.federated.engine.gate import Gate, length
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import OnClientError

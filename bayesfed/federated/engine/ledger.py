@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bayesfed.federated.core.protocols import Cost, Direction
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Direction
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Arrival, Scalar
 from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

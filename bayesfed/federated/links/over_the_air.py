@@ -19,7 +19,8 @@ from torch import Tensor
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Arrival, Scalar
 from bayesfed.federated.core.update import Reducer, Sum, Update
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
