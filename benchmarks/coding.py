@@ -26,7 +26,7 @@ import bayesfed as bf
 from bayesfed.compress import Cast, Codec, Coded, Float, Lattice, PosteriorGrid, Qsgd, Ternary, TopK
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.federated import rounds
-from bayesfed.federated.core.protocols import Cost
+from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.ledger import Row, bits
 from bayesfed.inspect import table
 from bayesfed.keys import Key

@@ -1,7 +1,7 @@
-"""The round and its seams, free of any method.
+"""The round of federated learning and its seams, without any particular method.
 
-Bottom to top: `core` (the seams, as protocols and values); `aggregation` and `training` (what servers and clients do); `links` (how payloads
-travel); `clients` (where clients live); `engine` (the only round loop, its gate, ledger and checkpoints).
+From the lowest floor to the highest: `core` (the seams, as protocols and values); `aggregation` and `training` (what servers and clients do); `links`
+(how payloads travel); `clients` (where clients live); `engine` (the only round loop, its gate, ledger and checkpoints).
 """
 
 import importlib

@@ -13,8 +13,8 @@ from .aggregation.views import Slice as Slice
 from .aggregation.views import Whole as Whole
 from .clients.cohorts import Cohorts as Cohorts
 from .clients.memories import ClientMemory as ClientMemory
-from .clients.memories import InFolder as InFolder
-from .clients.memories import Slot as Slot
+from .clients.memory_stores import InFolder as InFolder
+from .clients.memory_stores import Slot as Slot
 from .clients.pools import ClientPool as ClientPool
 from .clients.pools import InProcess as InProcess
 from .clients.turn import Reply as Reply

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.protocols import Cost
+from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.inspect.maps import _figure
 from bayesfed.wireless.energy import RoundCost

@@ -1,7 +1,7 @@
-"""A client's change as one vector: its norm, and shortening it; and clients that weigh alike, which rules about single clients need.
+"""A client's change as one vector: its norm, and clipping it.
 
-A payload of kind "delta" is a change; of kind "value" it is measured from where the round began, the server's state. Norms are Euclidean, over
-all leaves together, in double precision.
+A payload of kind "delta" is the change itself. For kind "value" the change is the difference from the server's state at the beginning of the round.
+Norms are Euclidean, over all leaves together, in double precision.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Tree
 
-# Kinds whose sums are of vectors that may be measured, sorted and clipped one by one.
+# Kinds whose payloads are vectors, so that each one may be measured, sorted and clipped.
 VECTORS: tuple[Kind, ...] = ("delta", "value")
 
 
 def change(update: Update, state: Tree) -> Tree:
-    """Return a client's change, in double precision: its payload, less the state where it sends values.
+    """Return a client's change in double precision: its payload, minus the state if it sends values.
+
+    Parameters
+    ----------
+    update
+        Lifted payload of one client.
+    state
+        The server's state at the beginning of the round; not read for kind "delta".
 
     Raises
     ------
@@ -42,17 +49,26 @@ def norm(tree: Tree) -> float:
 
 
 def clipped(update: Update, state: Tree, longest: float) -> Update:
-    """Return an update whose change is at most `longest`: the update itself where it is, to the bit.
+    """Return an update whose change has a norm of at most `longest`. One within the bound is returned as it is, bit for bit.
+
+    Parameters
+    ----------
+    update
+        Lifted payload of one client.
+    state
+        The server's state at the beginning of the round.
+    longest
+        Largest norm.
 
     Raises
     ------
     UpdateError
-        As `change` does.
+        As `change`.
     """
     moved = change(update, state)
     if (length := norm(moved)) <= longest:
         return update
-    # A little less, so that rounding to the leaves' own precision never leaves it longer.
+    # Slightly shorter than the bound, so that rounding to the precision of the leaves cannot exceed it.
     share, weight = (longest / length) * (1 - 1e-6), update.number()
     kept = {name: share * leaf + (state[name].double() if update.kind == "value" else 0.0) for name, leaf in moved.items()}
     return replace(update, total={name: (weight * leaf).to(update.total[name].dtype) for name, leaf in kept.items()})

@@ -1,4 +1,4 @@
-"""`Keep`: the reducer of rules that need every client's update apart."""
+"""`Keep`: the reducer for rules that need every client's update."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from bayesfed.federated.core.update import Update
 
 @dataclass
 class Keep:
-    """Keep every update, for rules that need them apart (median, trimmed mean, Krum).
+    """Keep every update, for rules that need all of them (median, trimmed mean, Krum).
 
-    Costs K models of memory and gives up what sums give: over-the-air addition and secure aggregation.
+    This takes the memory of K models, and excludes what sums allow: over-the-air addition and secure aggregation.
+
+    Parameters
+    ----------
+    updates
+        Updates by client.
     """
 
     updates: dict[str, Update] = field(default_factory=dict)
 
     def add(self, client: str, update: Update) -> None:
-        """Keep one update under its client's name."""
+        """Keep one client's update."""
         self.updates[client] = update

@@ -1,7 +1,8 @@
-"""`robust`: any method whose server takes a sum, with a rule in the place of the sum that a few hostile clients cannot move far.
+"""`Robust`: a server that replaces the sum by a rule whose result a few hostile clients cannot move far.
 
-The server keeps every update of a round apart: K models of memory in place of one, no adding on the air, and no secure aggregation, since it has to
-see who sent what. Clients weigh alike, as a number of rows is only what a client says. `rules` and `selecting` beside this file have the rules.
+The server keeps every update of a round: the memory of K models instead of one, no over-the-air addition, and no secure aggregation, since the rule
+has to see who sent what. All clients have the same weight, because a number of rows is only a claim of the client. The rules are in
+`bayesfed.federated.aggregation.rules` and `bayesfed.federated.aggregation.selection`.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from bayesfed.trees import Tree
 
 
 class Rule(Protocol):
-    """What stands in for the sum of the clients' updates."""
+    """A function that takes the place of the sum of the clients' updates."""
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
-        """Return one update whose mean the server takes for the clients', and figures for the report.
+        """Return one update, whose mean takes the place of the clients' mean, and figures for the report.
 
         Parameters
         ----------
         updates
-            At least one, by client, in the order of their names; none of weight zero.
+            Updates by client, in the order of their names: at least one, and none of weight zero.
         state
-            Where the round began.
+            The server's state at the beginning of the round.
 
         Raises
         ------
@@ -41,26 +42,34 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Robust:
-    """Another server's step, on what a rule makes of the clients' updates."""
+    """The step of another server, with the result of a rule in place of the sum.
+
+    Parameters
+    ----------
+    server
+        Server that takes the step.
+    rule
+        `Median`, `TrimmedMean`, `Krum` or `NormGate`, or a function like them.
+    """
 
     server: Server
     rule: Rule
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish as the server does."""
+        """Return what the server publishes."""
         return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Combine, then step; clients of weight zero have no say.
+        """Apply the rule, then the server's step. Clients of weight zero are left out.
 
         Raises
         ------
         UpdateError
-            If updates were not kept apart, or the rule is not defined for them; with the round.
+            If the updates were not kept, or the rule is not defined for them. The message names the round.
         """
         if not isinstance(reducer, Keep) or not reducer.updates:
-            found = type(reducer).__name__ if not isinstance(reducer, Keep) else "none"
-            raise UpdateError(complain("Robust", expected="updates kept apart", actual=found, hint="robust(algorithm, rule)"))
+            actual = type(reducer).__name__ if not isinstance(reducer, Keep) else "none"
+            raise UpdateError(complain("Robust", expected="updates kept apart", actual=actual, hint="robust(algorithm, rule)"))
         ordered = {client: reducer.updates[client] for client in sorted(reducer.updates)}
         counted = {client: update for client, update in ordered.items() if update.weighs}
         if not counted:
@@ -74,7 +83,7 @@ class Robust:
 
 
 def added(updates: Mapping[str, Update]) -> Update:
-    """Return the plain sum, in the order given."""
+    """Return the sum of updates, added in the order given."""
     first, *others = updates.values()
     for update in others:
         first = first + update

@@ -1,16 +1,16 @@
-"""Rules of entries in place of the mean: `Median` and `TrimmedMean`; `bayesfed.federated.aggregation.selection` has those of whole updates.
+"""Robust rules by entry: `Median` and `TrimmedMean`. Rules for whole updates are in `bayesfed.federated.aggregation.selection`.
 
 ===============  ===================================================================================================
-rule             what it bears
+rule             hostile clients that it tolerates
 ===============  ===================================================================================================
 `Median`         fewer than half of the clients that cover an entry (Yin et al., 2018, definition 1)
-`TrimmedMean`    a share of at most `share` of them (the same, definition 2)
+`TrimmedMean`    at most `share` of the clients that cover an entry (Yin et al., 2018, definition 2)
 `Krum`           `byzantine` of n clients, ``2 byzantine + 2 < n`` (Blanchard et al., 2017, section 4)
-`NormGate`       what harms by its length; a change of flipped sign is as long and passes
+`NormGate`       those that send long changes; a change of flipped sign is no longer than before and passes
 ===============  ===================================================================================================
 
-What is borne is bounded, not undone: hostile values inside the spread of the honest ones shift any of these, the more the less alike honest clients
-are. None weighs clients. Between two clients who cover an entry there is no majority.
+The rules bound the influence of hostile clients but do not remove it. Hostile values within the spread of the honest ones shift every result, and
+shift it more if honest clients differ more. No rule weights clients. If only two clients cover an entry, there is no majority.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bayesfed.trees import Tree, check_shapes, shapes
 
 @dataclass(frozen=True)
 class Median:
-    """Take the median of every entry over the clients that cover it; of an even number the mean of the middle two.
+    """The median of every entry over the clients that cover it. For an even number of clients, the mean of the middle two.
 
     References
     ----------
@@ -39,7 +39,7 @@ class Median:
     """
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
-        """Return the medians, of weight 1."""
+        """Return the medians with weight 1, and no figures."""
         total, covered = dict[str, Tensor](), dict[str, Tensor]()
         for name, ordered, count in _ordered(updates):
             low, high = (ordered.gather(0, at.clamp_min(0)[None])[0] for at in ((count - 1) // 2, count // 2))
@@ -50,17 +50,22 @@ class Median:
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """Leave out of every entry the largest and the smallest `share` of the clients that cover it, and take the mean of the rest.
+    """The mean of every entry without the largest and the smallest `share` of the values.
 
     Parameters
     ----------
     share
-        beta, of each side; as many clients as that rounds up to, but never so many that none is left. 0 is the mean, to the bit.
+        Share beta of the clients that cover an entry, left out on each side. The number of clients is rounded up, but at least one is left.
+        0 gives the mean, bit for bit.
 
     Raises
     ------
     ArgumentError
-        If it is not in [0, 1/2).
+        If the share is not in [0, 1/2).
+
+    References
+    ----------
+    Yin et al., "Byzantine-robust distributed learning: towards optimal statistical rates" (2018), definition 2.
     """
 
     share: float
@@ -70,7 +75,7 @@ class TrimmedMean:
             raise ArgumentError(complain("TrimmedMean", expected="a share in [0, 0.5)", actual=self.share, hint="TrimmedMean(0.2)"))
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
-        """Return the sum of what is left, and its number as the weight."""
+        """Return the sum of the values that are left, with their number as weight, and no figures."""
         if not self.share:
             return added(updates), {}
         total, left = dict[str, Tensor](), dict[str, Tensor]()
@@ -83,7 +88,7 @@ class TrimmedMean:
 
 
 def _ordered(updates: Mapping[str, Update]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield each leaf's name, its values in ascending order ``(K, ...)``, infinity where not covered, and how many cover an entry ``(...)``."""
+    """Yield by leaf: its name, its values ``(K, ...)`` in ascending order, with infinity where not covered, and the clients per entry ``(...)``."""
     first = next(iter(updates.values()))
     for update in updates.values():
         if update.kind != first.kind or update.by_entry != first.by_entry:
@@ -96,9 +101,9 @@ def _ordered(updates: Mapping[str, Update]) -> Iterator[tuple[str, Tensor, Tenso
 
 
 def _update(updates: Mapping[str, Update], total: Tree, weight: Tree) -> Update:
-    """Return an update whose weight has the form of the clients' weights."""
+    """Return an update whose weight is a number or a tree, as the clients' weights are."""
     first = next(iter(updates.values()))
     if first.by_entry:
         return Update(total, weight, first.kind)
-    # Everybody covers everything, so that every entry has the same weight.
+    # Every client covers every entry, so all entries have the same weight.
     return Update(total, max((float(leaf.max()) for leaf in weight.values() if leaf.numel()), default=1.0), first.kind)

@@ -1,4 +1,7 @@
-"""Rules of whole updates in place of the mean: `Krum` takes those near to each other, `NormGate` shortens long ones; see `rules`."""
+"""Robust rules for whole updates: `Krum` selects updates that lie close together, `NormGate` shortens long ones.
+
+`bayesfed.federated.aggregation.rules` has a table of what each rule tolerates.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,23 @@ from bayesfed.trees import Tree, check_shapes, shapes
 
 @dataclass(frozen=True)
 class Krum:
-    """Take the updates that lie nearest to their ``n - byzantine - 2`` nearest others, by the sum of squared distances.
+    """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2`` nearest others.
 
     Parameters
     ----------
     byzantine
-        f, the largest number of hostile clients of a round.
+        f, the largest number of hostile clients in a round.
     keep
-        m, of updates that are averaged: 1 is Krum, more is multi-Krum. Equal scores: the client whose name comes first.
+        m, the number of updates that are averaged: 1 is Krum, more is multi-Krum. Among equal scores the first client by name is taken.
 
     Raises
     ------
     ArgumentError
         If `byzantine` is negative or `keep` below 1.
+
+    References
+    ----------
+    Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent" (2017), section 4.
     """
 
     byzantine: int
@@ -43,12 +50,12 @@ class Krum:
             raise ArgumentError(complain("Krum", expected="byzantine >= 0, keep >= 1", actual=(self.byzantine, self.keep), hint="Krum(4, 8)"))
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
-        """Return the sum of those kept; figures say who was left out.
+        """Return the sum of the selected updates. The figures say who was left out.
 
         Raises
         ------
         UpdateError
-            If there are too few clients, or they cover unlike entries.
+            If there are too few clients, or they cover different entries.
         """
         least = max(2 * self.byzantine + 3, self.byzantine + self.keep)
         if len(updates) < least:
@@ -60,7 +67,7 @@ class Krum:
 
     def scores(self, distances: Tensor) -> Tensor:
         """Return each client's score, ``(n,)``, from squared distances ``(n, n)``."""
-        # The smallest of a row is a client's distance to itself.
+        # The smallest entry of a row is the client's distance to itself.
         nearest: Tensor = distances.sort(1).values[:, 1 : len(distances) - self.byzantine - 1]
         return nearest.sum(1)
 
@@ -72,9 +79,9 @@ class NormGate:
     Parameters
     ----------
     factor
-        At least 1; infinity is the mean, to the bit.
+        Factor on the median length, at least 1. Infinity gives the mean, bit for bit.
     refuse
-        Leave longer ones out in place of shortening them.
+        Whether to leave longer changes out instead of shortening them.
 
     Raises
     ------
@@ -90,12 +97,12 @@ class NormGate:
             raise ArgumentError(complain("NormGate", expected="a factor >= 1", actual=self.factor, hint="NormGate(2.0)"))
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
-        """Return the sum; figures: ``norm_bound``, and who was beyond it.
+        """Return the sum. The figures are ``norm_bound`` and which clients exceeded it.
 
         Raises
         ------
         UpdateError
-            If clients cover unlike entries, or values are not of the state's leaves.
+            If clients cover different entries, or send values of other leaves than the state has.
         """
         lengths = {client: norm(change(update, state)) for client, update in updates.items()}
         longest = self.factor * statistics.median(lengths.values()) if math.isfinite(self.factor) else math.inf
@@ -107,17 +114,18 @@ class NormGate:
 
 
 def _distances(updates: Mapping[str, Update]) -> Tensor:
-    """Return squared distances between updates, ``(n, n)`` in double precision, by differences: nothing cancels."""
-    result: Tensor | None = None
+    """Return squared distances between updates, ``(n, n)``, in double precision. They are computed from differences, without cancellation."""
+    distances: Tensor | None = None
     for values in _stacked(updates):
-        found = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
-        result = found if result is None else result + found
-    if result is None:
+        squares = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
+        distances = squares if distances is None else distances + squares
+    if distances is None:
         raise UpdateError(complain("Krum", expected="updates of at least one leaf", actual="none", hint="a model with parameters"))
-    return result
+    return distances
 
 
 def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
+    """Yield each leaf of all updates, flat, ``(n, D)``."""
     values = {client: change(Update(update.total, update.weight, "delta"), {}) for client, update in updates.items()}
     first = next(iter(values.values()))
     for tree in values.values():

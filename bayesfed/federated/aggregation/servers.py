@@ -1,6 +1,6 @@
-"""Servers: what the sum does to the state. `Average` of values and `Add` of changes, after which channels may be `Sorted`.
+"""Servers: `Average` of values, `Add` of changes, and `Sorted`, which sorts channels after another server's step.
 
-`TurboStep`, `TernaryStep` and others have files of their own.
+Servers that only one method has are in the folder of that method in `bayesfed.algorithms`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from bayesfed.trees import Tree, zip_map
 
 
 def summed(reducer: Reducer, kind: Kind) -> Update:
-    """Return the sum a server asked for.
+    """Return the sum that a server needs.
+
+    Parameters
+    ----------
+    reducer
+        Reducer of the phase.
+    kind
+        Kind of update that the server takes.
 
     Raises
     ------
@@ -27,17 +34,20 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
         If another reducer was used, or the clients sent another kind.
     """
     if not isinstance(reducer, Sum) or reducer.total is None or reducer.total.kind != kind:
-        found = f"kind {reducer.total.kind!r}" if isinstance(reducer, Sum) and reducer.total else type(reducer).__name__
-        raise UpdateError(complain("server step", expected=f"a sum of kind {kind!r}", actual=found, hint=f"a local whose kind is {kind!r}"))
+        actual = f"kind {reducer.total.kind!r}" if isinstance(reducer, Sum) and reducer.total else type(reducer).__name__
+        raise UpdateError(complain("server step", expected=f"a sum of kind {kind!r}", actual=actual, hint=f"a local whose kind is {kind!r}"))
     return reducer.total
 
 
 @dataclass(frozen=True)
 class Average:
-    """Replace the model by the weighted mean of the clients' (FedAvg, McMahan et al., 2017); entries that nobody had stay."""
+    """Replace the model by the weighted mean of the clients' models (FedAvg, McMahan et al., 2017).
+
+    Entries that no client covers stay as they are.
+    """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average values; a round of clients without data changes nothing."""
+        """Return the mean as the next state. A round in which no client has data changes nothing."""
         total = summed(reducer, "value")
         if total.by_entry:
             mean = total.mean()
@@ -47,26 +57,38 @@ class Average:
 
 @dataclass(frozen=True)
 class Add:
-    """Add the weighted mean of the clients' changes to the model: FedAvg for methods that code changes."""
+    """Add the weighted mean of the clients' changes to the model: FedAvg for methods that send changes."""
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Add the mean change; a round of clients without data changes nothing."""
+        """Return the state plus the mean change. A round in which no client has data changes nothing."""
         total = summed(reducer, "delta")
         return (zip_map(torch.add, state, total.mean()) if total.weight else state), {}
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """Another server's step, then hidden channels in descending order of their norms, so that leading ones matter most (AnycostFL, section III-B)."""
+    """The step of another server, after which hidden channels are sorted by descending norm, so that the leading ones matter most.
+
+    Parameters
+    ----------
+    server
+        Server that takes the step.
+    graph
+        Channels of the network.
+
+    References
+    ----------
+    AnycostFL, section III-B.
+    """
 
     server: Server
     graph: ChannelGraph
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish as the server does."""
+        """Return what the server publishes."""
         return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Step, then sort."""
+        """Take the server's step, then sort the channels."""
         state, info = self.server.step(state, reducer, round)
         return sort_channels(self.graph, state), info

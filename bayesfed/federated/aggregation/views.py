@@ -1,4 +1,4 @@
-"""Views: `Whole` models, `Active` supports, leading `Slice`s, and `Kept`, where zeros do not count."""
+"""Views: `Whole` models, `Active` supports, leading `Slice` parts, and `Kept`, in which zeros have no weight."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ class Whole:
     Parameters
     ----------
     expected
-        Names and shapes of what it sends back.
+        Names and shapes of the payload.
     """
 
     expected: Shapes
 
     def restrict(self, tree: Tree) -> Tree:
-        """Return the tree."""
+        """Return the tree as it is."""
         return tree
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Weight the payload."""
+        """Return the payload times its weight."""
         check(payload, self.expected, where="payload")
         return Update(_scaled(payload, weight), weight, kind)
 
 
 @dataclass(frozen=True)
 class Active:
-    """Clients get the active entries of masked leaves and nothing of the others.
+    """Clients get only the active entries of masked leaves.
 
     Parameters
     ----------
     masks
-        By site: ``(M, N)`` booleans. A leaf ``SITE.*`` of a mask's shape travels as its active entries.
+        ``(M, N)`` booleans by site. Of a leaf ``SITE.*`` with the shape of the mask, only the active entries are sent.
     expected
-        Names and full shapes of what a client sends back.
+        Names and full shapes of the payload.
     positive
-        Names of leaves that must be above zero: standard deviations.
+        Names of leaves that must be above zero (standard deviations).
     """
 
     masks: Mapping[str, Tensor]
@@ -56,11 +56,11 @@ class Active:
     positive: Collection[str] = ()
 
     def restrict(self, tree: Tree) -> Tree:
-        """Gather active entries; the masks themselves are in the tree."""
+        """Gather the active entries. The masks themselves are leaves of the tree."""
         return gather_active(tree, self.masks)
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Scatter active entries back into zeros, then weight."""
+        """Scatter the active entries into zeros, and weight the result."""
         sent = {name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape) for name, shape in self.expected.items()}
         check(payload, sent, where="payload")
         for name in self.positive:
@@ -77,12 +77,17 @@ class Active:
 
 @dataclass(frozen=True)
 class Slice:
-    """Clients get the first entries of every axis of every leaf: a network of fewer channels (HeteroFL, Diao et al., 2021).
+    """Clients get the first entries of every axis of every leaf: a network with fewer channels (HeteroFL, Diao et al., 2021).
 
     Parameters
     ----------
     full, part
-        Names and shapes of the whole model, and of the client's: the same names, no axis longer.
+        Names and shapes of the whole model and of the client's model. Both have the same names, and no axis of `part` is longer.
+
+    Raises
+    ------
+    ArgumentError
+        If names differ, or an axis of `part` is longer.
     """
 
     full: Shapes
@@ -99,11 +104,11 @@ class Slice:
             raise ArgumentError(complain("Slice", expected="the leaves of the whole model, no axis longer", actual=names, hint="a narrower network"))
 
     def restrict(self, tree: Tree) -> Tree:
-        """Return leading entries."""
+        """Return the leading entries of every leaf."""
         return {name: leaf[self._cut(name)].contiguous() for name, leaf in tree.items()}
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Put the entries back among zeros; their weight says which they are."""
+        """Return a full-sized update that is zero, with weight zero, outside of the client's entries."""
         check(payload, self.part, where="payload")
         total, covered = {}, {}
         for name, leaf in _scaled(payload, weight).items():
@@ -122,22 +127,28 @@ def _scaled(tree: Tree, weight: float) -> Tree:
 
 @dataclass(frozen=True)
 class Kept:
-    """Another view, of whose entries a client has a say only in those that it sent: zeros of a sparse change do not count (AnycostFL (5)).
+    """Another view, in which the zeros of a sparse change have weight zero: a client counts only for entries that it sent (AnycostFL (5)).
 
     Parameters
     ----------
     view
-        One that covers entries itself, such as `Slice`.
+        A view whose updates have a weight for every entry, such as `Slice`.
     """
 
     view: View
 
     def restrict(self, tree: Tree) -> Tree:
-        """Restrict as the view does."""
+        """Return what the inner view returns."""
         return self.view.restrict(tree)
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Lift as the view does; the weight of zeros is zero."""
+        """Lift as the inner view does, then set the weight of zeros to zero.
+
+        Raises
+        ------
+        UpdateError
+            As the inner view, or if its updates have one weight for all entries.
+        """
         update = self.view.lift(payload, weight, kind)
         if not update.by_entry:
             raise UpdateError(complain("Kept", expected="a view that covers entries itself", actual=type(self.view).__name__, hint="Slice"))

@@ -1,10 +1,10 @@
-"""Cohorts: clients of one shape take their gradient steps at once (`bayesfed.federated.clients.vmap_training`).
+"""Cohorts: clients whose work has the same shape take their gradient steps at once (`bayesfed.federated.clients.vmap_training`).
 
-Only the steps are batched. Message, payload, memory, codec and failures stay each client's own, so links, gate, ledger, error feedback and refusals
-are as without; the last bits of payloads are not.
+Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures, so links, gate, ledger, error feedback and
+refusals are the same as without cohorts. Payloads may differ in their last bits.
 
-When it pays was measured by `benchmarks/cohorts.py`: seconds of a round with a cohort over those without, one thread, on a busy machine, so that
-they are about so much::
+`benchmarks/cohorts.py` measured when this is faster. The table has the seconds of a round with a cohort divided by the seconds without, with one
+thread on a busy machine, so the figures are approximate::
 
     network          parameters   rows a step   8 clients   16 clients   64 clients
     64-32-10              2,410             8        0.59         0.37         0.22
@@ -19,7 +19,8 @@ they are about so much::
     784-256-256-10      269,322            16        1.18         0.98         1.31
     784-256-256-10      269,322            64        0.98         1.04         1.18
 
-Four clients of 64-32-10 take 1.1 to 1.2. Hence "auto": 8 clients or more of at most 65,536 parameters each, those times rows at most two million.
+Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most 65,536 parameters each, if parameters times rows is
+at most two million.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from bayesfed.federated.training.descent import Descent
 from bayesfed.trees import Tree, size
 
 Cohort = int | Literal["auto"]
+"""Largest number of clients that are batched, or "auto"."""
 BATCHED = "batched"
-# The choice by measurement: clients at most and at least, parameters of one at most, and those times rows of its step.
+# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
 
 
 class Turn(NamedTuple):
-    """One client's turn: what it is asked, and what it has."""
+    """One client's turn: its task, its rows, its memory, and in keyed mode its secret."""
 
     task: Task
     data: Dataset
@@ -57,19 +59,20 @@ class Turn(NamedTuple):
 
 @dataclass
 class Cohorts:
-    """Answer turns, those of clients of one shape together.
+    """Answers turns of clients, together if their work has the same shape.
 
     Parameters
     ----------
     size
-        Clients at most in a cohort; "auto" batches those of which measurement says that something is won, and no others.
+        Largest number of clients in a cohort. "auto" batches only where measurements say that it is faster.
     turns
-        What was done so far, counted by phase: ``"batched"``, or ``"one by one: REASON"``.
+        Number of turns so far, by phase and by how they were answered: ``"batched"`` or ``"one by one: REASON"``.
 
     Raises
     ------
     ArgumentError
-        If `size` is neither. While answering, if a number was given and the local cannot be batched; "auto" goes on one by one.
+        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and the local step cannot be batched; under "auto"
+        such clients train one by one.
     """
 
     size: Cohort
@@ -81,7 +84,7 @@ class Cohorts:
             raise ArgumentError(complain("cohort", expected="a number of clients >= 2, or 'auto'", actual=repr(self.size), hint="'auto'"))
 
     def answers(self, locals: Mapping[str, Local], turns: Iterable[Turn]) -> Iterator[Outcome]:
-        """Yield every client's outcome, in order; as many as a cohort may have are asked ahead."""
+        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as fit in a cohort."""
         turns = iter(turns)
         while chunk := list(islice(turns, MOST if self.size == "auto" else self.size)):
             yield from self._chunk(locals, chunk)
@@ -104,7 +107,7 @@ class Cohorts:
         return [outcomes[number] for number in range(len(chunk))]
 
     def _fits(self, locals: Mapping[str, Local], turns: Sequence[Turn], members: Sequence[Member]) -> list[tuple[Fit | ClientError, float]]:
-        """Return what the local step makes of clients of one shape, and the seconds of each."""
+        """Return the result of the local step, and its seconds, for each client of a group of one shape."""
         phase = members[0].task.phase
         local, done = locals[phase], self.turns.setdefault(phase, Counter())
         reason = self._obstacle(phase, local) or self._no_gain(local, members)
@@ -113,7 +116,7 @@ class Cohorts:
             try:
                 fits = together(local, members)
             except Exception as problem:
-                # Rows were checked client by client: what fails here is what cannot be batched.
+                # Rows were checked client by client, so a failure here means that the network cannot be batched.
                 self._obstacles[phase] = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
                 reason = self._obstacle(phase, local)
             else:
@@ -139,7 +142,15 @@ class Cohorts:
 
 
 def pays(parameters: int, rows: int, clients: int) -> bool:
-    """Say whether so many clients win something together, by measurement: of their parameters, and rows a step of each."""
+    """Return whether measurements say that batching is faster.
+
+    Parameters
+    ----------
+    parameters, rows
+        Number of parameters, and of rows per step, of each client.
+    clients
+        Number of clients.
+    """
     return clients >= LEAST and parameters <= PARAMETERS and parameters * rows <= WORK
 
 

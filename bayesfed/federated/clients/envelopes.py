@@ -1,16 +1,17 @@
-"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client's.
+"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client.
 
-The last 16 bytes of a message are the digest of what is before them. An envelope masks them (exclusive or), so that messages are as long as
-without it, and only who expects this very message finds the digest in order.
+The last 16 bytes of a message are the digest of the bytes before them. An envelope masks the digest (exclusive or). Messages therefore do not become
+longer, and the digest is correct only for a receiver that expects this very message.
 
 ==========  ====================================================================================================
-without     8 bytes that name the run, 8 that name the exchange (its nonce): strays, replays and mix-ups are found out, and told apart
-with key    BLAKE2b of envelope and message under the client's secret: nobody without it writes a message that is taken,
-            or has an old one taken for a new one
+no key      8 bytes that name the run, and 8 that name the exchange (its nonce): strays, replays and mix-ups are detected,
+            and can be told apart
+with key    BLAKE2b of envelope and message under the client's secret: nobody without the secret can write a message that
+            is accepted, or pass an old message off as a new one
 ==========  ====================================================================================================
 
-What is masked must have the layout of `bayesfed.compress.wire`. The secret never travels. A mask that depends on the message by a keyed
-hash, added to a digest anyone can compute, is as hard to forge as that hash.
+Messages must have the layout of `bayesfed.compress.wire`. The secret is never sent. Anyone can compute the digest, but the mask is a keyed hash of
+the message, so a masked digest is as hard to forge as that hash.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.federated.core.protocols import Direction
 
 HALF = DIGEST // 2
-# BLAKE2b takes no longer key, and a short one can be guessed.
+# Lengths of a secret in bytes: a shorter one can be guessed, and BLAKE2b takes no longer key.
 SHORTEST, LONGEST = 16, 64
+# Fields of a message's header that say which exchange it belongs to.
 CLAIMS = ("client", "round", "phase")
 
 
@@ -40,9 +42,13 @@ class Envelope:
     Parameters
     ----------
     run
-        The run's id; empty: the message is in no envelope unless there is a secret.
+        Id of the run. If it is empty, messages are masked only if there is a secret.
     seed
-        Of the run: random streams that both ends share are named by it.
+        Seed of the run, which names the random streams that both ends share.
+    direction
+        "down" for a message to the client, "up" for one from it.
+    client, round, phase
+        The exchange.
     """
 
     run: str
@@ -53,7 +59,7 @@ class Envelope:
     phase: str
 
     def mask(self, body: bytes | memoryview, secret: bytes | None = None) -> bytes:
-        """Return the 16 bytes to mask the digest of `body` with."""
+        """Return the 16 bytes that mask the digest of `body`."""
         if secret is not None:
             text = _text(asdict(self))
             keyed = hashlib.blake2b(struct.pack("<I", len(text)) + text, digest_size=DIGEST, key=secret)
@@ -63,15 +69,25 @@ class Envelope:
 
     @property
     def nonce(self) -> bytes:
-        """8 bytes that name the exchange within its run."""
+        """The 8 bytes that name the exchange within its run."""
         return _name([self.seed, self.direction, self.client, self.round, self.phase])
 
 
 def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> bytes:
-    """Put a message into its envelope, or take it out: doing it twice undoes it."""
+    """Put a message into its envelope, or take it out: the second call undoes the first.
+
+    Parameters
+    ----------
+    message
+        Message in the layout of `bayesfed.compress.wire`, its digest masked or not.
+    envelope
+        What the message is bound to.
+    secret
+        The client's secret, in keyed mode.
+    """
     last = _last.masked
     if last and message is last[1] and last[2:] == (envelope, secret):
-        # In process a message comes out of the envelope that it was just put into.
+        # In process, a message is taken out of the envelope that it was just put into.
         return last[0]
     body = memoryview(message)[:-DIGEST]
     result = b"".join([body, _xor(message[-DIGEST:], envelope.mask(body, secret))])
@@ -80,7 +96,7 @@ def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> b
 
 
 class _Last(threading.local):
-    """What this thread masked last: the message, what came of it, envelope and secret."""
+    """The last call of `masked` in this thread: message, result, envelope and secret."""
 
     masked: tuple[bytes, bytes, Envelope, bytes | None] | None = None
 
@@ -89,14 +105,25 @@ _last = _Last()
 
 
 def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, limit: int = MAX_BYTES) -> bytes:
-    """Take a message out of its envelope and check it: size, digest, and what its header promises; sections are left unread.
+    """Take a message out of its envelope, and check its size, its digest and its header. The sections with the leaves are not read.
+
+    Parameters
+    ----------
+    message
+        Message as received.
+    envelope
+        The exchange in which a message is expected.
+    secret
+        The client's secret, in keyed mode.
+    limit
+        Largest number of bytes, of the message and of its decoded leaves.
 
     Raises
     ------
     WireError
-        If it is not this envelope's message, undamaged and within the limit (as `unseal`). Its field is "digest" where no more can be said;
-        "client", "round" or "phase" for another exchange's message, which is genuine; "run" for another run's; "nonce" for one of this run
-        that went another way.
+        If this is not an undamaged message of this exchange within the limit (as `unseal`). The field of the error is "client", "round" or "phase"
+        for a genuine message of another exchange, "run" for one of another run, "nonce" for another one of this run, and "digest" if nothing more is
+        known.
     """
     plain = masked(message, envelope, secret)
     try:
@@ -109,22 +136,37 @@ def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, l
 
 
 def check_secrets(where: str, secrets: Mapping[str, bytes], clients: Iterable[str]) -> dict[str, bytes]:
-    """Return the clients' secrets; raise `ArgumentError` for a client without one, or one that is no key. Errors say lengths, never values."""
-    found = dict(secrets)
-    if without := sorted(set(clients) - found.keys()):
+    """Return the clients' secrets.
+
+    Parameters
+    ----------
+    where
+        Name of the argument, for error messages.
+    secrets
+        Secrets by client, 16 to 64 bytes each.
+    clients
+        Names of the clients that must have one.
+
+    Raises
+    ------
+    ArgumentError
+        If a client has no secret, or one is not bytes of such a length. The message states lengths, never values.
+    """
+    checked = dict(secrets)
+    if without := sorted(set(clients) - checked.keys()):
         raise ArgumentError(complain(where, expected="a secret for every client", actual=f"none for {without}", hint="secrets.token_bytes(32)"))
-    for client, secret in found.items():
+    for client, secret in checked.items():
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             expected = f"{SHORTEST} to {LONGEST} bytes for client {client!r}"
             raise ArgumentError(complain(where, expected=expected, actual=actual, hint="secrets.token_bytes(32)"))
-    return found
+    return checked
 
 
 def _explained(plain: bytes, envelope: Envelope, secret: bytes | None, limit: int) -> WireError:
-    """Say what is wrong with a message whose digest is not in order."""
+    """Return an error that says what is wrong with a message whose digest is not correct."""
     body = memoryview(plain)[:-DIGEST]
-    # The sender's mask, if nothing else is wrong.
+    # The mask that the sender used, if the message is undamaged.
     theirs = _xor(_xor(digest_of(body), plain[-DIGEST:]), envelope.mask(body, secret))
     claims = _claims(plain, limit)
     if differing := [name for name in CLAIMS if name in claims and claims[name] != getattr(envelope, name)]:
@@ -151,7 +193,7 @@ def _refusal(field: str, expected: str, actual: str) -> WireError:
 
 
 def _claims(plain: bytes, limit: int) -> dict[str, Any]:
-    """Return what an unproven message says of client, round and phase."""
+    """Return the client, round and phase in the header of a message that has not been verified."""
     try:
         _, meta = unseal(plain[:-DIGEST] + digest_of(memoryview(plain)[:-DIGEST]), limit=limit)
     except WireError:

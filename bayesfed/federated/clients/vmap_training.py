@@ -1,7 +1,7 @@
-"""Gradient steps of many clients of one shape at once, by `torch.func.vmap`: what `bayesfed.federated.clients.cohorts` does of a client's turn.
+"""Gradient steps of many clients at once, by `torch.func.vmap`: the part of a client's turn that `bayesfed.federated.clients.cohorts` batches.
 
-Every client draws its own batches from its own key, as it would alone. A batched product may add in another order than a single one, so that
-payloads differ from those of clients trained one by one in the last bits (1e-6 at most is tested), and with who trains together.
+Every client draws its own batches from its own key, as it would alone. A batched product may add in another order than a single one. Payloads may
+therefore differ in the last bits from those of clients that train one by one (at most 1e-6 is tested), and depend on which clients train together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bayesfed.trees import Tree, to
 
 
 class Member(NamedTuple):
-    """One client of a cohort: its task, its rows, and its message as read."""
+    """One client of a cohort: its task, its rows, and its decoded message with options."""
 
     task: Task
     data: Dataset
@@ -38,15 +38,17 @@ class Member(NamedTuple):
 
 
 class _Begun(NamedTuple):
+    """Leaves of one client before its first step, and the message on the device of its rows."""
+
     trained: Tree
     fixed: Tree
     message: Tree
 
 
 def obstacle(local: Local) -> str:
-    """Say what keeps a local from being batched; empty if nothing is known to, which `together` may still find out.
+    """Return why a local step cannot be batched, or an empty string if no reason is known. `together` may still fail.
 
-    What can be: `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, of networks without dropout and batch norm.
+    What can be batched is `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, for networks without dropout and batch norm.
     """
     if not isinstance(local, Descent) or type(local) is not Descent:
         return f"{type(local).__name__} does more than gradient steps"
@@ -61,24 +63,33 @@ def obstacle(local: Local) -> str:
 
 
 def shape_of(local: Local, member: Member) -> tuple[Hashable, ...]:
-    """Return what clients that train together have in common."""
+    """Return what must be equal for clients that train together: phase, rows of a step, shapes, dtypes, devices and options."""
     leaves = tuple((name, leaf.shape, leaf.dtype) for name, leaf in member.message.items())
     rows = tuple((values.shape[1:], values.dtype, values.device) for values in (member.data.inputs, member.data.targets))
     return member.task.phase, rows_of(local, member), leaves, rows, member.options
 
 
 def rows_of(local: Local, member: Member) -> int:
-    """Return how many rows a client takes a step."""
+    """Return the number of rows that a client takes per step."""
     return min(len(member.data), local.batch_size or len(member.data)) if isinstance(local, Descent) else len(member.data)
 
 
 def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientError]:
-    """Train clients of one shape at once; each returns what it would alone, up to rounding, and fails alone.
+    """Train clients of one shape at once.
+
+    Each client returns what it would return alone, up to rounding. A client that fails does not affect the others.
+
+    Parameters
+    ----------
+    local
+        Local step without an `obstacle`.
+    members
+        Clients for which `shape_of` is equal.
 
     Raises
     ------
     Exception
-        Whatever `vmap` or the network raise if the network cannot be batched: a branch on a value, ``.item()``, a draw without a key.
+        Any error of `vmap` or the network if the network cannot be batched: a branch on a value, ``.item()``, a draw without a key.
     """
     with one_thread():
         begun = [attempt(member.task, "fit", partial(_begin, local, member)) for member in members]
@@ -101,7 +112,7 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
     fixed = _stacked([start.fixed for start in begun])
     leaves = [leaf.requires_grad_() for leaf in trained.values()]
     optimiser, (rows, order) = local.optimiser.build(leaves, rate), _rows(local, members, steps)
-    # Neither is of use to a point objective.
+    # A point objective uses neither.
     observations, noise = 1.0, Key(0).generator()
 
     def score(trained: Tree, fixed: Tree, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,12 +121,12 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
         return loss, nll
 
     scores, losses = vmap(score), []
-    # Distributions that look at their arguments' values cannot be batched; the data were checked.
+    # Distributions that check the values of their arguments cannot be batched. The data were checked before.
     with pyro.validation_enabled(False):
         for step in range(steps):
             optimiser.zero_grad()
             loss, nll = scores(trained, fixed, *(_taken(values, order[step], len(members)) for values in (rows.inputs, rows.targets)))
-            # Clients share nothing: the gradient of the sum is, in each one's slice, the gradient of its own loss.
+            # Clients share no leaves, so a client's slice of the gradient of the sum is the gradient of its own loss.
             loss.sum().backward()
             optimiser.step()
             losses.append(torch.stack([loss.detach(), nll.detach()]))
@@ -128,7 +139,7 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
 
 
 def _rows(local: Descent, members: Sequence[Member], steps: int) -> tuple[Dataset, Tensor]:
-    """Return all clients' rows as one set, and which of them every client takes at every step, ``(steps, K B)``."""
+    """Return all clients' rows as one set, and the row numbers that the clients take at each step, ``(steps, K B)``."""
     orders, first = [], 0
     for member in members:
         generator = member.task.key.child("fit", "batches").generator()
@@ -139,7 +150,7 @@ def _rows(local: Descent, members: Sequence[Member], steps: int) -> tuple[Datase
 
 
 def _taken(values: Tensor, rows: Tensor, clients: int) -> Tensor:
-    """Return rows as those of each client, ``(K, B, ...)``: several times faster than indexing by a matrix."""
+    """Return the rows of each client, ``(K, B, ...)``. This is several times faster than indexing by a matrix."""
     return values.index_select(0, rows).view(clients, -1, *values.shape[1:])
 
 

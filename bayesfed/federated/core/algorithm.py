@@ -1,4 +1,4 @@
-"""`Algorithm`: a federated method as data, its phases, its server and the model that it ends in."""
+"""`Algorithm`: a federated method as data, made of its phases, its servers and the model that it trains."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from bayesfed.trees import Tree, to
 
 @dataclass(frozen=True)
 class Model:
-    """A `Predictor`: a network at given parameters, in evaluation mode: call it on inputs ``(B, ...)``.
+    """A `Predictor`: a network with given parameters, in evaluation mode. Call it on inputs ``(B, ...)``.
 
     Parameters
     ----------
     net
-        Never changed. Its mode is for training; where `parameters` lacks one of its parameters or buffers, its own is used.
+        Network; never changed. Where `parameters` lacks one of its parameters or buffers, the network's own is used.
     parameters
-        Parameters by name, and buffers where a method has them: running statistics.
+        Parameters by name, and buffers for methods that send them (running statistics).
     """
 
     net: nn.Module
@@ -43,11 +43,11 @@ class Model:
 
 
 class Predictor(Protocol):
-    """The model that counts after a round."""
+    """The model after a round."""
 
     @property
     def parameters(self) -> Tree:
-        """What it is made of."""
+        """Tensors of the model by name."""
         ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -56,41 +56,60 @@ class Predictor(Protocol):
 
 
 class Assign(Protocol):
-    """Plan one client's round, from the state and its profile."""
+    """A function that plans one client's round from the state and the client's profile."""
 
     def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        """Return the assignment, or why there is none."""
+        """Return the client's assignment, or a `Skip` with the reason why it has none."""
         ...
 
 
 class Server(Protocol):
-    """What the sum does to the state. A server that shows clients something other than its state is also a `Publisher`."""
+    """The step that takes the state and the sum of the updates to the next state.
+
+    A server that shows clients something other than its state is also a `Publisher`.
+    """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the next state and figures for the report."""
+        """Return the next state, and figures for the report."""
         ...
 
 
 @runtime_checkable
 class Publisher(Protocol):
-    """A server that chooses what clients see of its state."""
+    """A server that decides what clients see of its state."""
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what a client may see in round `round` that last heard from the server in round `version` (None: never).
+        """Return what a client sees in round `round` if it last heard from the server in round `version` (None: never).
 
-        A leaf named ``NAME.change`` is to be added to the NAME that the client holds; only a client whose local is `Holding` may get one.
+        A leaf named ``NAME.change`` is added to the NAME that the client holds. Only clients whose local step is a `Holding` may get one.
         """
         ...
 
 
 def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
-    """Return what a server publishes: the state itself, unless it is a `Publisher`."""
+    """Return what a server publishes: the state itself, unless the server is a `Publisher`."""
     return server.publish(state, round, version) if isinstance(server, Publisher) else state
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One exchange with the clients; most methods have one a round."""
+    """One exchange with the clients. Most methods have one per round.
+
+    Parameters
+    ----------
+    name
+        Name of the phase; part of the name of every random stream.
+    assign
+        ``(state, round, profile, key) -> Assignment | Skip``: plans each client's turn.
+    local
+        What clients compute.
+    server
+        Step from the sum to the next state.
+    link
+        How payloads reach the server.
+    reducer
+        Makes what arriving updates are added to: `Sum`, or `Keep` for rules that need every update.
+    """
 
     name: str
     assign: Assign
@@ -107,17 +126,22 @@ class Algorithm:
     Parameters
     ----------
     name
-        For tables and checkpoints.
+        Name in tables and checkpoints.
     initial
-        The state before round 0.
+        State before round 0.
     phases
-        The exchanges of a round, in order.
+        Exchanges of a round, in order.
     predictor
-        ``(state) -> Predictor``: the model that counts, the transmitted one.
+        ``(state) -> Predictor``: the model to evaluate, as it is transmitted.
     posterior
-        ``(state) -> Posterior`` for `to_arviz`; None for methods that have none.
+        ``(state) -> Posterior``, for `to_arviz`; None for methods without a posterior.
     sizes
-        Predictors by the name of their size, largest first, for methods that serve devices of unlike strength.
+        Predictors by the name of their size, largest first, for methods with models of several sizes.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no phase, or two have the same name.
     """
 
     name: str
@@ -135,16 +159,16 @@ class Algorithm:
 
 
 class Posterior(Protocol):
-    """What can be drawn from and looked at after a run."""
+    """A posterior that can be drawn from and inspected after a run."""
 
     @property
     def constants(self) -> Tree:
-        """Figures of the posterior that need no draws: inclusion probabilities, means and sds."""
+        """Figures of the posterior that need no draws: inclusion probabilities, means and standard deviations."""
         ...
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the axes of draws and constants; those that are not named are numbered."""
+        """Names of the axes of draws and constants. Axes without a name are numbered."""
         ...
 
     def draw(self, key: Key) -> Tree:
@@ -152,18 +176,18 @@ class Posterior(Protocol):
         ...
 
     def draw_prior(self, key: Key) -> Tree:
-        """Return one draw of every site from the prior; empty if that is not offered."""
+        """Return one draw of every site from the prior; empty if the prior cannot be drawn from."""
         ...
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
-        """Return the distribution of the targets at one draw, batch ``(B,)``; what is drawn on the way comes from `key`."""
+        """Return the distribution of the targets given one draw, of batch shape ``(B,)``. Random numbers it needs come from `key`."""
         ...
 
 
 @runtime_checkable
 class Weighing(Protocol):
-    """A posterior that knows its density, so that its draws have importance weights."""
+    """A posterior with a density, so that its draws have importance weights."""
 
     def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
-        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``."""
+        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``, in nats."""
         ...

@@ -1,35 +1,34 @@
-"""`LocalOptions`: what the server tells a client's local step beside the message itself. It travels in the message's header."""
+"""`LocalOptions`: settings that the server sends to a client's local step in the header of the message."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bayesfed.compress.wire import Meta
 from bayesfed.errors import UpdateError, complain
-
-if TYPE_CHECKING:
-    from bayesfed.federated.core.protocols import Local, Scalar
 
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """Options of one client's turn. A method that needs more extends this record, with defaults, and its local names it in ``options``.
+    """Options of one client's turn.
+
+    A method that needs more options extends this record with fields that have defaults; its local step names the record in the attribute ``options``.
 
     Parameters
     ----------
     rate_factor
         Factor on the local optimiser's learning rate.
     steps
-        Number of steps in place of the local's own; 0 leaves the local's own.
+        Number of local steps. 0 leaves the number to the local step.
     scale
-        Likelihood scale: how many rows each of the client's rows stands for, 1 or N / N_t.
+        Likelihood scale: the number of rows that each of the client's rows stands for, 1 or N / N_t.
     share
         The client's share N_t / N of all rows, which is also its share of the prior.
     size
-        Number of the model size that the client trains, for methods with several.
+        Index of the model size that the client trains, for methods with several sizes. 0 is the largest.
 
     Examples
     --------
@@ -44,28 +43,35 @@ class LocalOptions:
     share: float = 1.0
     size: int = 0
 
-    def header(self) -> dict[str, Scalar]:
-        """Return the fields that differ from their defaults, as they travel."""
-        usual = type(self)()
-        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != getattr(usual, item.name)}
+    def header(self) -> Meta:
+        """Return the fields that differ from their defaults, which are all that is sent."""
+        default = type(self)()
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != getattr(default, item.name)}
 
 
-def options_of(local: Local) -> type[LocalOptions]:
-    """Return the record of options that a local step reads: its attribute ``options``, by default `LocalOptions`."""
+def options_of(local: object) -> type[LocalOptions]:
+    """Return the record of options that a local step reads: its attribute ``options``, or `LocalOptions` if it has none."""
     record = getattr(local, "options", LocalOptions)
     return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
 
 
-def read_options(record: type[LocalOptions], header: Mapping[str, Scalar]) -> LocalOptions:
-    """Build a record from the fields of a message's header.
+def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
+    """Return a record built from the fields of a message's header.
+
+    Parameters
+    ----------
+    record
+        Class of the record, as `options_of` returns it.
+    header
+        Fields by name; fields that are missing have their defaults.
 
     Raises
     ------
     UpdateError
         If the header has a field that the record lacks, or a value of another type or not finite.
     """
-    usual = record()
-    known: dict[str, Scalar] = {item.name: getattr(usual, item.name) for item in fields(record)}
+    default = record()
+    known: dict[str, object] = {item.name: getattr(default, item.name) for item in fields(record)}
     for name, value in header.items():
         where = f"options of the message, field {name!r}"
         if name not in known:

@@ -1,9 +1,9 @@
-"""The seams of a federated algorithm: what a published system is made of.
+"""The protocols of a federated algorithm: the parts that a published system is made of.
 
     state -publish-> view.restrict -[codec]-> local.fit -> payload -link-> lift, + -> server.step -> state
             server     per client     down     client               up       server
 
-A system is a function that returns an `Algorithm`. It never contains a loop over rounds or clients.
+A system is a function that returns an `Algorithm`. It contains no loop over rounds or clients.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
+from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
@@ -24,14 +25,25 @@ from bayesfed.wireless.energy import Load
 Scalar = str | int | float | bool
 Info = dict[str, float]
 Direction = Literal["down", "up"]
+# Longest reason for a refusal that a report quotes, in characters.
 LONGEST_REASON = 500
-# Ends the name of a leaf that says what changed since the client last heard.
+# Suffix of the name of a leaf that holds only the change since the client last heard from the server.
 CHANGE = ".change"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What the server knows of a client: its name, how many rows it holds, and any device figures."""
+    """What the server knows about a client.
+
+    Parameters
+    ----------
+    name
+        Name of the client.
+    samples
+        Number of rows that the client holds.
+    device
+        Figures of its device by name, each with its unit: ``"memory_bytes"``.
+    """
 
     name: str
     samples: int
@@ -39,14 +51,23 @@ class Profile:
 
 
 class View(Protocol):
-    """Which part of the model a client gets, and how what it returns fits back."""
+    """The part of the model that a client gets, and how its payload fits back into the whole."""
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the part of a published tree that this client receives."""
         ...
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check a client's payload and return it as a weighted update of full shape.
+        """Check a client's payload and return it as a weighted update in the shapes of the whole model.
+
+        Parameters
+        ----------
+        payload
+            Leaves as the client sent them, decoded.
+        weight
+            Weight of the client in the sum.
+        kind
+            What the numbers mean.
 
         Raises
         ------
@@ -57,7 +78,7 @@ class View(Protocol):
 
 
 class Fit(NamedTuple):
-    """What a local step returns: what travels, what stays with the client, what a human reads."""
+    """What a local step returns: the payload for the server, the memory that the client keeps, and figures for the report."""
 
     payload: Tree
     memory: Tree
@@ -65,7 +86,7 @@ class Fit(NamedTuple):
 
 
 class Local(Protocol):
-    """What a client computes. Deterministic given the key; touches no global state."""
+    """What a client computes. It is deterministic given the key and changes no global state."""
 
     @property
     def kind(self) -> Kind:
@@ -74,45 +95,80 @@ class Local(Protocol):
 
     @property
     def uses_global_randomness(self) -> bool:
-        """True if it draws from torch's global generator, which threads would share."""
+        """Whether it draws from torch's global generator, which threads would share."""
         ...
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Return payload, memory and info. Memory is empty in the first round, and for most methods always."""
+        """Return payload, memory and figures.
+
+        Parameters
+        ----------
+        message
+            What the client received, decoded.
+        memory
+            What this step returned as memory when its payload was last accepted. Empty in the first round, and always for most methods.
+        data
+            The client's rows.
+        key
+            Source of all random numbers.
+        options
+            Options that came with the message.
+        """
         ...
 
 
 class Link(Protocol):
-    """How payloads reach the server: as bytes one by one, or added on the air."""
+    """How payloads reach the server: as bytes, one by one, or added by the radio channel."""
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
-        """Turn a payload into what is sent; runs at the client. `codec` is the client's own."""
+        """Return a payload as bytes. This runs at the client.
+
+        Parameters
+        ----------
+        payload
+            Leaves to send.
+        codec
+            Codec that was assigned to the client.
+        meta
+            Header of the message: client, round and phase.
+        key
+            Source of the codec's random numbers, which the server can rebuild.
+        """
         ...
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Receive, lift and add every arrival; yield each, in order, once it is in the sum or out of it, with what it cost.
+        """Receive, lift and add every arrival. Yield each one, in order and with its cost, once it is decided whether it is in the sum.
 
-        One that is refused or not heard says why, and the rest go on. `key` is the round's own.
+        An arrival that is refused or not heard carries the reason; the others are not affected.
+
+        Parameters
+        ----------
+        arrivals
+            Packed payloads in the order of the clients' names.
+        reducer
+            What the lifted payloads are added to.
+        key
+            Source of random numbers of the round, such as fading and noise.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one client is told to do this round.
+    """What one client is to do in this round.
 
     Parameters
     ----------
     view
-        The part of the model it gets.
+        The part of the model that the client gets.
     weight
-        Its weight in the sum; zero is legal.
+        Weight of the client in the sum; zero is allowed.
     down, up
-        Codecs of the message to it and of its payload back.
+        Codecs of the message to the client and of its payload back.
     options
-        What travels with the message to the local step: a factor on the learning rate, the likelihood scale, ...
+        Options that are sent to the local step with the message: a factor on the learning rate, the likelihood scale, ...
     load
-        What it is asked to spend, for links that count seconds and joules (`Cell`); stays with the server.
+        Planned time and energy, for links that count seconds and joules (`Cell`); not sent to the client.
     """
 
     view: View
@@ -125,76 +181,41 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Skip:
-    """Leave a client out of a round before anything is sent; the report has the reason."""
+    """A client that is left out of a round before anything is sent.
+
+    Parameters
+    ----------
+    reason
+        Reason for the report.
+    """
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What one payload took to send.
-
-    Parameters
-    ----------
-    bits
-        Of messages, headers included.
-    channel_uses
-        Sub-carriers of an analog link, shared by all clients of a round.
-    mean_power_w, peak_power_w
-        Of an analog link's symbols: their mean and the largest.
-    compute_s, uplink_s, compute_j, uplink_j
-        Of a client under a `Load`: its training and its sending.
-    macs
-        Multiply-accumulates of that training.
-    alpha, beta
-        Share of the network's work and of the update's bits that were planned.
-    overrun_bits
-        By how much the message is longer than planned.
-    """
-
-    bits: int = 0
-    channel_uses: int = 0
-    mean_power_w: float = 0.0
-    peak_power_w: float = 0.0
-    compute_s: float = 0.0
-    uplink_s: float = 0.0
-    compute_j: float = 0.0
-    uplink_j: float = 0.0
-    macs: float = 0.0
-    alpha: float = 0.0
-    beta: float = 0.0
-    overrun_bits: int = 0
-
-    @property
-    def latency_s(self) -> float:
-        """Training, then sending."""
-        return self.compute_s + self.uplink_s
-
-    @property
-    def energy_j(self) -> float:
-        """Of both."""
-        return self.compute_j + self.uplink_j
-
-    @property
-    def learning_gain(self) -> float:
-        """``alpha^4 beta`` (AnycostFL (19)), 0 of what was not planned."""
-        return self.alpha**4 * self.beta
-
-
 @dataclass
 class Arrival:
-    """One client's packed payload on its way into the sum, and what the link makes of it.
+    """One client's packed payload on its way into the sum, and what became of it.
 
     Parameters
     ----------
+    client, round, phase
+        The exchange that the payload belongs to.
+    packed
+        The payload as `Link.pack` returned it.
+    assignment
+        What the client was told to do.
+    kind
+        What the payload's numbers mean.
+    key
+        Key that the payload was packed with.
     cost
-        What was sent.
+        What it took to send. Set by the link.
     refusal
-        Why the payload was not fit to be added: an error of the client's, which leaves it out of the round.
+        Why the payload could not be added: an error of the client, which leaves it out of the round. Empty if there was none.
     silence
-        Why the payload was never heard, through no fault of the client's.
+        Why the payload was not heard, through no fault of the client. Empty if it was.
     field
-        Of the refusal, as in `Row`.
+        What is wrong with a refused payload, in one word, as in `Row`.
     """
 
     client: str
@@ -210,12 +231,12 @@ class Arrival:
     field: str = ""
 
     def refuse(self, problem: Exception) -> None:
-        """Leave this client's payload out of the sum for what went wrong with it; only an error of ours knows the field."""
+        """Leave this payload out of the sum because of `problem`. Only a `RefusedError` says which field is wrong."""
         text = str(problem) if isinstance(problem, BayesfedError) else f"{type(problem).__name__}: {problem}"
         self.refusal = abridged(text)
         self.field = problem.field if isinstance(problem, RefusedError) else RefusedError.field
 
 
 def abridged(text: str) -> str:
-    """Return a reason that may quote a client, cut to what a report can hold."""
+    """Return a reason, which may quote a client, cut to the length that a report can hold."""
     return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + " ..."

@@ -1,8 +1,8 @@
-"""`Update`: the only thing that is ever aggregated, and the two reducers over it.
+"""`Update`, the only thing that is ever aggregated, and `Sum`, the default reducer.
 
-Averages, averages over covering clients, products of Gaussians and tangent-space means are all "add,
-then a server step". So memory holds one model instead of K, the air can do the adding, and secure
-aggregation stays possible. A `kind` guards the sum: adding unlike things is an error in words.
+Averages, averages over the clients that cover an entry, products of Gaussians and tangent-space means are all a sum followed by a server step.
+Memory therefore holds one model instead of K, the channel can do the adding, and secure aggregation stays possible. Every update has a `kind`;
+adding updates of different kinds raises an error.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from bayesfed.errors import UpdateError, complain
 from bayesfed.trees import Tree, zip_map
 
 Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent", "factors"]
-"""What a message means, and so which server may add it."""
+"""What the numbers of a payload mean, and so which servers may add them."""
 Weight = float | Tree
 
 
 @dataclass(frozen=True)
 class Update:
-    """A weighted sum of what clients sent.
+    """A weighted sum of clients' payloads.
 
     Parameters
     ----------
     total
         ``sum_k weight_k x_k``, leaf by leaf.
     weight
-        ``sum_k weight_k``: a number, or a tree when clients cover different entries.
+        ``sum_k weight_k``: a number, or a tree of weights by entry when clients cover different entries.
     kind
-        What the numbers mean; only equal kinds add.
+        What the numbers mean. Only updates of equal kind can be added.
     """
 
     total: Tree
@@ -63,12 +63,12 @@ class Update:
         return self.weight > 0
 
     def number(self) -> float:
-        """Return the weight of all entries alike.
+        """Return the weight that all entries have in common.
 
         Raises
         ------
         UpdateError
-            If entries have weights of their own.
+            If every entry has a weight of its own.
         """
         if isinstance(self.weight, dict):
             raise UpdateError(
@@ -77,16 +77,16 @@ class Update:
         return self.weight
 
     def weight_of(self, name: str) -> Tensor:
-        """Return the weight of every entry of a leaf, of the leaf's shape."""
+        """Return the weight of every entry of the leaf `name`, in the shape of the leaf."""
         return self.weight[name] if isinstance(self.weight, dict) else torch.full_like(self.total[name], self.weight)
 
     def mean(self) -> Tree:
-        """Return ``total / weight``; NaN-free: entries nobody covered are zero.
+        """Return ``total / weight``. Entries that no client covers are zero.
 
         Raises
         ------
         UpdateError
-            If a scalar weight is zero: nobody with data took part.
+            If the weight is a number and not above zero: no client with data took part.
         """
         if isinstance(self.weight, dict):
             return zip_map(_covered, self.total, self.weight)
@@ -100,19 +100,25 @@ def _covered(total: Tensor, weight: Tensor) -> Tensor:
 
 
 class Reducer(Protocol):
-    """The seam between arriving updates and the server step."""
+    """What arriving updates are added to, and what the server step reads."""
 
     def add(self, client: str, update: Update) -> None:
-        """Take one client's update; called in client order."""
+        """Take one client's update. Called in the order of the clients' names."""
         ...
 
 
 @dataclass
 class Sum:
-    """The default: keep the running sum."""
+    """The default reducer: a running sum.
+
+    Parameters
+    ----------
+    total
+        The sum so far; None before the first update.
+    """
 
     total: Update | None = None
 
     def add(self, client: str, update: Update) -> None:
-        """Add one update."""
+        """Add one update to the sum."""
         self.total = update if self.total is None else self.total + update

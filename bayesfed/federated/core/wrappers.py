@@ -1,4 +1,4 @@
-"""What locals share that let another one do the work."""
+"""`Around`: the base of local steps that wrap another local step."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from bayesfed.federated.core.update import Kind
 
 @dataclass(frozen=True)
 class Around:
-    """A local step around another: what it sends means what the other's payload means, and it draws from where the other draws.
+    """A local step around another, with the same kind of payload, the same options and the same use of global randomness.
 
     Parameters
     ----------
     local
-        The other.
+        The wrapped local step.
     """
 
     local: Local
 
     @property
     def kind(self) -> Kind:
-        """That of the local step."""
+        """What the payload's numbers mean, as for the wrapped step."""
         return self.local.kind
 
     @property
     def options(self) -> type[LocalOptions]:
-        """Return the record of options that the inner local reads."""
+        """The record of options that the wrapped step reads."""
         return options_of(self.local)
 
     @property
     def uses_global_randomness(self) -> bool:
-        """That of the local step."""
+        """Whether the wrapped step draws from torch's global generator."""
         return self.local.uses_global_randomness

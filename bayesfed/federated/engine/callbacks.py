@@ -1,4 +1,4 @@
-"""Callbacks: functions of a `RoundReport`. One that returns True stops the run."""
+"""Callbacks: functions of a `RoundReport`. A callback that returns True stops the run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,33 @@ from bayesfed.keys import Key
 Callback = Callable[[RoundReport], bool | None]
 """Called after every round; True ends the run."""
 Metric = Callable[[Tensor, Tensor], Tensor]
+"""``(outputs, targets) -> one figure per row``, ``(B,)``."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return per row whether the largest logit is the label's, ``(B,)``."""
+    """Return 1 for every row whose largest output is that of the label, else 0, ``(B,)``."""
     return (outputs.argmax(dim=1) == targets).float()
 
 
 def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
-    """Return the mean of a per-row metric over a data set."""
+    """Return the mean of a metric over a data set.
+
+    Parameters
+    ----------
+    model
+        Model to score.
+    data
+        At least one row.
+    metric
+        ``(outputs, targets) -> one figure per row``. Default: `accuracy`.
+    batch_size
+        Number of rows per call of the model.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no rows.
+    """
     if not len(data):
         raise ArgumentError(complain("score", expected="data to score on", actual="an empty set", hint="a test set"))
     total = 0.0
@@ -35,7 +53,24 @@ def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_s
 
 
 def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1) -> Callback:
-    """Score the model that is transmitted and enter it in the report's metrics."""
+    """Return a callback that scores the transmitted model and enters the result in the report's metrics.
+
+    Parameters
+    ----------
+    data
+        Rows to score on.
+    metric
+        ``(outputs, targets) -> one figure per row``. Default: `accuracy`.
+    name
+        Name of the entry.
+    every
+        Number of rounds between two scores.
+
+    Raises
+    ------
+    ArgumentError
+        If `every` is below 1; during a run, if there are no rows.
+    """
     if every < 1:
         raise ArgumentError(complain("evaluate", expected="every >= 1", actual=every, hint="5"))
 
@@ -47,9 +82,9 @@ def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy"
 
 
 def elbo(report: RoundReport) -> None:
-    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training, less the server's KL.
+    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training, minus the server's KL divergence.
 
-    An estimate: each client's likelihood term is its mean over the round's batches. At temperature 1.
+    This is an estimate at temperature 1: each client's likelihood term is its mean over the batches of the round.
     """
     if "kl" in report.server and all({"nll", "samples"} <= info.keys() for info in report.clients.values()):
         data = sum(info["nll"] * info["samples"] for info in report.clients.values())
@@ -57,35 +92,60 @@ def elbo(report: RoundReport) -> None:
 
 
 def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -> Callback:
-    """Enter ``elbo``, the bound on log p(data) in nats: of the rows that are fitted, all of them, or of rows held out.
+    """Return a callback that enters ``elbo``, the lower bound on log p(data) in nats.
 
-    For methods whose posterior has importance weights (`federated_svi`, without local latents). Every round sees the same base draws, so
-    that the curve moves with the posterior and not with them.
+    The posterior of the method must have importance weights (`federated_svi`, without local latents). All rounds use the same base draws, so that
+    changes of the figure come from the posterior and not from the draws.
+
+    Parameters
+    ----------
+    data
+        All rows that are fitted, or rows that were held out.
+    draws
+        Number of draws from the posterior.
+    every
+        Number of rounds between two entries.
+    seed
+        Seed of the draws.
 
     Raises
     ------
     ArgumentError
-        If there are no rows, `draws` or `every` is below 1, or the method's posterior has no importance weights.
+        If there are no rows, or `draws` or `every` is below 1; during a run, if the posterior has no importance weights.
     """
     if not len(data) or draws < 1 or every < 1:
-        found = (len(data), draws, every)
-        raise ArgumentError(complain("evidence", expected="rows, draws and every >= 1", actual=found, hint="evidence(train)"))
+        actual = (len(data), draws, every)
+        raise ArgumentError(complain("evidence", expected="rows, draws and every >= 1", actual=actual, hint="evidence(train)"))
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
             posterior = report.algorithm.posterior(report.state) if report.algorithm.posterior else None
             if not isinstance(posterior, Weighing):
-                found = type(posterior).__name__
-                raise ArgumentError(complain("evidence", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
+                actual = type(posterior).__name__
+                raise ArgumentError(complain("evidence", expected="a posterior with log_weights", actual=actual, hint="federated_svi"))
             report.metrics["elbo"] = float(posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean())
 
     return callback
 
 
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
-    """Stop when a metric has not improved for `patience` scored rounds; put the callback that enters it before this one.
+    """Return a callback that stops the run when a metric has not improved for `patience` scored rounds.
 
-    A resumed run counts on from the rounds in its snapshot's history.
+    It must come after the callback that enters the metric. A resumed run also counts the rounds in the history of its snapshot.
+
+    Parameters
+    ----------
+    name
+        Name of the metric.
+    patience
+        Number of scored rounds without improvement.
+    larger_is_better
+        Whether larger values are improvements.
+
+    Raises
+    ------
+    ArgumentError
+        If `patience` is below 1.
     """
     if patience < 1:
         raise ArgumentError(complain("early_stop", expected="patience >= 1", actual=patience, hint="5"))
@@ -105,9 +165,23 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
 
 
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
-    """Copy one leaf of the state into `frames` by round: the first, every `every`-th and so on.
+    """Return a callback that copies one leaf of the state into `frames`, by round.
 
     ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+
+    Parameters
+    ----------
+    leaf
+        Name of the leaf.
+    frames
+        Dictionary to fill.
+    every
+        Number of rounds between two copies. The first round is always copied.
+
+    Raises
+    ------
+    ArgumentError
+        During a run, if the state has no such leaf.
     """
 
     def callback(report: RoundReport) -> None:
@@ -120,7 +194,15 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
 
 
 def progress(total: int, *, label: str = "rounds") -> Callback:
-    """Draw a progress bar with the latest metrics and density."""
+    """Return a callback that draws a progress bar with the latest metrics and density.
+
+    Parameters
+    ----------
+    total
+        Number of rounds.
+    label
+        Text before the bar.
+    """
     from tqdm import tqdm
 
     bar = tqdm(total=total, desc=label, unit="round")

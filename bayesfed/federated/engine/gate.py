@@ -1,7 +1,7 @@
-"""The gate: what stands between everything that arrives and the sum of one phase.
+"""The gate: checks on everything that arrives in a phase, before it reaches the sum.
 
-A pool may hand in whatever reaches it: answers twice, answers to earlier rounds, answers of clients that nobody asked, bytes that somebody made up.
-The gate lets through one sound message a client; the link then decodes it and checks what is in it (`bayesfed.federated.links.digital.opened`).
+A pool may pass on whatever it receives: second answers, answers to earlier rounds, answers of clients that were not asked, and forged bytes. The gate
+lets one sound message per client through. The link then decodes it and checks its contents (`bayesfed.federated.links.digital.opened`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from bayesfed.federated.clients.envelopes import opened
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.trees import Tree
 
-# Bytes that an answer may take, in the message and decoded: what any is allowed, and so many times what the client was sent.
+# Bytes that an answer may have, as a message and decoded: LEAST for any answer, plus TIMES the bytes that the client was sent.
 LEAST, TIMES = 1 << 20, 16
+# Most figures that a client may return.
 MOST_FIGURES = 64
 
 
 @dataclass
 class Gate:
-    """What was asked in one phase of one round, and who has answered.
+    """The tasks of one phase of one round, and which clients have answered.
 
     Parameters
     ----------
     secrets
-        By client, in keyed mode.
+        Secrets by client, in keyed mode; else empty.
     """
 
     secrets: Mapping[str, bytes]
@@ -39,35 +40,43 @@ class Gate:
         return f"Gate({len(self._asked)} asked, {len(self._answered)} answered{', keyed' if self.secrets else ''})"
 
     def ask(self, task: Task, sent: Tree) -> None:
-        """Expect an answer to a task, of a size in proportion to the tree that was sent with it."""
+        """Expect an answer to a task, with a limit on its size in proportion to the tree that was sent.
+
+        Parameters
+        ----------
+        task
+            Task of a client.
+        sent
+            The tree that its message encodes.
+        """
         size = sum(leaf.numel() * max(leaf.element_size(), 4) for leaf in sent.values())
-        # Without its message: a thousand clients' are a thousand models.
+        # Kept without its message, which may be as large as the model, for each of a thousand clients.
         self._asked[task.client] = (replace(task, message=b""), min(LEAST + TIMES * size, MAX_BYTES))
 
     def turn(self, task: Task) -> None:
-        """Raise unless an answer to this task is still waited for.
+        """Raise an error unless an answer to this task is expected.
 
         Raises
         ------
         UpdateError
-            Field "client" if it was not asked, "run", "round" or "phase" for a stale answer, "duplicate" for a second one.
+            With field "client" if the client was not asked; "run", "round" or "phase" for a stale answer; "duplicate" for a second answer.
         """
         if task.client not in self._asked:
             raise _refusal("client", "one that was asked", f"client {task.client!r}")
         expected, _ = self._asked[task.client]
         for name in ("run", "round", "phase", "seed"):
-            if (found := getattr(task, name)) != (value := getattr(expected, name)):
-                raise _refusal("run" if name == "seed" else name, f"one of {name} {value!r}", f"a stale one of {name} {found!r}")
+            if (claimed := getattr(task, name)) != (value := getattr(expected, name)):
+                raise _refusal("run" if name == "seed" else name, f"one of {name} {value!r}", f"a stale one of {name} {claimed!r}")
         if task.client in self._answered:
             raise _refusal("duplicate", "one answer a client", "a second one")
 
     def admit(self, task: Task, reply: Reply) -> bytes:
-        """Return the message of an answer, out of its envelope; the client has then answered.
+        """Return the message of an answer, taken out of its envelope, and note that the client has answered.
 
         Raises
         ------
         UpdateError, WireError
-            As `turn` and `opened`, and for figures that are none, field "info". The client may still answer.
+            As `turn` and `opened`; with field "info" if the client's figures are not numbers. The client may then still answer.
         """
         self.turn(task)
         expected, limit = self._asked[task.client]
@@ -77,16 +86,16 @@ class Gate:
         return plain
 
     def close(self, task: Task) -> None:
-        """Note that a client has failed: that was its answer."""
+        """Note that a client has failed, which counts as its answer."""
         self._answered.add(task.client)
 
     def missing(self) -> list[Task]:
-        """Return the tasks that have no answer."""
+        """Return the tasks without an answer."""
         return [task for client, (task, _) in self._asked.items() if client not in self._answered]
 
 
 def length(outcome: Outcome) -> int:
-    """Return the bytes of an outcome's message."""
+    """Return the length of an outcome's message in bytes; 0 if there is none."""
     return len(outcome.packed) if isinstance(outcome, Reply) and isinstance(outcome.packed, bytes) else 0
 
 

@@ -1,6 +1,6 @@
-"""The ledger: what every message cost, one row a client, phase and direction.
+"""The ledger: what every message cost, with a row for each client, phase and direction.
 
-Bits are ``8 * len(bytes)`` of the message that was really sent, headers included, down-link and up-link both.
+Bits are ``8 * len(bytes)`` of the message that was really sent, headers included, for down-link and up-link.
 """
 
 from __future__ import annotations
@@ -9,28 +9,47 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bayesfed.federated.core.protocols import Cost, Direction
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Direction
 
 
 @dataclass(frozen=True)
 class Row:
-    """One message: `seconds` is the client's own time (up rows), `reason` says why it is not in the sum, and `field` the same for programs.
+    """One message.
 
     =====================================  ===========================================================================
     field                                  what is wrong
     =====================================  ===========================================================================
-    ``size``                               the message, or what it promises to become
-    ``digest``                             damaged, forged, or of another exchange that cannot be told
-    ``message``, ``header``, ``meta``      not ours, cannot be read, or says more than client, round and phase (a weight, say)
-    ``run``, ``client``, ``round``,        another exchange's: a stale or replayed message, or somebody else's
+    ``size``                               the message is too long, or would be when decoded
+    ``digest``                             damaged, forged, or of another exchange that cannot be identified
+    ``message``, ``header``, ``meta``      not a message of ours, not readable, or its header has more than client, round
+                                           and phase (for example a weight)
+    ``run``, ``client``, ``round``,        of another exchange: a stale or replayed message, or one of another client
     ``phase``, ``nonce``
-    ``duplicate``                          the client has answered; the first answer counts
-    ``leaves``, ``shape``, ``dtype``,      a leaf that is missing or not asked for, or not as the server's view expects it; NaN or infinity;
-    ``values``, ``norm``                   too large
-    ``weight``, ``info``                   the weight that the server gave it, or the client's own figures
+    ``duplicate``                          the client has answered before; its first answer counts
+    ``leaves``, ``shape``, ``dtype``,      a leaf is missing, not asked for, not as the server's view expects it, not finite,
+    ``values``, ``norm``                   or too large
+    ``weight``, ``info``                   the weight that the server assigned, or the client's own figures
     ``payload``                            anything else that cannot be added
-    ``""``                                 no message was refused: the client failed, was silent, or was left out
+    ``""``                                 no message was refused: the client failed, was not heard, or was left out
     =====================================  ===========================================================================
+
+    Parameters
+    ----------
+    client, round, phase
+        The exchange that the message belongs to.
+    direction
+        "down" for a message to the client, "up" for one from it.
+    cost
+        What it took to send the message.
+    seconds
+        Time that the client took, in seconds, on rows of direction "up".
+    accepted
+        False if the message was refused, or the client failed, was not heard or was left out.
+    reason
+        Why it is not in the sum; empty if it is.
+    field
+        What is wrong with a refused message, in one word for programs: see the table.
     """
 
     client: str
@@ -45,12 +64,12 @@ class Row:
 
     @property
     def bits(self) -> int:
-        """Bits of the message."""
+        """Length of the message in bits."""
         return self.cost.bits
 
 
 def channel_uses(rows: Iterable[Row]) -> int:
-    """Sum the sub-carriers of analog links; clients of a round share theirs."""
+    """Return the number of sub-carriers that analog links used. All clients of a round share the same ones."""
     shared: dict[tuple[int, str], int] = {}
     for row in rows:
         slot = (row.round, row.phase)
@@ -59,7 +78,10 @@ def channel_uses(rows: Iterable[Row]) -> int:
 
 
 def latency_s(rows: Iterable[Row], deadline_s: float = math.inf) -> float:
-    """Sum the seconds of rounds and phases under a `Load`: each as long as its slowest client, and never longer than a deadline."""
+    """Return the seconds of all rounds and phases with a `Load`.
+
+    Each phase takes as long as its slowest client, and at most `deadline_s` seconds.
+    """
     slowest: dict[tuple[int, str], float] = {}
     for row in rows:
         slot = (row.round, row.phase)
@@ -68,15 +90,15 @@ def latency_s(rows: Iterable[Row], deadline_s: float = math.inf) -> float:
 
 
 def energy_j(rows: Iterable[Row]) -> float:
-    """Sum the joules of clients under a `Load`; those of late ones count, for they were spent."""
+    """Return the joules of all clients with a `Load`, late clients included."""
     return math.fsum(row.cost.energy_j for row in rows)
 
 
 def macs(rows: Iterable[Row]) -> float:
-    """Sum the multiply-accumulates of the training of clients under a `Load`."""
+    """Return the multiply-accumulates of the training of all clients with a `Load`."""
     return math.fsum(row.cost.macs for row in rows)
 
 
 def bits(rows: Iterable[Row], direction: Direction | None = None) -> int:
-    """Sum the bits of rows, of one direction or of both; refused messages count, for they were sent."""
+    """Return the bits of all rows, of one direction or of both, refused messages included."""
     return sum(row.bits for row in rows if direction in (None, row.direction))

@@ -1,4 +1,4 @@
-"""Records of rounds as lines of JSON: figures to the last bit, what has its default value left out."""
+"""Records of rounds as lines of JSON. Figures keep all their bits, and fields with their default value are left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.federated.core.protocols import Cost
+from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import Record
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 
 def to_line(record: Record) -> bytes:
-    """Return a record as one line."""
+    """Return a record as one line of JSON."""
     rows = [_changed(row) | {"cost": _changed(row.cost)} for row in record.rows]
     return json.dumps(_figures(record) | {"rows": rows}, separators=(",", ":"), default=float).encode() + b"\n"
 
 
 def from_line(line: bytes) -> Record:
-    """Read what `to_line` wrote.
+    """Return the record that `to_line` wrote as `line`.
 
     Raises
     ------
     ValueError, TypeError, KeyError
-        For anything else.
+        If the line is not such a record.
     """
-    found = json.loads(line)
-    rows = tuple(Row(**{**row, "cost": Cost(**row["cost"])}) for row in found.pop("rows"))
-    return Record(rows=rows, **found)
+    content = json.loads(line)
+    rows = tuple(Row(**{**row, "cost": Cost(**row["cost"])}) for row in content.pop("rows"))
+    return Record(rows=rows, **content)
 
 
 def untimed(record: Record) -> Record:
-    """Return a record without what a clock measured: two runs of the same bits have the same ones."""
+    """Return a record without measured times, so that two runs with the same bits have equal records."""
     return replace(record, seconds=0.0, rows=tuple(replace(row, seconds=0.0) for row in record.rows))
 
 
 def _figures(record: Record) -> dict[str, Any]:
-    # A record's own fields: a report's further ones are the run itself.
+    # Only the fields of `Record`: a `RoundReport` has further ones.
     return {part.name: getattr(record, part.name) for part in fields(Record) if part.name != "rows"}
 
 
 def _changed(value: DataclassInstance) -> dict[str, Any]:
-    found = ((part, getattr(value, part.name)) for part in fields(value))
-    return {part.name: content for part, content in found if part.default is MISSING or content != part.default}
+    contents = ((part, getattr(value, part.name)) for part in fields(value))
+    return {part.name: content for part, content in contents if part.default is MISSING or content != part.default}

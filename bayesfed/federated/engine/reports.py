@@ -1,4 +1,4 @@
-"""What a run says of itself: `Snapshot`, from which it goes on; `Record`, a round in figures; `RoundReport`, a record with the run itself."""
+"""What a run yields: `Snapshot`, from which it can continue; `Record`, the figures of a round; `RoundReport`, a record with its snapshot."""
 
 from __future__ import annotations
 
@@ -12,17 +12,31 @@ from bayesfed.federated.engine.ledger import Row
 from bayesfed.trees import Tree
 
 OnClientError = Literal["raise", "drop"]
+"""Policy on clients that fail or are refused: stop the run, or go on without them."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the next round depends on: hand it back to continue, bit for bit; `run` is what its messages are bound to.
+    """Everything that the next round depends on. A run that resumes from it continues bit for bit.
 
     Parameters
     ----------
+    algorithm
+        Name of the algorithm.
+    seed
+        Seed of the run.
+    round
+        Number of the next round.
+    state
+        The server's state.
+    versions
+        By client: the round in which it last heard from the server.
+    memories
+        By client: what it keeps between rounds.
+    run
+        Id of the run, which its messages are bound to.
     history
-        Records to put in front of those of a run that goes on from here: those made before this one was resumed, and in ``Result.snapshot``
-        and `load`, all.
+        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds.
     """
 
     algorithm: str
@@ -37,18 +51,22 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a round did, in figures: light enough to keep for every round.
+    """The figures of a round, small enough to be kept for every round.
 
     Parameters
     ----------
+    round
+        Number of the round, from 0.
     rows
-        The round's ledger.
+        The ledger of the round.
     clients
-        Figures each accepted client returned.
+        By client: the figures that each accepted client returned.
     server
         Figures of the server step.
+    seconds
+        Duration of the round in seconds.
     metrics
-        Filled by callbacks.
+        Figures entered by callbacks.
     """
 
     round: int
@@ -60,19 +78,27 @@ class Record:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Clients left out of this round, or of a phase of it, with the reason."""
+        """Reason by client, for clients that are left out of this round or of one of its phases."""
         heard = {(row.client, row.phase) for row in self.rows if row.accepted and row.direction == "up"}
         return {row.client: row.reason for row in self.rows if not row.accepted and (row.client, row.phase) not in heard}
 
     @property
     def refusals(self) -> tuple[Row, ...]:
-        """Every message that was refused, with its client, field and reason: also those of clients whose other answer counts."""
+        """Rows of all refused messages, including those of clients with another message that was accepted."""
         return tuple(row for row in self.rows if row.field)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport(Record):
-    """A record with the run itself: ``snapshot.round`` is the number of the next round."""
+    """The record of a round together with its algorithm and snapshot.
+
+    Parameters
+    ----------
+    algorithm
+        Algorithm of the run.
+    snapshot
+        Snapshot after the round: ``snapshot.round`` is the number of the next one.
+    """
 
     algorithm: Algorithm
     snapshot: Snapshot
@@ -89,5 +115,5 @@ class RoundReport(Record):
 
     @property
     def record(self) -> Record:
-        """The figures alone, sharing the metrics."""
+        """The figures alone. The dictionary of metrics is shared, not copied."""
         return Record(round=self.round, rows=self.rows, clients=self.clients, server=self.server, seconds=self.seconds, metrics=self.metrics)

@@ -1,8 +1,8 @@
-"""The engine: the only round loop in the package.
+"""The only round loop in the package.
 
-`rounds` is a generator of reports; whatever wants to watch, evaluate, save or stop does so between
-two of them. Clients are always summed in the order of their names, every random stream is named by
-(seed, phase, round, client), so worker count, client order and resuming do not change a bit.
+`rounds` is a generator of reports. Code that watches, evaluates, saves or stops a run does so between two reports. Clients are always summed in the
+order of their names, and every random stream is named by (seed, phase, round, client). The number of workers, the order of clients and resuming
+therefore do not change a bit of the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.engine.exchange import Occasion, exchange
+from bayesfed.federated.engine.entries import Occasion
+from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
@@ -37,34 +38,46 @@ def rounds(
     secrets: Mapping[str, bytes] | None = None,
     run_id: str | None = None,
 ) -> Iterator[RoundReport]:
-    """Run an algorithm over a pool, yielding a report after every round.
+    """Run an algorithm on a pool of clients, and yield a report after every round.
 
     Parameters
     ----------
+    algorithm
+        The method.
+    pool
+        Pool of the clients.
     rounds
-        Number of the round to stop before; a resumed run counts the rounds already made.
+        Total number of rounds. A resumed run counts the rounds before it was resumed.
+    seed
+        Seed that names all random streams of the run.
+    sampler
+        ``(round, clients, key) -> clients of the round``. Default: `everyone`.
     on_client_error
-        "raise" stops at the first client that fails or is refused, naming it with round and stage;
-        "drop" goes on without it and the report says why, also through a round in which nobody was heard in time or could take part.
-        Strays (second and stale answers, those of strangers) are refused under both, and the run goes on.
+        "raise" stops at the first client that fails or is refused, with an error that names the client, round and stage. "drop" goes on without the
+        client, and the report has the reason; this includes rounds in which no client was heard in time or could take part. Strays (second and
+        stale answers, and those of unknown clients) are refused under both policies, and the run goes on.
+    resume
+        Snapshot to continue from.
     least
-        How many clients must be in the sum of every phase. Above 1 it also ends a round in which they were silent or could not take part.
+        Smallest number of clients in the sum of every phase. If it is above 1, too few clients end the run even if the others are missing through no
+        fault of their own.
     secrets
-        Of every client of the pool, 16 to 64 bytes: messages of both directions are sealed with them, and those that are not are refused.
-        The clients have their own from elsewhere (``InProcess(..., secrets=...)``); none travels.
+        Secret of every client of the pool, 16 to 64 bytes each. Messages in both directions are sealed with them, and other messages are refused.
+        The clients get their secrets in another way (``InProcess(..., secrets=...)``); secrets are never sent.
     run_id
-        What messages are bound to; default: a name of algorithm and seed, so that a run made again sends the same bytes. In keyed mode
-        take a fresh one (``secrets.token_hex(8)``), or messages of an earlier run of that name and seed may be replayed in this one.
-        A resumed run keeps its own.
+        Id that messages are bound to. Default: a hash of algorithm and seed, so that a repeated run sends the same bytes. In keyed mode use a fresh
+        id (``secrets.token_hex(8)``); otherwise messages of an earlier run with the same algorithm and seed could be replayed in this one. A resumed
+        run keeps its id.
 
     Raises
     ------
     ArgumentError
-        For no rounds, an unknown policy, a sampler that names strangers, a snapshot of another run, or secrets that are none.
+        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the snapshot is of another run, or a secret is
+        missing or not valid.
     ClientError
-        Under "raise".
+        Under "raise", if a client fails or is refused.
     TooFewClientsError
-        If fewer than `least` clients are left in a phase. The round is not made: the snapshot of the last report is that of the run.
+        If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
     """
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
@@ -97,14 +110,14 @@ def rounds(
         for phase in algorithm.phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
             asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
-            # Planning, sums and the server's step too: the last bits of products differ between thread counts.
+            # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
             with one_thread():
                 state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
-            # A client that failed may not hold this version; counting it as older is always safe.
+            # A client that failed may not hold this version. An older version is always safe.
             versions |= dict.fromkeys(entries.infos, number)
             server |= info
             clients.update(entries.infos)
-            # A pool may ask ahead; the report does not show how far.
+            # Sorted, since the order of events depends on how far a pool asks ahead.
             rows += sorted(entries.rows, key=lambda row: row.client)
         snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories(), run_id, resume.history)
         yield RoundReport(

@@ -1,4 +1,4 @@
-"""Samplers: which clients take part in a round. Plain functions of round, names and a key."""
+"""Samplers: functions that choose the clients of a round from the number of the round, the clients' names and a key."""
 
 from __future__ import annotations
 
@@ -11,27 +11,37 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 
 Sampler = Callable[[int, Sequence[str], Key], Sequence[str]]
-"""``(round, clients, key) -> clients that take part``."""
+"""``(round, clients, key) -> clients of the round``."""
 
 
 def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
-    """Take all clients."""
+    """Return all clients."""
     return clients
 
 
 def in_turn(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
-    """Take one client a round, in the order of their names: sequential PVI (Ashman et al., 2022), whose damping may then be 1."""
+    """Return one client per round, in the order of their names.
+
+    This is the schedule of sequential PVI (Ashman et al., 2022), under which a damping of 1 is possible.
+    """
     names = sorted(clients)
     return [names[round % len(names)]]
 
 
 def decaying(share: float, rate: float) -> Sampler:
-    """Take a share ``share exp(-rate round)`` of the clients, at least one: DSSM's dynamic sampling (Ji et al., 2021).
+    """Return a sampler that takes the share ``share exp(-rate round)`` of the clients, but at least one: DSSM's dynamic sampling (Ji et al., 2021).
+
+    Parameters
+    ----------
+    share
+        Share of the clients in round 0, in (0, 1].
+    rate
+        Rate of the decay per round.
 
     Raises
     ------
     ArgumentError
-        If the share is not in (0, 1] or the rate is negative.
+        If the share is not in (0, 1], or the rate is negative or not finite.
     """
     if not (0 < share <= 1 and 0 <= rate < math.inf):
         raise ArgumentError(complain("decaying", expected="a share in (0, 1] and a rate >= 0", actual=(share, rate), hint="decaying(1.0, 0.01)"))
@@ -39,12 +49,12 @@ def decaying(share: float, rate: float) -> Sampler:
 
 
 def fraction(share: float) -> Sampler:
-    """Take a share of the clients, uniformly without replacement, at least one.
+    """Return a sampler that takes a share of the clients, uniformly without replacement, but at least one.
 
     Parameters
     ----------
     share
-        Of all clients, rounded to the nearest number of them.
+        Share of the clients, in (0, 1]; their number is rounded to the nearest.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What is sent of a leaf over the air: its numbers, or fewer random projections of them."""
+"""Linear maps of a leaf before it is sent over the air: the identity, or fewer random projections (compressed sensing)."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from bayesfed.keys import Key
 
 
 class Sensing(Protocol):
-    """A linear map that all clients and the server share, and its undoing; linear, so that it may be added first."""
+    """A linear map that all clients and the server share, and its inverse. Since it is linear, the channel may add before the server inverts."""
 
     def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return what is sent ``(m,)`` of a leaf's numbers ``(D,)``."""
+        """Return the numbers ``(m,)`` to send for the numbers ``(D,)`` of the leaf `name`."""
         ...
 
     def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Return `count` numbers of what was received."""
+        """Return the `count` numbers of the leaf `name`, recovered from the numbers ``(m,)`` that were received."""
         ...
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Send the numbers themselves."""
+    """The identity: the numbers themselves are sent."""
 
     def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return the numbers."""
+        """Return the numbers as they are."""
         return values
 
     def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Return them."""
+        """Return the numbers as they are."""
         return received
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """Send `rows` random projections of every `columns` numbers; recover a sparse sum by approximate message passing (Donoho et al., 2009).
+    """Random projections, `rows` for every `columns` numbers, from which the server recovers a sparse sum.
 
-    The paper's baselines 2 and 3: A of 8 x 256, or 200 x 256 for its Table II. Leaves no longer than `columns`, the biases, are sent as they are.
-    The sum of sparse payloads with unlike supports is less sparse than each of them: what recovery then makes of it, it does not know.
+    The sum is recovered by approximate message passing (Donoho et al., 2009). These are baselines 2 and 3 of Xue and Lau, with A of 8 x 256, or
+    200 x 256 for their Table II. Leaves of at most `columns` numbers, such as biases, are sent as they are. The sum of sparse payloads with different
+    supports is less sparse than each payload; whether it can still be recovered is not checked.
 
     Parameters
     ----------
     rows, columns
-        Of A, shared by all blocks of a leaf and drawn from `seed`.
+        Size of the matrix A, which all blocks of a leaf share.
     denoiser
-        Default the minimax soft threshold.
+        Denoiser of the recovery. Default: the minimax soft threshold.
+    seed
+        Seed that A is drawn from, together with the name of the leaf.
     """
 
     rows: int
@@ -61,11 +64,11 @@ class Compressed:
         self._projection("")
 
     def forward(self, values: Tensor, name: str) -> Tensor:
-        """Project block by block, ``(ceil(D / columns) rows,)``."""
+        """Return the projections of all blocks, ``(ceil(D / columns) rows,)``."""
         return values if len(values) <= self.columns else self._projection(name).project(values).flatten()
 
     def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Recover the blocks; one that diverges falls back to its best iterate."""
+        """Recover the blocks. For a block that diverges, its best iterate is taken."""
         if count <= self.columns:
             return received
         blocks = received.reshape(-1, self.rows)

@@ -1,4 +1,4 @@
-"""`Cell`: a link that knows what clients spend, and a deadline that it holds them to."""
+"""`Cell`: a link that counts the time and energy that clients spend, and leaves out those that miss a deadline."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Cell:
-    """Count the seconds and joules of every client from the bytes that it really sends; leave out who comes after the deadline.
+    """A link that computes every client's seconds and joules from the bytes that it really sends, and leaves out clients after the deadline.
 
-    A late client's payload is not in the sum, its energy is in the ledger, and the report says by how much it was late. Messages longer than planned
-    are in the ledger with the overrun.
+    The payload of a late client is not in the sum. Its energy is in the ledger, and the report says how late it was. For messages that are longer
+    than planned, the ledger has the overrun.
 
     Parameters
     ----------
     deadline_s
-        Of training and sending together, T_max of AnycostFL (10a).
+        Seconds for training and sending together, T_max in AnycostFL (10a).
     link
-        What carries the payloads that are in time.
+        Link for the payloads that are in time.
 
     Raises
     ------
     ArgumentError
         If the deadline is not positive.
     UpdateError
-        In the run, if an assignment has no `Load`.
+        During a run, if an assignment has no `Load`.
     """
 
     deadline_s: float
@@ -45,11 +45,11 @@ class Cell:
             raise ArgumentError(complain("Cell.deadline_s", expected="a positive number of seconds", actual=self.deadline_s, hint="5.0"))
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
-        """Pack as the link does."""
+        """Return what the inner link packs."""
         return self.link.pack(payload, codec, meta, key)
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Pass on those in time, in order."""
+        """Pass the arrivals that are in time on to the inner link, and yield all arrivals in their order."""
         late = list[Arrival]()
 
         def timely() -> Iterator[Arrival]:
@@ -68,14 +68,14 @@ class Cell:
 
 
 def _spent(arrival: Arrival) -> Arrival:
-    """Enter what the client spent; the link that carries a payload enters the rest."""
+    """Enter the client's seconds and joules in the cost of its arrival. The inner link enters the rest."""
     load = arrival.assignment.load
     if load is None:
         raise UpdateError(
             complain(f"Cell, client {arrival.client!r}", expected="an assignment with a load", actual=None, hint="on_devices(algorithm)")
         )
     bits = 8 * len(arrival.packed)
-    spent, over = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0
+    spent, overrun = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0
     arrival.cost = replace(
         arrival.cost,
         bits=arrival.cost.bits or bits,
@@ -86,11 +86,12 @@ def _spent(arrival: Arrival) -> Arrival:
         macs=load.macs,
         alpha=load.alpha,
         beta=load.beta,
-        overrun_bits=over,
+        overrun_bits=overrun,
     )
     return arrival
 
 
 def _taken(late: list[Arrival]) -> Iterator[Arrival]:
+    """Yield and remove the late arrivals that were met so far."""
     while late:
         yield late.pop(0)

@@ -1,4 +1,4 @@
-"""Links: `Digital`, where every payload is a message of its own."""
+"""`Digital`: a link that sends every payload as a message of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Arrival, Scalar
 from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -16,12 +17,17 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Digital:
-    """Send bytes; decode, check, lift and add them one client at a time.
+    """A link that sends payloads as bytes. The server decodes, checks, lifts and adds them one client at a time.
 
     Parameters
     ----------
     max_norm
-        Largest Euclidean norm of a leaf that is taken; a client above it is refused.
+        Largest Euclidean norm of a leaf. A client with a larger one is refused.
+
+    Raises
+    ------
+    ArgumentError
+        If `max_norm` is not above 0.
     """
 
     max_norm: float = 1e6
@@ -31,30 +37,37 @@ class Digital:
             raise ArgumentError(complain("Digital", expected="max_norm > 0", actual=self.max_norm, hint="1e6"))
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
-        """Encode a payload."""
+        """Return the payload as the codec encodes it."""
         return codec.encode(payload, meta, key)
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Add every arrival that is sound; refuse the rest by client and reason."""
+        """Add every arrival that is sound. Refuse the others, each with a reason."""
         for arrival in arrivals:
             arrival.cost = Cost(8 * len(arrival.packed))
             try:
                 reducer.add(arrival.client, opened(arrival, self.max_norm))
             except Exception as problem:
-                # Whatever a hostile payload makes a view or a codec raise, it is this client's refusal and no more.
+                # A hostile payload may make a view or a codec raise anything. Only its own client is refused.
                 arrival.refuse(problem)
             yield arrival
 
 
 def opened(arrival: Arrival, max_norm: float) -> Update:
-    """Decode a payload, check it and lift it to full shape.
+    """Decode a payload, check it, and lift it to full shape.
 
-    Integers and booleans are refused: every method adds real numbers. Floats of other widths are cast by the codec, or refused by it.
+    Integers and booleans are refused, since every method adds real numbers. Floating-point numbers of another width are cast or refused by the codec.
+
+    Parameters
+    ----------
+    arrival
+        Packed payload and what is known about it.
+    max_norm
+        Largest Euclidean norm of a leaf.
 
     Raises
     ------
     UpdateError, WireError
-        If weight, header, names, shapes, dtypes, values or norms are not what they should be.
+        If the weight, or the payload's header, names, shapes, dtypes, values or norms are not as expected.
     """
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
@@ -62,12 +75,11 @@ def opened(arrival: Arrival, max_norm: float) -> Update:
     payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
-        if (found := meta.get(field)) != value:
-            said = f"one of {field} {value!r}"
-            text = complain("message", expected=said, actual=f"one of {field} {found!r}", hint="this exchange's own message")
+        if (claimed := meta.get(field)) != value:
+            text = complain("message", expected=f"one of {field} {value!r}", actual=f"one of {field} {claimed!r}", hint="this exchange's own message")
             raise UpdateError(text, field=field)
     if more := {name: value for name, value in meta.items() if name not in expected}:
-        # A weight, say: it is the server's to give.
+        # For example a weight, which only the server assigns.
         raise UpdateError(complain("message meta", expected=sorted(expected), actual=f"also {more}", hint="what a link packs"), field="meta")
     for name, leaf in payload.items():
         if not (leaf.is_floating_point() or leaf.is_complex()):

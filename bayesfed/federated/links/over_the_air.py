@@ -1,8 +1,9 @@
 """`OverTheAir`: all clients send at once, and the channel adds (Xue and Lau, eqs. 27 to 31).
 
-There are no messages: a client lifts, weighs and flattens its payload, turns the numbers into symbols, and the server hears the sum, faded and
-noisy. What a codec rounds is rounded before it is sent (uniform quantisation over the air), but its bytes are not what travels. Beside the symbols a
-client says digitally what it weighs and how much energy each leaf has: without the first there is no mean, without the second no common amplitude.
+There are no messages for single payloads. Each client lifts, weights and flattens its payload and turns the numbers into symbols; the server
+receives their sum with fading and noise. A codec rounds the numbers before they are sent (uniform quantisation over the air), but its bytes are not
+sent. Beside the symbols, each client sends its weight and the energy of each leaf digitally: the weights are needed for the mean, the energies for
+the amplitude that all clients share.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.protocols import Arrival, Cost, Scalar
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Arrival, Scalar
 from bayesfed.federated.core.update import Reducer, Sum, Update
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
@@ -31,31 +33,32 @@ from bayesfed.wireless.power_control import Gbma, Plan, PowerControl, common_amp
 
 @dataclass(frozen=True)
 class OverTheAir:
-    """Send every payload at once over a fading multiple-access channel.
+    """A link that sends all payloads at once over a fading multiple-access channel.
 
-    Any kind of update may be added, whole payloads of equal shapes; a client with another shape, or with NaN in it, is refused by name and the
+    Updates of any kind can be added, but all payloads must have equal shapes. A client with another shape, or with NaN, is refused by name; the
     others go on. Clients that power control keeps silent are not heard: they are left out of the mean, and their memory does not advance.
 
     Parameters
     ----------
     power
-        `Gbma` (default) or `ChannelInversion`.
+        Power control: `Gbma` (default) or `ChannelInversion`.
     snr_db, power_w
-        Transmit power against N0 in dB, or in watts: one of the two.
+        Transmit power relative to N0 in dB, or in watts. Exactly one of the two is given.
     noise_w
-        N0 in watts per complex channel use; 0 with `power_w` is a noiseless channel.
+        N0 in watts per complex channel use. 0 together with `power_w` is a channel without noise.
     per
-        What has that power: an average "symbol", or a whole "matrix" as in the paper, whose 25 dB are -10 dB a symbol for 784 x 4.
+        What has that power: an average "symbol", or a whole "matrix" as in the paper, where 25 dB are -10 dB per symbol for 784 x 4.
     budget
-        Whose energy sets the amplitude all share: the "mean" client's, so that power is kept on average, or the "largest", so that nobody exceeds it.
+        Energy that sets the shared amplitude: that of the "mean" client, so that power is kept on average, or the "largest", so that no client
+        exceeds it.
     reals
-        Real numbers a symbol: 1 as the paper counts, 2 on both axes.
+        Real numbers per symbol: 1 as the paper counts, or 2, on both axes.
     estimate_variance
-        sigma_e^2 of what clients know of their channels; 0 is perfect knowledge.
+        Variance sigma_e^2 of the clients' estimates of their channels. 0 is perfect knowledge.
     sensing
-        What is sent of each leaf: its numbers (`Plain()`), or random projections of them that the server undoes (`Compressed`).
+        What is sent for each leaf: its numbers (`Plain()`), or random projections from which the server recovers them (`Compressed`).
     max_norm
-        As in `Digital`.
+        Largest Euclidean norm of a leaf. A client with a larger one is refused.
 
     Raises
     ------
@@ -90,38 +93,38 @@ class OverTheAir:
 
     @property
     def transmit_power_w(self) -> float:
-        """The power in watts."""
+        """Transmit power in watts."""
         return self.power_w if self.power_w is not None else transmit_power_w(self.snr_db or 0.0, self.noise_w)
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
-        """Round a payload as its codec does; the bytes only carry it to the simulated channel."""
+        """Round a payload as its codec does. The bytes only carry it to the simulated channel."""
         return codec.encode(payload, meta, key)
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Check all payloads, send the sound ones together, and add what was heard.
+        """Check all payloads, send the sound ones together, and add what was received.
 
         Raises
         ------
         ArgumentError
-            If the reducer needs updates apart.
+            If the reducer is not a sum.
         """
         if not isinstance(reducer, Sum):
             hint = "Digital() for rules that need updates apart"
             raise ArgumentError(complain("OverTheAir", expected="a sum", actual=type(reducer).__name__, hint=hint))
-        waiting, signal = list(arrivals), _Signal(self)
-        for arrival in waiting:
+        everyone, signal = list(arrivals), _Signal(self)
+        for arrival in everyone:
             try:
                 signal.check(arrival)
             except Exception as problem:
                 # As in `Digital`.
                 arrival.refuse(problem)
-        sound = [arrival for arrival in waiting if not arrival.refusal]
+        sound = [arrival for arrival in everyone if not arrival.refusal]
         if sound and signal.amplitudes:
             self._send(sound, signal, reducer, key)
         elif sound:
-            # Nobody has anything to say but its weight.
-            reducer.add("air", Update(signal.nothing, sum(signal.weights.values()), sound[0].kind))
-        yield from waiting
+            # All payloads are zero, so that only the weights are sent.
+            reducer.add("air", Update(signal.zeros, sum(signal.weights.values()), sound[0].kind))
+        yield from everyone
 
     def _send(self, sound: list[Arrival], signal: _Signal, reducer: Reducer, key: Key) -> None:
         round = sound[0].round
@@ -133,78 +136,78 @@ class OverTheAir:
                 arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
             return
         payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
-        heard = transmit(payloads, {client: gain.true for client, gain in gains.items()}, plan, noise_w=self.noise_w, key=key, round=round)
-        weight = sum(signal.weights[client] for client in heard.heard)
-        reducer.add("air", Update(signal.tree(heard), weight, sound[0].kind))
-        self._account(sound, signal, plan, heard, gains)
+        received = transmit(payloads, {client: gain.true for client, gain in gains.items()}, plan, noise_w=self.noise_w, key=key, round=round)
+        weight = sum(signal.weights[client] for client in received.heard)
+        reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
+        self._account(sound, signal, plan, received, gains)
 
-    def _account(self, sound: list[Arrival], signal: _Signal, plan: Plan, heard: Received, gains: Mapping[str, Gain]) -> None:
+    def _account(self, sound: list[Arrival], signal: _Signal, plan: Plan, received: Received, gains: Mapping[str, Gain]) -> None:
         for arrival in sound:
-            arrival.cost = signal.cost(arrival.client, heard.spent.get(arrival.client))
+            arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
             if arrival.client in plan.silent:
                 arrival.silence = f"silent: its channel, |h| = {abs(gains[arrival.client].known):.3f}, is below the threshold"
 
 
 class _Signal:
-    """A round's payloads as symbols: checked one by one, then decoded again one by one to be sent, so that one sum is all that is held."""
+    """A round's payloads as symbols. They are checked one by one, then decoded again one by one to be sent, so that memory holds only the sum."""
 
     def __init__(self, link: OverTheAir) -> None:
         self.link = link
         self.weights: dict[str, float] = {}
-        self.nothing: Tree = {}
+        self.zeros: Tree = {}
         self._energies: dict[str, dict[str, float]] = {}
         self._lengths: dict[str, int] = {}
 
     def check(self, arrival: Arrival) -> None:
-        """Note a payload's weight and its energy by leaf.
+        """Check a payload, and note its weight and its energy by leaf.
 
         Raises
         ------
         UpdateError, WireError
-            If it cannot be added to those before it.
+            If the payload cannot be added to those before it.
         """
         update = opened(arrival, self.link.max_norm)
         if update.by_entry:
             raise UpdateError(complain("OverTheAir", expected="payloads of equal shapes", actual="a weight for each entry", hint="Digital()"))
-        found, expected = ({name: tuple(leaf.shape) for name, leaf in sorted(tree.items())} for tree in (update.total, self.nothing))
-        if expected and found != expected:
+        own, expected = ({name: tuple(leaf.shape) for name, leaf in sorted(tree.items())} for tree in (update.total, self.zeros))
+        if expected and own != expected:
             raise UpdateError(
-                complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=found, hint="Digital()"), field="shape"
+                complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=own, hint="Digital()"), field="shape"
             )
         sent = self._sent(update.total)
         self.weights[arrival.client] = update.number()
         self._energies[arrival.client] = {name: float(leaf.double().square().sum()) for name, leaf in sent.items()}
-        if not self.nothing:
-            self.nothing = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
+        if not self.zeros:
+            self.zeros = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
             self._lengths = {name: len(leaf) for name, leaf in sent.items()}
 
     @cached_property
     def amplitudes(self) -> dict[str, float]:
-        """One amplitude a leaf, of those in which anyone has anything to say; asked for when all payloads are checked."""
-        result = {}
+        """The shared amplitude of each leaf that is not zero for all clients. Only to be read after all payloads are checked."""
+        amplitudes = {}
         for name, length in self._lengths.items():
             energies = [by_leaf[name] for by_leaf in self._energies.values()]
             energy = max(energies) if self.link.budget == "largest" else sum(energies) / len(energies)
             if energy > 0:
-                result[name] = common_amplitude(self.link.transmit_power_w, energy, channel_uses(length, self.link.reals), self.link.per)
-        return result
+                amplitudes[name] = common_amplitude(self.link.transmit_power_w, energy, channel_uses(length, self.link.reals), self.link.per)
+        return amplitudes
 
     def symbols(self, arrival: Arrival) -> Tensor:
-        """Return a client's symbols, its leaves one after the other."""
+        """Return a client's symbols, leaf after leaf."""
         sent = self._sent(opened(arrival, self.link.max_norm).total)
         return pack(torch.cat([amplitude * sent[name] for name, amplitude in self.amplitudes.items()]), self.link.reals)
 
-    def tree(self, heard: Received) -> Tree:
-        """Return the sum as the server makes it of what it heard."""
-        values, result, start = heard.sum(self._count, self.link.reals), dict(self.nothing), 0
+    def tree(self, received: Received) -> Tree:
+        """Return the sum that the server recovers from the received symbols."""
+        values, total, start = received.sum(self._count, self.link.reals), dict(self.zeros), 0
         for name, amplitude in self.amplitudes.items():
-            received = values[start : start + self._lengths[name]] / amplitude
-            like, start = self.nothing[name], start + self._lengths[name]
-            result[name] = self.link.sensing.back(received, like.numel(), name).reshape(like.shape).to(like.dtype)
-        return result
+            numbers = values[start : start + self._lengths[name]] / amplitude
+            like, start = self.zeros[name], start + self._lengths[name]
+            total[name] = self.link.sensing.back(numbers, like.numel(), name).reshape(like.shape).to(like.dtype)
+        return total
 
     def cost(self, client: str, spent: Spent | None) -> Cost:
-        """Return the bits of a client's side message, the round's channel uses, and what the client spent if it was heard."""
+        """Return the bits of a client's digital side message, the round's channel uses, and the client's power if it was heard."""
         side = struct.pack(f"<{1 + len(self._lengths)}d", self.weights[client], *self._energies[client].values())
         uses = channel_uses(self._count, self.link.reals)
         return Cost(8 * len(side), uses, spent.mean_w if spent else 0.0, spent.peak_w if spent else 0.0)

@@ -1,13 +1,13 @@
-"""Running statistics of networks that are trained apart: what becomes of batch norm's buffers, which every forward pass of training changes.
+"""Running statistics of networks that are trained by several clients: policies for the buffers of batch norm, which every training pass changes.
 
 ==============  ==================================================================================================
-``"static"``    there are none: networks that have any are refused, and may be made static (HeteroFL, Diao et al., 2021)
-``"mean"``      they travel with the parameters both ways, and the server averages them by the same weights
-``"local"``     every client keeps its own from round to round, and none travels (the statistics of FedBN, Li et al., 2021)
+``"static"``    networks with running statistics are refused; they can be made static (HeteroFL, Diao et al., 2021)
+``"mean"``      they are sent with the parameters both ways, and the server averages them with the same weights
+``"local"``     every client keeps its own from round to round, and none is sent (the statistics of FedBN, Li et al., 2021)
 ==============  ==================================================================================================
 
-A statistic is any floating-point buffer. Counts, such as ``num_batches_tracked``, stay with a client that keeps its own; under "mean" every round
-begins at the network's, which matters only to norms without a momentum: they then average over the batches of a round.
+A statistic is any floating-point buffer. Counts, such as ``num_batches_tracked``, stay with a client under "local". Under "mean" every round begins
+with the counts of the network, which matters only for norms without a momentum: they then average over the batches of one round.
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import untracked
-from bayesfed.trees import Tree, placed_buffers, running_statistics, shapes, trainable
+from bayesfed.trees import Tree, placed_buffers, running_statistics, shapes, trainable, under, without
 
 Buffers = Literal["static", "mean", "local"]
-"""What becomes of running statistics: none are kept; the server averages them; each client keeps its own."""
+"""Policy for running statistics: networks with any are refused; the server averages them; each client keeps its own."""
+# Prefix of the names of statistics in a client's memory.
 STATISTICS = "statistics/"
 
 
 def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
-    """Return a copy of what travels of a network under a policy: the parameters that it trains, and under "mean" its statistics.
+    """Return a copy of the tensors of a network that are sent under a policy: its trained parameters, and under "mean" its statistics.
 
     Parameters
     ----------
+    net
+        Network; never changed.
+    buffers
+        Policy for running statistics.
     where
-        The method, for the error.
+        Name of the method, for error messages.
 
     Raises
     ------
     ArgumentError
-        If there is no such policy, the network has nothing to train, or it has running statistics and the policy is "static".
+        If the policy is unknown, no parameter is trained, or the network has running statistics and the policy is "static".
     """
     if buffers not in get_args(Buffers):
         expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
@@ -61,49 +66,58 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
 
 
 def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:
-    """Return a local that trains under a policy: the local itself where a network has no statistics."""
+    """Return a local step that trains under a policy: the step itself if the network has no running statistics.
+
+    Parameters
+    ----------
+    local
+        Local step that trains `net`.
+    net
+        The very network that `local` trains.
+    buffers
+        Policy for running statistics.
+    """
     return Buffered(local, net, buffers == "mean") if running_statistics(net) else local
 
 
 def predicting(net: nn.Module, buffers: Buffers) -> nn.Module:
-    """Return the network that a server predicts with.
+    """Return the network that the server predicts with.
 
-    Under "local" a copy that normalises by the batch it is given, as static batch norm does: the server never hears of statistics, and those
-    that the network began with belong to no trained weights. `bayesfed.algorithms.batch_statistics.recipe` queries them.
+    Under "local" this is a copy that normalises by the batch it is given, as static batch norm does. The server receives no statistics, and those
+    that the network began with do not belong to the trained weights. `bayesfed.algorithms.batch_statistics.recipe` queries statistics from clients.
     """
     return untracked(net) if buffers == "local" and running_statistics(net) else net
 
 
 @dataclass(frozen=True)
 class Buffered(Around):
-    """Let `local` train while the network holds copies of this client's statistics; its own are never touched.
+    """A local step during which the network holds copies of this client's statistics. The network's own statistics are never changed.
 
     Parameters
     ----------
     local
-        What trains the parameters.
+        Local step that trains the parameters.
     net
-        The very network that `local` trains, in the modes it trains in: norms in evaluation mode keep their statistics as they are.
+        The very network that `local` trains, in its training modes: norms in evaluation mode keep their statistics as they are.
     travels
-        Whether statistics come with the message and go with the payload, or stay in the memory. A client without a memory of this network, or
-        with one of other widths, begins at the network's own.
+        True if statistics come with the message and go with the payload; False if they stay in the client's memory. A client without statistics in
+        its memory, or with some of other shapes, begins with those of the network.
     """
 
     net: nn.Module
     travels: bool
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit with the statistics in place."""
+        """Run the local step with the statistics in place."""
         names, own = running_statistics(self.net), dict(self.net.named_buffers())
-        kept = {name.removeprefix(STATISTICS): leaf for name, leaf in memory.items() if name.startswith(STATISTICS)}
+        kept = under(memory, STATISTICS)
         begun = kept if shapes(kept) == shapes(own) else own
         if self.travels:
             begun = own | {name: message[name] for name in names}
         model = {name: leaf for name, leaf in message.items() if not self.travels or name not in names}
-        others = {name: leaf for name, leaf in memory.items() if not name.startswith(STATISTICS)}
         with placed_buffers(self.net, {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}):
-            fit = self.local.fit(model, others, data, key, options)
-            # Read again: a module may put a new buffer in the place of the old one.
+            fit = self.local.fit(model, without(memory, STATISTICS), data, key, options)
+            # Read again, since a module may replace a buffer by a new one.
             ended = {name: value.detach() for name, value in self.net.named_buffers()}
         if not self.travels:
             return fit._replace(memory=fit.memory | {STATISTICS + name: leaf for name, leaf in ended.items()})

@@ -1,4 +1,4 @@
-"""Locals: `Descent`, gradient steps on any objective; the only training loop on a client."""
+"""`Descent`: gradient steps on any objective. This is the only training loop on a client."""
 
 from __future__ import annotations
 
@@ -20,22 +20,31 @@ from bayesfed.keys import Key, forked
 from bayesfed.models.priors.likelihoods import Likelihood, PresentClasses
 from bayesfed.trees import Tree
 
-# Told the trained leaves, the rate of the step just taken and how many steps are left; may change the leaves in place.
 AfterStep = Callable[[Tree, float, int], None]
+"""``(trained leaves, rate of the step just taken, steps left)``; may change the leaves in place."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Take `steps` gradient steps on minibatches.
+    """Gradient steps on minibatches.
 
-    Of its `LocalOptions` it reads `rate_factor`, `scale` and `steps`.
+    From its `LocalOptions` it reads `rate_factor`, `scale` and `steps`.
 
     Parameters
     ----------
-    steps, batch_size
-        Batches are cut from reshuffled passes over the data; a client with fewer rows, or a batch size of None, uses all rows in each step.
+    objective
+        Loss, and which leaves of the message are trained.
+    optimiser
+        Optimiser of the steps; built anew in every round.
+    steps
+        Number of steps of a round.
+    batch_size
+        Number of rows of a step. Batches are cut from reshuffled passes over the data. With None, or if the client has fewer rows, each step uses
+        all rows.
     kind
-        What the payload's numbers are; "delta" sends the change of what was received.
+        What the payload's numbers mean: "value" sends the trained leaves, "delta" their difference from the message.
+    uses_global_randomness
+        Whether the objective draws from torch's global generator (dropout).
 
     Raises
     ------
@@ -55,7 +64,7 @@ class Descent:
             raise ArgumentError(complain("Descent", expected="steps and batch_size >= 1", actual=(self.steps, self.batch_size), hint="50, 64"))
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Train from the message; remember nothing.
+        """Train from the message, with an empty memory.
 
         Raises
         ------
@@ -65,12 +74,20 @@ class Descent:
         return self.train(message, data, key, options)
 
     def train(self, message: Tree, data: Dataset, key: Key, options: LocalOptions, after_step: AfterStep | None = None) -> Fit:
-        """Train from the message, as `fit` does, for locals that do something between steps.
+        """Train from the message as `fit` does, for local steps that do something between gradient steps.
 
         Parameters
         ----------
+        message
+            What the client received.
+        data
+            The client's rows.
+        key
+            Source of batches and noise.
+        options
+            Options that came with the message.
         after_step
-            ``(trained leaves, learning rate, steps left)``, called without gradients after every step; changes the leaves in place.
+            ``(trained leaves, learning rate, steps left)``, called without gradients after every step. May change the leaves in place.
 
         Raises
         ------
@@ -84,7 +101,7 @@ class Descent:
         (rate, steps), losses = self.asked(options), []
         optimiser = self.optimiser.build(leaves, rate)
         observations, noise = options.scale * len(data), key.child("noise").generator(data.inputs.device)
-        # Dropout and its like draw from torch's global generator.
+        # Dropout and similar layers draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
             for done, batch in enumerate(batches(data, self.batch_size, steps, key.child("batches").generator()), 1):
@@ -100,16 +117,27 @@ class Descent:
         return self.ended({name: leaf.detach() for name, leaf in trained.items()}, fixed, message, data, float(total), float(nll_total))
 
     def asked(self, options: LocalOptions) -> tuple[float, int]:
-        """Return the learning rate and the number of steps that a message asks for."""
+        """Return the learning rate and the number of steps under these options."""
         return self.optimiser.learning_rate * options.rate_factor, options.steps or self.steps
 
     def ended(self, trained: Tree, fixed: Tree, message: Tree, data: Dataset, loss: float, nll: float) -> Fit:
-        """Return what comes of a training with these mean losses.
+        """Return the result of a training.
+
+        Parameters
+        ----------
+        trained, fixed
+            Leaves after the last step, and those that are not trained, as `Objective.finish` takes them.
+        message
+            What the client received.
+        data
+            The client's rows.
+        loss, nll
+            Means over the steps of the loss and of its likelihood term.
 
         Raises
         ------
         DataError
-            If it diverged.
+            If the loss is not finite: training diverged.
         """
         if not loss - loss == 0:
             raise DataError(complain("local training", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
@@ -124,16 +152,16 @@ class Descent:
 
 @dataclass(frozen=True)
 class LocalClasses:
-    """A descent whose loss leaves out the classes a client has no rows of (masked cross-entropy, HeteroFL 3.3).
+    """Gradient steps on a loss without the classes that a client has no rows of (masked cross-entropy, HeteroFL 3.3).
 
     Parameters
     ----------
     descent
-        The steps; its own objective serves clients without rows.
+        Gradient steps. Their own objective is used for clients without rows.
     objective
-        The objective of a likelihood.
+        ``(likelihood) -> Objective``.
     likelihood
-        Of all classes.
+        Likelihood over all classes.
     """
 
     descent: Descent
@@ -142,16 +170,16 @@ class LocalClasses:
 
     @property
     def kind(self) -> Kind:
-        """That of the descent."""
+        """What the payload's numbers mean, as for the descent."""
         return self.descent.kind
 
     @property
     def uses_global_randomness(self) -> bool:
-        """That of the descent."""
+        """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit with the likelihood of the client's own classes."""
+        """Take the steps with the likelihood restricted to the client's own classes."""
         classes = tuple(data.targets.unique().tolist())
         if not classes:
             return self.descent.fit(message, memory, data, key, options)
@@ -159,13 +187,25 @@ class LocalClasses:
 
 
 def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:
-    """Yield `steps` batches of `size` rows from reshuffled passes; a pass's incomplete last batch is dropped."""
+    """Yield `steps` batches of `size` rows from reshuffled passes. The incomplete last batch of a pass is dropped.
+
+    Parameters
+    ----------
+    data
+        At least one row.
+    size
+        Rows of a batch. None, or more than there are, takes all.
+    steps
+        Number of batches.
+    generator
+        Source of the order of the rows, on the CPU.
+    """
     for rows in row_numbers(len(data), size, steps, generator).to(data.inputs.device):
         yield data[rows]
 
 
 def row_numbers(count: int, size: int | None, steps: int, generator: Generator) -> Tensor:
-    """Return the row numbers of `batches` of `count` rows, ``(steps, min(size, count))``."""
+    """Return the row numbers of the batches that `batches` cuts from `count` rows, ``(steps, min(size, count))``."""
     size = min(size or count, count)
     whole = count // size
     passes = [torch.randperm(count, generator=generator)[: whole * size].view(whole, size) for _ in range(-(-steps // whole))]
@@ -173,6 +213,6 @@ def row_numbers(count: int, size: int | None, steps: int, generator: Generator) 
 
 
 def draws_globally(net: nn.Module) -> bool:
-    """Say whether a forward pass draws from torch's global generator: dropout, unless its probability is 0."""
+    """Return whether a forward pass draws from torch's global generator: dropout does, unless its probability is 0."""
     kinds = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
     return any(type(module).__name__.endswith(kinds) and getattr(module, "p", None) != 0 for module in net.modules())

@@ -1,4 +1,4 @@
-"""`Training`: the local work of a round as one value, which a comparison hands to every method alike."""
+"""`Training`: the local work of a round as one value, so that a comparison can give the same to every method."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Training:
     steps
         Number of local steps of a round.
     batch_size
-        Number of rows of a step; None takes all rows of the client.
+        Number of rows of a step. None takes all rows of the client.
     optimiser
-        Optimiser of the steps: ``Sgd(0.05)``, ``Adam(1e-3)``. Default: the method's own, which its page names.
+        Optimiser of the steps: ``Sgd(0.05)``, ``Adam(1e-3)``. Default: the method's own, named in its docstring.
     schedule
         ``round -> factor`` on the learning rate: `constant`, ``cosine(0.1, rounds)``, ``inverse(20)``.
     epochs
-        Number of passes over the client's own rows, in place of `steps`; may be fractional. A client takes at least one step.
+        Number of passes over the client's own rows, used instead of `steps`. May be fractional; a client takes at least one step.
 
     Raises
     ------
@@ -73,22 +73,44 @@ class Training:
             )
 
     def steps_for(self, samples: int) -> int:
-        """Return the number of steps of a client with so many rows."""
+        """Return the number of steps of a client with `samples` rows."""
         if self.epochs is None:
             return self.steps
         return max(1, round(self.epochs * samples / min(self.batch_size or samples or 1, samples or 1)))
 
     def options(self, round: int, samples: int, **own: Any) -> LocalOptions:
-        """Return the options of a client with so many rows in a round, with those of the method beside them."""
+        """Return the options of a client for a round.
+
+        Parameters
+        ----------
+        round
+            Number of the round, from 0.
+        samples
+            Number of the client's rows.
+        **own
+            Further fields of `LocalOptions`, set by the method.
+        """
         return self.options_as(LocalOptions, round, samples, **own)
 
     def options_as(self, record: type[Record], round: int, samples: int, **own: Any) -> Record:
-        """Return options as a record that extends `LocalOptions`."""
+        """Return the options as a record that extends `LocalOptions`; further parameters as for `options`."""
         steps = {} if self.epochs is None else {"steps": self.steps_for(samples)}
         return record(**{"rate_factor": self.schedule(round), **steps, **own})
 
     def descent(self, objective: Objective, net: nn.Module, kind: Kind = "value", default: Optimiser | None = None) -> Descent:
-        """Return the gradient steps on an objective of a network; `default` is the optimiser where none is given, itself by default ``Sgd(0.05)``."""
+        """Return gradient steps on an objective.
+
+        Parameters
+        ----------
+        objective
+            Objective of the network.
+        net
+            Network; looked at for layers that draw random numbers (dropout).
+        kind
+            Whether clients send the model ("value") or its change ("delta").
+        default
+            Optimiser if this value has none. Default: ``Sgd(0.05)``.
+        """
         return Descent(objective, self.optimiser or default or Sgd(), self.steps, self.batch_size, kind, draws_globally(net))
 
     def fitting(
@@ -98,14 +120,16 @@ class Training:
 
         Parameters
         ----------
+        net
+            Network to fit.
         likelihood
-            Default: `Categorical()`.
+            Likelihood of the targets. Default: `Categorical()`.
         kind
             Whether clients send the model ("value") or its change ("delta").
         masked
-            Leave out of the loss the classes that a client has no rows of.
+            Whether to leave classes that a client has no rows of out of the loss.
         buffers
-            Policy of running statistics, see `bayesfed.federated.training.batch_norm`.
+            Policy for running statistics, see `bayesfed.federated.training.batch_norm`.
         """
         scored, objective = likelihood or Categorical(), partial(MaximumLikelihood, net)
         descent = self.descent(objective(scored), net, kind)

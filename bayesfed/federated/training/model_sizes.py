@@ -1,4 +1,4 @@
-"""Devices of unlike strength: who trains which size, and the local steps of each."""
+"""Models of several sizes for devices of different strength: which client trains which size, and the local step for each size."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 Capacity = Callable[[Profile, int, Key], int]
-"""``(profile, round, key) -> number of the size``, 0 the largest."""
+"""``(profile, round, key) -> index of the size``. 0 is the largest."""
 
 
 def dynamic(count: int) -> Capacity:
-    """Draw a size for every client and round, uniformly: capacities that come and go (HeteroFL's and FedHM's dynamic heterogeneity).
+    """Return a capacity that draws a size uniformly for every client and round (dynamic heterogeneity in HeteroFL and FedHM).
 
     Parameters
     ----------
     count
-        How many sizes there are.
+        Number of sizes.
 
     Raises
     ------
     ArgumentError
-        If there are none.
+        If `count` is below 1.
     """
     if count < 1:
         raise ArgumentError(complain("dynamic", expected="count >= 1", actual=count, hint="the number of sizes"))
@@ -38,64 +38,70 @@ def dynamic(count: int) -> Capacity:
 
 
 def fixed(clients: Sequence[str], count: int) -> Capacity:
-    """Deal sizes to clients once, in turn: as many clients of each size as can be.
+    """Return a capacity that assigns sizes to clients once, in turn, so that the sizes have equally many clients (plus or minus one).
 
     Parameters
     ----------
     clients
-        Names, in the order in which they are dealt sizes: the first gets the largest.
+        Names of all clients, in the order in which sizes are assigned. The first client gets the largest size.
     count
-        How many sizes there are.
+        Number of sizes.
 
     Raises
     ------
     ArgumentError
-        If there are no sizes or a name comes twice; from a round, if a client is not among them.
+        If `count` is below 1 or a name occurs twice. During a round, if a client is not in `clients`.
     """
     if count < 1 or len(set(clients)) != len(clients):
         raise ArgumentError(complain("fixed", expected="distinct clients and count >= 1", actual=(list(clients), count), hint="sorted(clients)"))
-    dealt = {name: number % count for number, name in enumerate(clients)}
+    sizes = {name: number % count for number, name in enumerate(clients)}
 
     def capacity(profile: Profile, round: int, key: Key) -> int:
-        if profile.name not in dealt:
-            raise ArgumentError(complain("fixed", expected=f"one of {sorted(dealt)}", actual=repr(profile.name), hint="all clients of the pool"))
-        return dealt[profile.name]
+        if profile.name not in sizes:
+            raise ArgumentError(complain("fixed", expected=f"one of {sorted(sizes)}", actual=repr(profile.name), hint="all clients of the pool"))
+        return sizes[profile.name]
 
     return capacity
 
 
 def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
-    """Let a figure of the client's profile decide: the largest size whose minimum it reaches.
+    """Return a capacity that gives each client the largest size whose requirement its device meets.
 
     Parameters
     ----------
     name
-        Of the figure in `Profile.device`, such as "memory_bytes".
+        Name of a figure in `Profile.device`, such as "memory_bytes".
     smallest
-        What each size needs at least, by its number, in the figure's unit.
+        Smallest figure that each size needs, by the index of the size, in the unit of the figure.
 
     Raises
     ------
     ArgumentError
-        From a round, if a client has no such figure or reaches none of the minima.
+        During a round, if a client has no such figure or meets none of the requirements.
     """
 
     def capacity(profile: Profile, round: int, key: Key) -> int:
-        found = profile.device.get(name)
-        able = [number for number, needed in sorted(smallest.items()) if found is not None and found >= needed]
-        if not able:
+        figure = profile.device.get(name)
+        possible = [size for size, needed in sorted(smallest.items()) if figure is not None and figure >= needed]
+        if not possible:
             needed = min(smallest.values())
             raise ArgumentError(
-                complain(f"by_device, client {profile.name!r}", expected=f"{name} >= {needed:g}", actual=found, hint="a smaller size")
+                complain(f"by_device, client {profile.name!r}", expected=f"{name} >= {needed:g}", actual=figure, hint="a smaller size")
             )
-        return able[0]
+        return possible[0]
 
     return capacity
 
 
 @dataclass(frozen=True)
 class Sized:
-    """One local for each size; the option ``size`` of the message says which."""
+    """One local step for each size. The option ``size`` of the message selects it.
+
+    Parameters
+    ----------
+    locals
+        Local steps, from the largest size to the smallest. All send the same kind of payload.
+    """
 
     locals: tuple[Local, ...]
 
@@ -106,9 +112,9 @@ class Sized:
 
     @property
     def uses_global_randomness(self) -> bool:
-        """Whether any of them does."""
+        """Whether any of the local steps draws from torch's global generator."""
         return any(local.uses_global_randomness for local in self.locals)
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit by the local of this size."""
+        """Run the local step of the client's size."""
         return self.locals[options.size].fit(message, memory, data, key, options)

@@ -1,4 +1,4 @@
-"""Optimisers of local work, as values: built anew for each client and round."""
+"""Optimisers of local work, as values. The torch optimiser is built anew for each client and round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Optimiser(Protocol):
         ...
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return the optimiser over these leaves."""
+        """Return the torch optimiser of these leaves, with the learning rate of this round."""
         ...
 
 
@@ -31,21 +31,21 @@ def _rate(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`; momentum begins anew every round.
+    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`. Momentum starts from zero in every round.
 
     Parameters
     ----------
     learning_rate
-        Of a step, before the method's schedule.
+        Step size before any schedule.
     momentum
-        Share of the last step that the next one keeps, in [0, 1).
+        Factor on the previous step in the next one, in [0, 1).
     weight_decay
-        What is added to the gradient, times the weight.
+        Factor on the weights, which are added to the gradient.
 
     Raises
     ------
     ArgumentError
-        If the rate is not positive.
+        If the learning rate is not positive and finite.
     """
 
     learning_rate: float = 0.05
@@ -62,17 +62,17 @@ class Sgd:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba, 2015), its moments fresh every round.
+    """Adam (Kingma and Ba, 2015). Its moments start from zero in every round.
 
     Parameters
     ----------
     learning_rate
-        Of a step, before the method's schedule.
+        Step size before any schedule.
 
     Raises
     ------
     ArgumentError
-        If the rate is not positive.
+        If the learning rate is not positive and finite.
     """
 
     learning_rate: float = 1e-3
@@ -81,25 +81,25 @@ class Adam:
         _rate("Adam", self.learning_rate)
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return torch's fused `Adam`."""
+        """Return torch's `Adam`, fused."""
         return torch.optim.Adam(leaves, learning_rate, fused=True)
 
 
 @dataclass(frozen=True)
 class NaturalGradient:
-    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`), another optimiser for the rest.
+    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`), and another optimiser for other parameters.
 
     Parameters
     ----------
     learning_rate
-        How far a step goes to where the gradient points, at most 1: 0.1 forgets what was there in ten steps.
+        Share of the way to the target of a step, in (0, 1]. At 0.1 the earlier value is forgotten in about ten steps.
     others
-        For parameters that are not of independent Gaussians.
+        Optimiser of the parameters that do not belong to independent Gaussians.
 
     Raises
     ------
     ArgumentError
-        If the rate is not above 0 and at most 1.
+        If the learning rate is not in (0, 1].
     """
 
     learning_rate: float = 0.1
@@ -112,5 +112,5 @@ class NaturalGradient:
             )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return the optimiser of the rest, its rate shrunk by the same schedule."""
+        """Return the optimiser of the other parameters, its learning rate scaled by the same schedule."""
         return self.others.build(leaves, self.others.learning_rate * learning_rate / self.learning_rate)

@@ -1,4 +1,4 @@
-"""Schedules: a factor on the learning rate for each round."""
+"""Schedules: functions from the number of the round to a factor on the learning rate."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from collections.abc import Callable
 from bayesfed.errors import ArgumentError, complain
 
 Schedule = Callable[[int], float]
+"""``round -> factor on the learning rate``."""
 
 
 def constant(round: int) -> float:
-    """Keep the learning rate."""
+    """Return 1: the learning rate stays the same."""
     return 1.0
 
 
 def cosine(floor: float, rounds: int) -> Schedule:
-    """Shrink the learning rate along half a cosine from 1 to `floor` at the last of `rounds` (Loshchilov and Hutter, 2017, without restarts).
+    """Return half a cosine from 1 in the first round to `floor` in the last (Loshchilov and Hutter, 2017, without restarts).
+
+    Parameters
+    ----------
+    floor
+        Factor in the last round and after it, in (0, 1].
+    rounds
+        Number of rounds.
 
     Raises
     ------
     ArgumentError
-        If the floor is not above 0 and at most 1, or there are no rounds.
+        If `floor` is not in (0, 1], or `rounds` is below 1.
     """
     if not (0 < floor <= 1 and rounds >= 1):
         raise ArgumentError(complain("cosine", expected="floor in (0, 1] and rounds >= 1", actual=(floor, rounds), hint="cosine(0.1, 40)"))
@@ -30,7 +38,18 @@ def cosine(floor: float, rounds: int) -> Schedule:
 
 
 def inverse(scale: float) -> Schedule:
-    """Shrink it as ``1 / (1 + round / scale)``: sums diverge, squares converge (D-Turbo-VBI (25))."""
+    """Return the schedule ``1 / (1 + round / scale)``, whose sum diverges and whose sum of squares converges (D-Turbo-VBI (25)).
+
+    Parameters
+    ----------
+    scale
+        Number of the round at which the factor is 1/2.
+
+    Raises
+    ------
+    ArgumentError
+        If `scale` is not above 0.
+    """
     if not scale > 0:
         raise ArgumentError(complain("inverse", expected="scale > 0", actual=scale, hint="inverse(20)"))
     return lambda round: 1 / (1 + round / scale)

@@ -1,0 +1,131 @@
+"""What is recorded during an exchange, and the policy on clients that fail: `Occasion` and `Entries`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bayesfed.errors import ClientError, TooFewClientsError
+from bayesfed.federated.core.algorithm import Phase
+from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core.protocols import Direction, Info
+from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.engine.reports import OnClientError
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+NO_COST = Cost()
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """The phase, round and run of an exchange, the server's state before it, and the policy on clients' errors.
+
+    Parameters
+    ----------
+    phase
+        Phase of the algorithm.
+    state
+        The server's state before the exchange.
+    round
+        Number of the round.
+    seed
+        Seed of the run.
+    policy
+        "raise" or "drop", see `bayesfed.federated.rounds`.
+    least
+        Smallest number of clients in the sum.
+    run_id
+        Id of the run, which messages are bound to.
+    """
+
+    phase: Phase
+    state: Tree
+    round: int
+    seed: int
+    policy: OnClientError = "raise"
+    least: int = 1
+    run_id: str = ""
+
+    def key(self, *names: str) -> Key:
+        """Return the key of a random stream of this phase and round."""
+        return Key(self.seed, self.phase.name, self.round, *names)
+
+
+@dataclass
+class Entries:
+    """What is recorded during an exchange.
+
+    Parameters
+    ----------
+    occasion
+        The exchange.
+    rows
+        Rows of the ledger, in the order of events.
+    infos
+        By client: figures of the clients whose payloads are in the sum.
+    silent
+        Whether any client was left out or not heard through no fault of its own.
+    """
+
+    occasion: Occasion
+    rows: list[Row] = field(default_factory=list)
+    infos: dict[str, Info] = field(default_factory=dict)
+    silent: bool = False
+
+    def asked(self, client: str, bits: int) -> None:
+        """Record the message to a client."""
+        self.rows.append(self._row(client, "down", Cost(bits)))
+
+    def skipped(self, client: str, reason: str) -> None:
+        """Record a client that is left out before anything is sent."""
+        self.rows.append(self._row(client, "down", Cost(), accepted=False, reason=f"assign: {reason}"))
+        self.silent = True
+
+    def answered(self, client: str, cost: Cost, seconds: float, info: Info) -> None:
+        """Record a payload that is in the sum."""
+        self.rows.append(self._row(client, "up", cost, seconds))
+        self.infos[client] = info
+
+    def unheard(self, client: str, cost: Cost, seconds: float, reason: str) -> None:
+        """Record a payload that was not heard, through no fault of the client."""
+        self.rows.append(self._row(client, "up", cost, seconds, accepted=False, reason=reason))
+        self.silent = True
+
+    def stray(self, client: str, bits: int, error: ClientError) -> None:
+        """Record a message that is refused under every policy. The client it claims to come from may still answer."""
+        self.rows.append(self._row(client, "up", Cost(bits), accepted=False, reason=f"{error.stage}: {error.reason}", field=error.field))
+
+    def failed(self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0) -> None:
+        """Record a client that failed or was refused.
+
+        Raises
+        ------
+        ClientError
+            `error` itself, under the policy "raise".
+        """
+        reason = f"{error.stage}: {error.reason}"
+        self.rows.append(self._row(client, "up", cost, seconds, accepted=False, reason=reason, field=error.field))
+        if self.occasion.policy == "raise":
+            raise error
+
+    def enough(self) -> bool:
+        """Return whether the server may step: False, under "drop", if no client was heard and some were silent through no fault of their own.
+
+        Raises
+        ------
+        TooFewClientsError
+            Otherwise, if fewer than `Occasion.least` clients are in the sum.
+        """
+        least = self.occasion.least
+        if not self.infos and self.occasion.policy == "drop" and self.silent and least == 1:
+            return False
+        if len(self.infos) < least:
+            reasons = "; ".join(f"{row.client}: {row.reason}" for row in self.rows if not row.accepted)
+            left = f"{len(self.infos)} of at least {least} clients are left" if self.infos else "no client is left"
+            raise TooFewClientsError("all", self.occasion.round, self.occasion.phase.name, f"{left} ({reasons})")
+        return True
+
+    def _row(
+        self, client: str, direction: Direction, cost: Cost, seconds: float = 0.0, *, accepted: bool = True, reason: str = "", field: str = ""
+    ) -> Row:
+        return Row(client, self.occasion.round, self.occasion.phase.name, direction, cost, seconds, accepted, reason, field)
