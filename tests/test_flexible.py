@@ -19,7 +19,7 @@ from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.testing import check_codec
-from bayesfed.testing.mutations import check_mutants, reseal
+from bayesfed.testing.hostile.mutations import check_mutants, reseal
 from tests.test_quantisers import LEAVES, Words, there_and_back
 
 KEY = Key(0, "flexible")

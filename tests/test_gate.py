@@ -20,10 +20,11 @@ from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.keys import Key
-from bayesfed.testing.hostile import TRAP, Between, Trap
+from bayesfed.testing.codecs.shipped import message_codecs
+from bayesfed.testing.hostile.cases import TRAP, Trap
+from bayesfed.testing.hostile.mutations import reseal
+from bayesfed.testing.hostile.pool import Between
 from bayesfed.testing.law import refuses
-from bayesfed.testing.mutations import reseal
-from bayesfed.testing.shipped import message_codecs
 from tests.conftest import tree_equal
 
 PACKAGE = Path(bf.__file__).parent
@@ -411,7 +412,7 @@ def test_no_reader_can_execute_what_it_reads():
                 if called.endswith("np.load") and any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords):
                     found.append((where, called))
     # A trap that is set writes pickles; it reads none.
-    assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {("testing/hostile.py", "import")}
+    assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {("testing/hostile/cases.py", "import")}
 
 
 @pytest.mark.parametrize("codec", message_codecs(1 << 20).values(), ids=message_codecs())

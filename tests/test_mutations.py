@@ -14,11 +14,11 @@ from bayesfed.compress.wire import DIGEST, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError
-from bayesfed.testing.bombs import bombs
+from bayesfed.testing.codecs.shipped import message_codecs, small_trees
+from bayesfed.testing.hostile.bombs import bombs
+from bayesfed.testing.hostile.mutations import KINDS, check_mutants, mutants, reseal
+from bayesfed.testing.hostile.sections import section_bombs
 from bayesfed.testing.law import refuses
-from bayesfed.testing.mutations import KINDS, check_mutants, mutants, reseal
-from bayesfed.testing.sections import section_bombs
-from bayesfed.testing.shipped import message_codecs, small_trees
 
 LIMIT = 1 << 20
 KEY = Key(0)

@@ -1,6 +1,6 @@
 """Small messages whose headers promise much: each must be refused before time or memory is spent on the promise.
 
-They fit any codec over `bayesfed.compress.wire`. Those that lie inside a section are in `bayesfed.testing.sections`.
+They fit any codec over `bayesfed.compress.wire`. Those that lie inside a section are in `bayesfed.testing.hostile.sections`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from bayesfed.testing.mutations import reseal
+from bayesfed.testing.hostile.mutations import reseal
 
 
 def bombs(limit: int = 1 << 20) -> dict[str, bytes]:

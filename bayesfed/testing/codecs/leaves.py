@@ -13,7 +13,7 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.damage import damaged, survives
+from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (0, 3), (5, 7), (2, 3, 4, 4))

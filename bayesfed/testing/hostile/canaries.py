@@ -20,7 +20,7 @@ from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.round_loop import Snapshot, rounds
 from bayesfed.keys import Key
-from bayesfed.testing.hostile import Arrivals, Between
+from bayesfed.testing.hostile.pool import Arrivals, Between
 from bayesfed.testing.law import law
 from bayesfed.testing.recipes import Tiny
 from bayesfed.trees import Tree

@@ -25,7 +25,7 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.compress.wire import DIGEST, Leaf, digest_of, seal, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.damage import damaged, survives
+from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
 from bayesfed.trees import Tree
 
