@@ -11,7 +11,8 @@ import torch
 
 import bayesfed as bf
 from bayesfed.compress import Cast, Coded, ErrorFeedback, Probabilistic, TopK
-from bayesfed.compress.budgets import Setting, _best_chain, full_bits
+from bayesfed.compress.budgets import Setting, full_bits
+from bayesfed.compress.budgets.fitting import _best_chain
 from bayesfed.compress.flexible import LEVELS, Flexible
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.quantisers.sparsify import KernelWise

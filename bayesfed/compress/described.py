@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayesfed.compress.budgets import Budgeted, FlexibleMap, Setting
+from bayesfed.compress.budgets.budgeted import Budgeted
+from bayesfed.compress.budgets.flexible_map import FlexibleMap, Setting
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
