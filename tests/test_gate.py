@@ -390,7 +390,7 @@ def test_a_client_with_weight_zero_is_legal(net, clients):
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # The pool of processes talks to its own children, over sockets that it made.
-OWN_CHILDREN = {"federated/workers.py"}
+OWN_CHILDREN = {"federated/clients/worker_processes.py"}
 
 
 def test_no_reader_can_execute_what_it_reads():
