@@ -16,7 +16,7 @@ class ArgumentError(BayesfedError, ValueError):
 
 
 class DataError(BayesfedError, ValueError):
-    """A data set that cannot be used as it is."""
+    """A data set that cannot be used."""
 
 
 class PriorError(BayesfedError, ValueError):

@@ -102,9 +102,9 @@ class Wrong:
     [
         ("trusts", "was accepted"),
         ("crashes", "raised .* in place of WireError"),
-        ("flattens", "something else than was promised"),
+        ("flattens", "something other than was promised"),
         ("renames", "came of a header"),
-        ("divides", "something else than was promised"),
+        ("divides", "something other than was promised"),
     ],
 )
 def test_the_law_of_mutants_can_fail(what, words):

@@ -80,7 +80,7 @@ class Coded:
                 self.integers.write(leaf.cpu().numpy().astype(np.int64).reshape(-1), out)
         except WireError as problem:
             raise WireError(f"leaf {name!r}: {problem}") from problem
-        # Floats come back as float32, whatever they were.
+        # Floats of any width are decoded as float32.
         dtype = "f4" if leaf.is_floating_point() else NAMES[leaf.dtype]
         return Leaf(name, dtype, tuple(leaf.shape), out.bytes())
 

@@ -99,7 +99,7 @@ def described(message: bytes, also: Iterable[type] = ()) -> Codec:
     try:
         codec: Codec = _read(json.loads(meta["codec"], parse_constant=_refused), known, leaves, DEPTH)
         if not (hasattr(codec, "encode") and hasattr(codec, "decode")):
-            raise ValueError(f"{type(codec).__name__} is no codec of messages")
+            raise ValueError(f"{type(codec).__name__} is not a codec of messages")
     except (ArgumentError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
         raise WireError(complain("description", expected="a codec on the list", actual=problem, hint="a message from describe")) from problem
     return codec
@@ -146,7 +146,7 @@ def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) ->
         case {"is": str(name), **_rest} if name not in known:
             raise ValueError(f"class {name!r} is not on the list")
         case _:
-            raise ValueError(f"{str(value)[:80]!r} is no value")
+            raise ValueError(f"{str(value)[:80]!r} is not a value")
 
 
 def _fields(kind: type) -> list[str]:
@@ -156,4 +156,4 @@ def _fields(kind: type) -> list[str]:
 
 
 def _refused(text: str) -> None:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")

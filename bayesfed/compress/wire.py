@@ -263,4 +263,4 @@ def _finite(text: str) -> float:
 
 
 def _not_finite(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")

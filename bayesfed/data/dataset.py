@@ -45,7 +45,7 @@ class Dataset:
                     "Dataset",
                     expected="inputs and targets of one length",
                     actual=f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}",
-                    hint="indexing both alike",
+                    hint="the same rows of both",
                 )
             )
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):

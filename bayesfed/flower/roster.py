@@ -94,7 +94,7 @@ class Roster:
 
     def _strange(self, node: int, why: str) -> None:
         self.strangers[node] = why
-        log.warning("node %s is no client: %s", node, why)
+        log.warning("node %s is not a client: %s", node, why)
 
     def missing(self, names: int | frozenset[str]) -> list[str]:
         """Return the clients still missing: their names, or how many."""

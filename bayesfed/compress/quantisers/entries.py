@@ -32,7 +32,7 @@ def entries(leaf: Tensor, where: str) -> Singles:
         If the leaf is not floating-point, or holds NaN, infinity or a number outside the range of float32.
     """
     if not leaf.is_floating_point():
-        raise WireError(complain(where, expected="a floating-point leaf", actual=leaf.dtype, hint="a leaf without a codec of its own"))
+        raise WireError(complain(where, expected="a floating-point leaf", actual=leaf.dtype, hint="Coded, which codes integers and masks losslessly"))
     flat = leaf.detach().cpu().reshape(-1).float()
     if not is_finite(flat):
         count = int((~torch.isfinite(flat)).sum())

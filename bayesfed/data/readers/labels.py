@@ -80,7 +80,7 @@ def _text(label: object, where: str) -> str:
     text = str(label).strip() if isinstance(label, str | int | float | np.generic) else ""
     if not text:
         actual = "none" if label is None or isinstance(label, str) else repr(label)
-        raise DataError(complain(where, expected="a label, an integer or a text", actual=actual, hint="leaving out rows without"))
+        raise DataError(complain(where, expected="a label, an integer or a text", actual=actual, hint="leaving out rows without one"))
     try:
         number = float(text)
     except ValueError:
@@ -108,5 +108,5 @@ def _number(value: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not np.isfinite(number):
-        raise DataError(complain(where, expected="a finite number", actual=repr(value), hint="leaving out rows without"))
+        raise DataError(complain(where, expected="a finite number", actual=repr(value), hint="leaving out rows without one"))
     return number

@@ -85,7 +85,7 @@ def _wanted(path: Path, heading: list[str], label: str, columns: Sequence[str] |
     if not any(heading):
         raise DataError(complain(str(path), expected="a first line with the columns' names", actual="nothing", hint="another file"))
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
-        raise DataError(complain(f"{path}, line 1", expected="columns of unlike names", actual=f"{double[0]!r} twice", hint="renaming one"))
+        raise DataError(complain(f"{path}, line 1", expected="distinct names of columns", actual=f"{double[0]!r} twice", hint="renaming one"))
     for name in (label, *(columns or ())):
         if name not in heading:
             actual = f"{len(heading)} others"

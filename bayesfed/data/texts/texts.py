@@ -40,7 +40,7 @@ class Texts:
         lengths = (len(self.texts), len(self.labels) if self.labels.ndim == 1 else -1, len(self.domains))
         if len(set(lengths)) != 1:
             actual = f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
-            raise DataError(complain("Texts", expected="a label and a domain for every text", actual=actual, hint="leaving out texts without"))
+            raise DataError(complain("Texts", expected="a label and a domain for every text", actual=actual, hint="leaving out texts that have none"))
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
             raise DataError(complain("Texts labels", expected="integers from 0", actual=self.labels[:5], hint="labels.long()"))
         if blank := [row for row, text in enumerate(self.texts) if not text.strip()]:

@@ -53,5 +53,5 @@ def survives(read: Callable[[], T], as_promised: Callable[[T], bool], what: str)
         return False
     except Exception as other:
         raise LawError(f"{what}: raised {type(other).__name__} in place of WireError: {other}") from other
-    law(as_promised(result), f"{what}: was read as something else than was promised")
+    law(as_promised(result), f"{what}: was read as something other than was promised")
     return True

@@ -80,7 +80,7 @@ def _check_trip(codec: LeafCodec, leaf: Tensor, key: Key, what: str) -> None:
     back = codec.read(source, tuple(leaf.shape), key)
     law(bytes(source.raw(len(source))) == b"next", f"{what}: a reader takes what the writer wrote, no more and no less")
     law(back.shape == leaf.shape and back.dtype is torch.float32, f"{what}: {back.dtype} of shape {tuple(back.shape)} came back")
-    law(back.is_contiguous() and bool(torch.isfinite(back).all()), f"{what}: what comes back is contiguous and finite")
+    law(back.is_contiguous() and bool(torch.isfinite(back).all()), f"{what}: the decoded tensor is contiguous and finite")
     law(torch.equal(back, codec.read(Reader(raw), tuple(leaf.shape), key)), f"{what}: read twice, one section differs")
     law(torch.equal(stream, torch.get_rng_state()), f"{what}: torch's global generator was drawn from")
     law(torch.equal(before, leaf), f"{what}: the tensor was changed")
