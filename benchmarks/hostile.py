@@ -186,6 +186,7 @@ def forged(total: int) -> Iterator[bool]:
         "no secret",
         "another's secret",
         "a stranger's secret",
+        "moved tag",
         "moved mask",
         "replay",
         "another client's",
@@ -204,11 +205,11 @@ def forged(total: int) -> Iterator[bool]:
                 packed = sealed(task, clients[other])
             case "a stranger's secret":
                 packed = sealed(task, random.bytes(32))
-            case "moved mask":
+            case "moved tag" | "moved mask":
                 body = bytearray(honest[:-DIGEST])
                 body[-1 - int(random.integers(100))] ^= 1 + int(random.integers(255))
                 mask = _xor(digest_of(honest[:-DIGEST]), honest[-DIGEST:])
-                packed = bytes(body) + _xor(mask, reseal(bytes(body))[-DIGEST:])
+                packed = bytes(body) + (honest[-DIGEST:] if way == "moved tag" else _xor(mask, reseal(bytes(body))[-DIGEST:]))
             case "replay":
                 packed = sealed(asked(task.client, int(random.integers(task.round))), secret)
             case "another client's":

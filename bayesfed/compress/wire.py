@@ -132,11 +132,10 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         raise WireError(
             complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"), field="size"
         )
-    body, digest = memoryview(message)[:-DIGEST], message[-DIGEST:]
+    body = memoryview(message)[:-DIGEST]
     if bytes(body[:4]) != MAGIC:
         raise WireError(complain("message", expected=f"magic {MAGIC!r}", actual=bytes(body[:4]), hint="a message from seal"))
-    # Bytes are immutable, so an object that this thread sealed or verified is not hashed again, for example by the gate and then by a codec.
-    if message is not _proven.message and not hmac.compare_digest(digest_of(body), digest):
+    if not is_intact(message):
         raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"), field="digest")
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
@@ -164,6 +163,18 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
 def digest_of(body: bytes | memoryview) -> bytes:
     """Return the digest of a message's body, its last 16 bytes."""
     return hashlib.sha256(body).digest()[:DIGEST]
+
+
+def with_digest(body: bytes | memoryview) -> bytes:
+    """Return the message with this body."""
+    _proven.message = message = b"".join([body, digest_of(body)])
+    return message
+
+
+def is_intact(message: bytes) -> bool:
+    """Return whether a message ends with the digest of its body."""
+    # Bytes are immutable, so an object that this thread sealed or verified is not hashed again, for example by the gate and then by a codec.
+    return message is _proven.message or hmac.compare_digest(digest_of(memoryview(message)[:-DIGEST]), message[-DIGEST:])
 
 
 def pack(tree: Mapping[str, Tensor], meta: Meta) -> bytes:

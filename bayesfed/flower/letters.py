@@ -215,7 +215,7 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
     with _fields(kind, "answer"):
         info, seconds = _figures(meta["figures"], sections["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
-            raise ValueError("an invalid round or number of seconds")
+            raise ValueError("a round or seconds out of range")
         return Answer(
             client=str(meta["client"]),
             round=meta["round"],

@@ -1,21 +1,24 @@
-"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client's.
+"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client.
 
-The last 16 bytes of a message are the digest of what is before them. An envelope masks them (exclusive or), so that messages are as long as
-without it, and only who expects this very message finds the digest in order.
+The last 16 bytes of a message are the digest of what is before them. An envelope replaces them by 16 others, so that it costs nothing, and only a
+receiver who expects this very message gets the digest back.
 
-==========  ====================================================================================================
-without     8 bytes that name the run, 8 that name the exchange (its nonce): strays, replays and mix-ups are found out, and told apart
-with key    BLAKE2b of envelope and message under the client's secret: nobody without it writes a message that is taken,
-            or has an old one taken for a new one
-==========  ====================================================================================================
+===========  ===========================================================================================================
+mode         last 16 bytes
+===========  ===========================================================================================================
+without key  the digest, masked (exclusive or) with 8 bytes that name the run and 8 that name the exchange (its nonce): strays, replays
+             and mix-ups are recognised and told apart
+with key     a tag, keyed BLAKE2b of envelope and message under the client's secret: without the secret nobody can write a message that
+             is accepted, or pass an old message for a new one
+===========  ===========================================================================================================
 
-What is masked must have the layout of `bayesfed.compress.wire`. The secret never travels. A mask that depends on the message by a keyed
-hash, added to a digest anyone can compute, is as hard to forge as that hash.
+Messages must have the layout of `bayesfed.compress.wire`. The secret is never sent.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import struct
 import threading
@@ -23,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, unseal
+from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.federated.core.protocols import Direction
 
@@ -52,13 +55,16 @@ class Envelope:
     round: int
     phase: str
 
-    def mask(self, body: bytes | memoryview, secret: bytes | None = None) -> bytes:
-        """Return the 16 bytes to mask the digest of `body` with."""
-        if secret is not None:
-            text = _text(asdict(self))
-            keyed = hashlib.blake2b(struct.pack("<I", len(text)) + text, digest_size=DIGEST, key=secret)
-            keyed.update(body)
-            return keyed.digest()
+    def tag(self, body: bytes | memoryview, secret: bytes) -> bytes:
+        """Return the 16 bytes that end a message with this body in keyed mode."""
+        text = _text(asdict(self))
+        keyed = hashlib.blake2b(struct.pack("<I", len(text)) + text, digest_size=DIGEST, key=secret)
+        keyed.update(body)
+        return keyed.digest()
+
+    @property
+    def mask(self) -> bytes:
+        """The 16 bytes that mask the digest without a key; zeros without a run."""
         return _name(self.run) + self.nonce if self.run else bytes(DIGEST)
 
     @property
@@ -68,13 +74,21 @@ class Envelope:
 
 
 def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> bytes:
-    """Put a message into its envelope, or take it out: doing it twice undoes it."""
+    """Put a message into its envelope, or take it out: the second call undoes the first.
+
+    In keyed mode digest and tag are exchanged. A message that ends with neither is returned unchanged, and is refused for its digest.
+    """
     last = _last.masked
     if last and message is last[1] and last[2:] == (envelope, secret):
         # In process a message comes out of the envelope that it was just put into.
         return last[0]
     body = memoryview(message)[:-DIGEST]
-    result = b"".join([body, _xor(message[-DIGEST:], envelope.mask(body, secret))])
+    if secret is None:
+        result = b"".join([body, _xor(message[-DIGEST:], envelope.mask)])
+    elif hmac.compare_digest(message[-DIGEST:], tag := envelope.tag(body, secret)):
+        result = with_digest(body)
+    else:
+        result = b"".join([body, tag]) if is_intact(message) else message
     _last.masked = (message, result, envelope, secret) if type(message) is bytes else None
     return result
 
@@ -104,7 +118,7 @@ def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, l
     except WireError as problem:
         if problem.field != "digest":
             raise
-        raise _explained(plain, envelope, secret, limit) from None
+        raise _explained(message, envelope, secret, limit) from None
     return plain
 
 
@@ -121,15 +135,16 @@ def check_secrets(where: str, secrets: Mapping[str, bytes], clients: Iterable[st
     return found
 
 
-def _explained(plain: bytes, envelope: Envelope, secret: bytes | None, limit: int) -> WireError:
-    """Say what is wrong with a message whose digest is not in order."""
-    body = memoryview(plain)[:-DIGEST]
-    # The sender's mask, if nothing else is wrong.
-    theirs = _xor(_xor(digest_of(body), plain[-DIGEST:]), envelope.mask(body, secret))
-    claims = _claims(plain, limit)
+def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: int) -> WireError:
+    """Return the error of a message that does not come out of this envelope."""
+    body = memoryview(message)[:-DIGEST]
+    # The sender's tag or, without a key, its mask, if nothing else is wrong.
+    theirs = message[-DIGEST:] if secret is not None else _xor(digest_of(body), message[-DIGEST:])
+    claims = _claims(body, limit)
     if differing := [name for name in CLAIMS if name in claims and claims[name] != getattr(envelope, name)]:
         try:
-            genuine = replace(envelope, **claims).mask(body, secret) == theirs
+            claimed = replace(envelope, **claims)
+            genuine = hmac.compare_digest(claimed.tag(body, secret) if secret is not None else claimed.mask, theirs)
         except (TypeError, ValueError):
             genuine = False
         if genuine:
@@ -150,10 +165,10 @@ def _refusal(field: str, expected: str, actual: str) -> WireError:
     return WireError(complain("message", expected=expected, actual=actual, hint="this exchange's own message"), field=field)
 
 
-def _claims(plain: bytes, limit: int) -> dict[str, Any]:
-    """Return what an unproven message says of client, round and phase."""
+def _claims(body: memoryview, limit: int) -> dict[str, Any]:
+    """Return what the body of an unproven message says of client, round and phase."""
     try:
-        _, meta = unseal(plain[:-DIGEST] + digest_of(memoryview(plain)[:-DIGEST]), limit=limit)
+        _, meta = unseal(with_digest(body), limit=limit)
     except WireError:
         return {}
     return {name: meta[name] for name in CLAIMS if name in meta and type(meta[name]) in {str, int}}
