@@ -1,15 +1,14 @@
 """Every error the package raises on purpose.
 
-Each class is ours *and* the builtin a caller would catch without knowing us, so
-`except ValueError` keeps working. A message says where, what was expected, what
-was found, and what to try; `complain` lays those four parts out the same way everywhere.
+Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps working.
+A message says where the problem is, what was expected, what was found and what to try; `complain` formats these four parts.
 """
 
 from __future__ import annotations
 
 
 class BayesfedError(Exception):
-    """Any error raised by bayesfed on purpose."""
+    """Base class of all errors that bayesfed raises on purpose."""
 
 
 class ArgumentError(BayesfedError, ValueError):
@@ -17,15 +16,21 @@ class ArgumentError(BayesfedError, ValueError):
 
 
 class DataError(BayesfedError, ValueError):
-    """A data set that cannot be used as it is."""
+    """A data set that cannot be used."""
 
 
 class PriorError(BayesfedError, ValueError):
-    """A prior declaration that does not fit the network it is applied to."""
+    """A declared prior that does not fit the network it is applied to."""
 
 
 class RefusedError(BayesfedError, ValueError):
-    """Something received that is not taken in; `field` is the word for what is wrong with it (`bayesfed.federated.engine.ledger.Row`)."""
+    """Something received that is refused.
+
+    Parameters
+    ----------
+    field
+        A word for what is wrong with it, as in the rows of the ledger (`bayesfed.federated.engine.ledger.Row`).
+    """
 
     field = "payload"
 
@@ -36,21 +41,21 @@ class RefusedError(BayesfedError, ValueError):
 
 
 class WireError(RefusedError):
-    """A message that is damaged, oversized or not ours."""
+    """A message that is damaged, too large, or not in our format."""
 
     field = "message"
 
 
 class UpdateError(RefusedError):
-    """Updates that may not be added, or that the server does not take."""
+    """Updates that cannot be added, or that the server does not accept."""
 
 
 class PosteriorError(BayesfedError, ValueError):
-    """Posteriors that cannot be fused by a rule, or natural parameters that no distribution has."""
+    """Posteriors that a rule cannot fuse, or natural parameters of no distribution."""
 
 
 class ClientError(BayesfedError, RuntimeError):
-    """A client that failed; carries its name, the round and the stage, and the field of a message that was refused."""
+    """A client that failed, with its name, the round, the stage, the reason and the field of a refused message."""
 
     def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
         super().__init__(client, round, stage, reason, field)
@@ -61,7 +66,7 @@ class ClientError(BayesfedError, RuntimeError):
 
 
 class TooFewClientsError(ClientError):
-    """A round with too few clients in its sum: it is not made, and the last snapshot or checkpoint is the run's."""
+    """A round with too few clients in its sum. The round is not completed; the last snapshot or checkpoint is the state of the run."""
 
 
 class CheckpointError(BayesfedError, ValueError):
@@ -76,29 +81,29 @@ class MissingExtraError(BayesfedError, ImportError):
 
 
 class OrderingWarning(UserWarning):
-    """A support coupling strong enough that whole layers switch on or off together."""
+    """A support coupling so strong that whole layers switch on or off together."""
 
 
 class DensityWarning(UserWarning):
-    """A support prior whose density is not the one its transitions suggest."""
+    """A support prior whose density differs from the one that its transitions suggest."""
 
 
 class MultistableWarning(UserWarning):
-    """Message passing with several fixed points: marginals depend on where it starts."""
+    """Message passing with several fixed points, so that marginals depend on the starting point."""
 
 
 class ConvergenceWarning(UserWarning):
-    """Message passing stopped before its messages settled."""
+    """Message passing that stopped before its messages converged."""
 
 
 class CheckpointWarning(UserWarning):
-    """The newest checkpoint is damaged or unfinished, and an older one is used."""
+    """The newest checkpoint is damaged or incomplete, and an older one is used."""
 
 
 class CacheWarning(UserWarning):
-    """A file that was kept to save work is damaged, and is made again."""
+    """A damaged cache file, which is made again."""
 
 
 def complain(where: str, *, expected: object, actual: object, hint: str) -> str:
-    """Lay out an error text: where, what was expected, what was found, what to try."""
+    """Return an error message: where, what was expected, what was found, what to try."""
     return f"{where}: expected {expected}, found {actual}; try {hint}"

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: temporary name, fsync, rename, fsync of the folder."""
+"""Atomic writing of files: a temporary name, fsync, rename, fsync of the folder."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 
-# How a file that is still being written ends; one that a crash left behind is nobody's.
+# Suffix of a file that is still being written, or that a crash left behind.
 PARTIAL = ".part"
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file at once; a crash half way, whatever its moment, leaves what was there before.
+    """Write a file atomically: after a crash at any moment the file is either the old one or the new one.
 
     Raises
     ------
     OSError
-        If it cannot be written; what was there before still is.
+        If the file cannot be written; the old file is unchanged.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -35,12 +35,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, length: int, content: bytes) -> None:
-    """Add to a file behind its first `length` bytes, whatever an interrupted call left there.
+    """Append to a file after its first `length` bytes; what follows them, from an interrupted call, is cut off.
 
     Raises
     ------
     OSError
-        If it cannot be written; the first `length` bytes are as they were.
+        If the file cannot be written; its first `length` bytes are unchanged.
     """
     file = os.open(path, os.O_WRONLY)
     try:
@@ -52,7 +52,7 @@ def append(path: Path, length: int, content: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Wait until the disk has a folder's names."""
+    """Wait until the entries of a folder are on disk."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -61,13 +61,13 @@ def sync(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what interrupted writes left in a folder that nobody else writes to."""
+    """Remove the temporary files of interrupted writes from a folder that no other process writes to."""
     for path in folder.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
 
 
 def digest(content: bytes) -> str:
-    """Return the BLAKE2b digest in hexadecimal."""
+    """Return the BLAKE2b digest of the content in hexadecimal."""
     return blake2b(content, digest_size=32).hexdigest()
 
 

@@ -1,8 +1,7 @@
 """Named random streams: the only source of randomness in the package.
 
-A `Key` is a seed and a path of names. The same path gives the same stream on any
-machine, in any order, in any process, so client order, worker count and resuming
-at round t cannot change a bit::
+A `Key` is a seed and a path of names. The same path gives the same stream on any machine, in any order and in any process,
+so the order of clients, the number of workers and resuming at round t do not change a bit of the result::
 
     Key(0, "fit", 3, "client-7").generator()
 """
@@ -25,19 +24,19 @@ Name = str | int
 
 @dataclass(frozen=True, init=False)
 class Key:
-    """Name a random stream by a seed and a path of strings and integers.
+    """A random stream, named by a seed and a path of strings and integers.
 
     Parameters
     ----------
     seed
-        Any integer; negative ones are legal.
+        Any integer, negative ones included.
     path
-        Purpose first, then round, client and so on.
+        Names of the stream: the purpose first, then round, client and so on.
 
     Raises
     ------
     ArgumentError
-        If the seed is not an integer or a name is neither string nor integer.
+        If the seed is not an integer, or a name is neither a string nor an integer.
     """
 
     seed: int
@@ -50,20 +49,20 @@ class Key:
         object.__setattr__(self, "path", tuple(path))
 
     def child(self, *names: Name) -> Key:
-        """Extend the path: an independent stream below this one."""
+        """Return the key with a longer path: an independent stream."""
         return Key(self.seed, *self.path, *names)
 
     def integer(self) -> int:
-        """Return the 63-bit seed this name stands for (BLAKE2b of the JSON of seed and path)."""
+        """Return the 63-bit seed of this stream, the BLAKE2b hash of seed and path as JSON."""
         text = json.dumps([self.seed, *self.path], separators=(",", ":"))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """Return a fresh torch generator at the start of this stream."""
+        """Return a new torch generator at the start of this stream."""
         return torch.Generator(device).manual_seed(self.integer())
 
     def numpy(self) -> np.random.Generator:
-        """Return a fresh NumPy generator at the start of this stream."""
+        """Return a new NumPy generator at the start of this stream."""
         return np.random.default_rng(self.integer())
 
 
@@ -76,10 +75,10 @@ def _check(seed: int, path: tuple[Name, ...]) -> None:
 
 @contextmanager
 def forked(key: Key) -> Iterator[None]:
-    """Run a block with torch's global generators seeded by `key`, and put them back after.
+    """Run a block with torch's global generators seeded by `key`, and restore their states afterwards.
 
-    For code that draws from the global generator and cannot be handed one: Pyro's
-    `sample`, dropout, module initialisers. Not for threads: the global generator is shared.
+    For code that draws from the global generator and takes no other: Pyro's `sample`, dropout, module initialisers.
+    Do not use it in threads: they share the global generator.
     """
     with torch.random.fork_rng():
         torch.manual_seed(key.integer())

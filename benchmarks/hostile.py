@@ -4,7 +4,7 @@
 
 - One hostile client of four, in 26 ways, against every recipe (`bayesfed.testing.hostile`): refused with a typed reason, or cast where the
   codec reads other widths; the round is made, and the state is bit for bit that of the run without the client.
-- Mutants (`bayesfed.testing.mutations`) of the messages of every codec, and of every recipe's both ways: with their old digest each must be
+- Mutants (`bayesfed.testing.hostile.mutations`) of the messages of every codec, and of every recipe's both ways: with their old digest each must be
   refused, with a good one refused or read as what the header promises. Anything else than `WireError` stops the run.
 - Bombs: small messages that promise much. Time is processor time, the least of three refusals; memory the peak of what Python and NumPy allocate.
 - Forged, replayed, wrong-round and wrong-client messages in keyed mode: all refused.
@@ -39,13 +39,15 @@ from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inspect import table
 from bayesfed.keys import Key
-from bayesfed.testing.bombs import bombs
-from bayesfed.testing.canaries import Canaries
-from bayesfed.testing.hostile import Arrivals, Between, Hostilities, cases
-from bayesfed.testing.mutations import KINDS, check_mutants, reseal
+from bayesfed.testing.codecs.shipped import message_codecs, small_trees
+from bayesfed.testing.hostile.bombs import bombs
+from bayesfed.testing.hostile.canaries import Canaries
+from bayesfed.testing.hostile.cases import cases
+from bayesfed.testing.hostile.mutations import KINDS, check_mutants, reseal
+from bayesfed.testing.hostile.pool import Arrivals, Between
+from bayesfed.testing.hostile.sections import section_bombs
+from bayesfed.testing.hostile.verdict import Hostilities
 from bayesfed.testing.recipes import tiny_recipes
-from bayesfed.testing.sections import section_bombs
-from bayesfed.testing.shipped import message_codecs, small_trees
 from bayesfed.trees import Tree
 
 LIMIT, MUTANTS, FORGED, CANARIES, CHUNK, ROUNDS = 1 << 20, 100_000, 10_000, 10_000, 100, 4
@@ -89,7 +91,7 @@ def hostilities() -> Iterator[bool]:
             run = Hostilities(tiny.algorithm, tiny.pool, "client-0")
             suffered[recipe] = []
             for case in cases():
-                verdict = run.suffer(case)
+                verdict = run.judge(case)
                 suffered[recipe].append(LETTERS.get(verdict.field, verdict.field))
                 if not verdict.good:
                     bad.append(f"{recipe}, {case.name}: {verdict.field} {verdict.reason}")
@@ -184,6 +186,7 @@ def forged(total: int) -> Iterator[bool]:
         "no secret",
         "another's secret",
         "a stranger's secret",
+        "moved tag",
         "moved mask",
         "replay",
         "another client's",
@@ -202,11 +205,11 @@ def forged(total: int) -> Iterator[bool]:
                 packed = sealed(task, clients[other])
             case "a stranger's secret":
                 packed = sealed(task, random.bytes(32))
-            case "moved mask":
+            case "moved tag" | "moved mask":
                 body = bytearray(honest[:-DIGEST])
                 body[-1 - int(random.integers(100))] ^= 1 + int(random.integers(255))
                 mask = _xor(digest_of(honest[:-DIGEST]), honest[-DIGEST:])
-                packed = bytes(body) + _xor(mask, reseal(bytes(body))[-DIGEST:])
+                packed = bytes(body) + (honest[-DIGEST:] if way == "moved tag" else _xor(mask, reseal(bytes(body))[-DIGEST:]))
             case "replay":
                 packed = sealed(asked(task.client, int(random.integers(task.round))), secret)
             case "another client's":

@@ -16,7 +16,7 @@ from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError, check_codec, check_integer_code, check_leaf_codec, check_mask_code
-from bayesfed.testing.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
+from bayesfed.testing.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
 
 
 @pytest.mark.parametrize("codec", LEAF_CODECS.values(), ids=LEAF_CODECS)

@@ -20,7 +20,7 @@ from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.wire import pack
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
-from bayesfed.testing.shipped import message_codecs, small_trees
+from bayesfed.testing.codecs.shipped import message_codecs, small_trees
 from tests.conftest import tree_equal
 
 MAP = bf.FlexibleMap((Setting(0.1, 0.1, 4, 0.5), Setting(0.5, 0.5, 16, 0.1)))
@@ -106,15 +106,15 @@ def cast(**fields):
         (cast(bits=7), "Cast: expected bits 16, 32 or 64"),
         (cast(more=1), "Cast has fields"),
         ({"is": "Cast", "with": {"bits": 32}}, "Cast has fields"),
-        ({**cast(), "more": 1}, "is no value"),
+        ({**cast(), "more": 1}, "is not a value"),
         ({"is": "eval", "with": {}}, "class 'eval' is not on the list"),
         ({"is": "os.system", "with": {"command": "true"}}, "is not on the list"),
-        ({"is": "Golomb", "with": {}}, "Golomb is no codec of messages"),
+        ({"is": "Golomb", "with": {}}, "Golomb is not a codec of messages"),
         (cast(limit={"leaf": "7"}), "'7'"),
         (cast(bits={"pairs": [[[], 1]]}), "unhashable"),
         (cast(bits={"pairs": [1]}), "unpack"),
-        (32, "int is no codec of messages"),
-        ({}, "is no value"),
+        (32, "int is not a codec of messages"),
+        ({}, "is not a value"),
         ({"is": "ErrorFeedback", "with": {"codec": cast()}}, None),
     ],
 )

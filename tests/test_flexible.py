@@ -11,7 +11,8 @@ import torch
 
 import bayesfed as bf
 from bayesfed.compress import Cast, Coded, ErrorFeedback, Probabilistic, TopK
-from bayesfed.compress.budgets import Setting, _best_chain, full_bits
+from bayesfed.compress.budgets import Setting, full_bits
+from bayesfed.compress.budgets.fitting import _best_chain
 from bayesfed.compress.flexible import LEVELS, Flexible
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.quantisers.sparsify import KernelWise
@@ -19,7 +20,7 @@ from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.testing import check_codec
-from bayesfed.testing.mutations import check_mutants, reseal
+from bayesfed.testing.hostile.mutations import check_mutants, reseal
 from tests.test_quantisers import LEAVES, Words, there_and_back
 
 KEY = Key(0, "flexible")

@@ -20,10 +20,11 @@ from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.keys import Key
-from bayesfed.testing.hostile import TRAP, Between, Trap
+from bayesfed.testing.codecs.shipped import message_codecs
+from bayesfed.testing.hostile.cases import TRAP, Trap
+from bayesfed.testing.hostile.mutations import reseal
+from bayesfed.testing.hostile.pool import Between
 from bayesfed.testing.law import refuses
-from bayesfed.testing.mutations import reseal
-from bayesfed.testing.shipped import message_codecs
 from tests.conftest import tree_equal
 
 PACKAGE = Path(bf.__file__).parent
@@ -86,15 +87,25 @@ def test_damage_is_a_digest(secret):
 
 
 def test_nobody_without_the_secret_is_taken():
-    """Among them the mask of a genuine message put on another body, which is how one would cheat an envelope without a secret."""
+    """Among them the tag of a genuine message put on another body, and its difference from the digest, which cheats an envelope without a secret."""
     genuine, other = masked(MESSAGE, ENVELOPE, SECRET), reseal(MESSAGE[:-DIGEST].replace(b"train", b"tRain"))
     mask = bytes(a ^ b for a, b in zip(genuine[-DIGEST:], digest_of(MESSAGE[:-DIGEST]), strict=True))
     moved = other[:-DIGEST] + bytes(a ^ b for a, b in zip(mask, other[-DIGEST:], strict=True))
-    forged = [MESSAGE, masked(MESSAGE, ENVELOPE), masked(MESSAGE, ENVELOPE, bytes(32)), moved, reseal(genuine[:-DIGEST]), b"", b"x" * 15]
+    tagged = other[:-DIGEST] + genuine[-DIGEST:]
+    forged = [MESSAGE, masked(MESSAGE, ENVELOPE), masked(MESSAGE, ENVELOPE, bytes(32)), moved, tagged, reseal(genuine[:-DIGEST]), b"", b"x" * 15]
     for message in forged:
         refuses(lambda message=message: opened(message, ENVELOPE, SECRET), WireError, "forged")
     plain = masked(other, ENVELOPE)
     assert opened(plain, ENVELOPE) == other  # without a secret this is anybody's to do
+
+
+def test_what_ends_with_neither_digest_nor_tag_stays_as_it_is():
+    """So whoever takes messages out of their envelopes never computes a tag for what somebody else wrote."""
+    for end in (bytes(DIGEST), masked(MESSAGE, replace(ENVELOPE, round=2), SECRET)[-DIGEST:], digest_of(b"")):
+        stray = MESSAGE[:-DIGEST] + end
+        assert masked(stray, ENVELOPE, SECRET) == stray
+        with pytest.raises(WireError, match="digest"):
+            unseal(stray)
 
 
 def test_seed_and_run_are_under_the_secret():
@@ -389,7 +400,7 @@ def test_a_client_with_weight_zero_is_legal(net, clients):
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # The pool of processes talks to its own children, over sockets that it made.
-OWN_CHILDREN = {"federated/workers.py"}
+OWN_CHILDREN = {"federated/clients/worker_processes.py"}
 
 
 def test_no_reader_can_execute_what_it_reads():
@@ -411,7 +422,7 @@ def test_no_reader_can_execute_what_it_reads():
                 if called.endswith("np.load") and any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords):
                     found.append((where, called))
     # A trap that is set writes pickles; it reads none.
-    assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {("testing/hostile.py", "import")}
+    assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {("testing/hostile/cases.py", "import")}
 
 
 @pytest.mark.parametrize("codec", message_codecs(1 << 20).values(), ids=message_codecs())
@@ -439,4 +450,4 @@ def test_tasks_without_a_run_have_plain_messages():
     assert gate.admit(task, Reply(MESSAGE, {}, {}, 0.0)) == MESSAGE
     with pytest.raises(UpdateError, match="a second one"):
         gate.turn(task)
-    assert np.frombuffer(task.envelope("up").mask(b""), np.uint8).sum() == 0
+    assert np.frombuffer(task.envelope("up").mask, np.uint8).sum() == 0

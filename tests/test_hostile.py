@@ -10,8 +10,9 @@ import bayesfed as bf
 from bayesfed.federated import Digital
 from bayesfed.keys import Key
 from bayesfed.testing import LawError
-from bayesfed.testing.canaries import Canaries
-from bayesfed.testing.hostile import TRAP, Hostilities, cases, check_hostile
+from bayesfed.testing.hostile.canaries import Canaries
+from bayesfed.testing.hostile.cases import TRAP, cases
+from bayesfed.testing.hostile.verdict import Hostilities, check_hostile
 from bayesfed.testing.recipes import tiny_recipes
 
 RECIPES = tiny_recipes()
@@ -45,7 +46,7 @@ def test_no_recipe_is_spoilt(name):
     tiny = RECIPES[name]()
     run = Hostilities(tiny.algorithm, tiny.pool, "client-0")
     for case in SOME:
-        verdict = run.suffer(case)
+        verdict = run.judge(case)
         assert verdict.good, (case.name, verdict)
 
 

@@ -14,11 +14,11 @@ from bayesfed.compress.wire import DIGEST, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError
-from bayesfed.testing.bombs import bombs
+from bayesfed.testing.codecs.shipped import message_codecs, small_trees
+from bayesfed.testing.hostile.bombs import bombs
+from bayesfed.testing.hostile.mutations import KINDS, check_mutants, mutants, reseal
+from bayesfed.testing.hostile.sections import section_bombs
 from bayesfed.testing.law import refuses
-from bayesfed.testing.mutations import KINDS, check_mutants, mutants, reseal
-from bayesfed.testing.sections import section_bombs
-from bayesfed.testing.shipped import message_codecs, small_trees
 
 LIMIT = 1 << 20
 KEY = Key(0)
@@ -102,9 +102,9 @@ class Wrong:
     [
         ("trusts", "was accepted"),
         ("crashes", "raised .* in place of WireError"),
-        ("flattens", "something else than was promised"),
+        ("flattens", "something other than was promised"),
         ("renames", "came of a header"),
-        ("divides", "something else than was promised"),
+        ("divides", "something other than was promised"),
     ],
 )
 def test_the_law_of_mutants_can_fail(what, words):

@@ -17,7 +17,7 @@ from bayesfed.federated import Keep, Sum, Update, fraction, rounds
 from bayesfed.federated.aggregation.changes import norm
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.testing.byzantine import byzantine
+from bayesfed.testing.hostile.byzantine import byzantine
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 

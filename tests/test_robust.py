@@ -12,7 +12,7 @@ from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Keep, Sum, Update, rounds
 from bayesfed.federated.aggregation.changes import change, norm, shortened
 from bayesfed.federated.aggregation.robust import Robust, added
-from bayesfed.testing.byzantine import byzantine
+from bayesfed.testing.hostile.byzantine import byzantine
 from tests.conftest import tree_equal
 
 WORK = {"steps": 4, "batch_size": 16}

@@ -1,7 +1,7 @@
-from .budgets import Budgeted as Budgeted
-from .budgets import FlexibleMap as FlexibleMap
-from .budgets import Setting as Setting
-from .budgets import fit_flexible as fit_flexible
+from .budgets.budgeted import Budgeted as Budgeted
+from .budgets.fitting import fit_flexible as fit_flexible
+from .budgets.flexible_map import FlexibleMap as FlexibleMap
+from .budgets.flexible_map import Setting as Setting
 from .codecs import Cast as Cast
 from .codecs import Codec as Codec
 from .coded import Coded as Coded

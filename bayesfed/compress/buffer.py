@@ -1,4 +1,4 @@
-"""Write and read the small parts of a section: counts, scales, blocks. A reader believes nothing it has not checked."""
+"""Writer and reader of the parts of a section: counts, scales, blocks. The reader checks everything it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bayesfed.errors import WireError, complain
 
 
 class Writer:
-    """Append parts; `bytes` joins them."""
+    """Collects parts; `bytes` joins them."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -19,7 +19,7 @@ class Writer:
         self._parts.append(bytes([value]))
 
     def varint(self, value: int) -> None:
-        """Append a count >= 0, seven bits a byte, lowest first."""
+        """Append a count >= 0, seven bits per byte, lowest bits first."""
         if value < 0:
             raise WireError(complain("varint", expected="a count >= 0", actual=value, hint="an offset or a zigzag"))
         while value > 0x7F:
@@ -36,11 +36,11 @@ class Writer:
         self._parts.append(struct.pack("<f", value))
 
     def raw(self, part: bytes) -> None:
-        """Append bytes as they are."""
+        """Append bytes unchanged."""
         self._parts.append(part)
 
     def block(self, part: bytes) -> None:
-        """Append bytes after their length."""
+        """Append the number of bytes, then the bytes."""
         self.varint(len(part))
         self.raw(part)
 
@@ -50,13 +50,13 @@ class Writer:
 
 
 class Reader:
-    """Take parts from the front of a section; raise `WireError` for whatever is not there or not as promised."""
+    """Takes parts from the front of a section; raises `WireError` if a part is missing or out of range."""
 
     def __init__(self, raw: bytes | memoryview) -> None:
         self._view, self._at = memoryview(raw), 0
 
     def __len__(self) -> int:
-        """Return how many bytes are left."""
+        """Return the number of bytes left."""
         return len(self._view) - self._at
 
     def raw(self, count: int) -> memoryview:
@@ -71,7 +71,7 @@ class Reader:
         return self.raw(1)[0]
 
     def varint(self, most: int) -> int:
-        """Take a count; refuse one above `most`."""
+        """Take a count; refuse counts above `most`."""
         value = shift = 0
         while True:
             part = self.byte()
@@ -90,10 +90,10 @@ class Reader:
         return float(value)
 
     def block(self) -> Reader:
-        """Take a block: its length, then its bytes, as a reader of its own."""
+        """Take a block, a length and as many bytes, and return a reader of it."""
         return Reader(self.raw(self.varint(len(self))))
 
     def done(self) -> None:
-        """Refuse a section with bytes left over."""
+        """Raise `WireError` if bytes are left over."""
         if len(self):
             raise WireError(complain("section", expected="its end", actual=f"{len(self)} bytes more", hint="sending it again"))

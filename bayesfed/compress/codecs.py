@@ -1,8 +1,7 @@
-"""Codecs: how a tree becomes the bytes that are really sent.
+"""The interface of codecs, and `Cast`, the simplest one.
 
-A codec is a value with two verbs that mirror each other, `encode` and `decode`. Both are
-given the same key, so a codec that needs shared randomness (dither) has it on both sides.
-The cost of a message is ``8 * len(bytes)``, never a formula.
+A codec turns a tree into the bytes that are really sent, `encode`, and back, `decode`. Both methods get the same key, so that a codec with shared
+randomness (dither) has it on both sides. The cost of a message is ``8 * len(bytes)``, never a formula.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from bayesfed.trees import Tree, is_finite
 
 
 class Codec(Protocol):
-    """The seam: bytes out, tree back."""
+    """Turns a tree into bytes and back."""
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
-        """Write the tree and the message's own scalars as bytes."""
+        """Return the message: the tree, and `meta`, scalars of the message itself, as bytes."""
         ...
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
-        """Read them back; raise `WireError` for anything damaged."""
+        """Return (tree, meta) of a message; raise `WireError` if it is damaged."""
         ...
 
 
@@ -36,22 +35,21 @@ _WIDTHS = {16: torch.float16, 32: torch.float32, 64: torch.float64}
 
 @dataclass(frozen=True)
 class Cast:
-    """Send floating-point leaves at `bits` per value; integers and masks travel unchanged.
+    """Send floating-point leaves with `bits` bits per value; integers and masks are unchanged.
 
     Parameters
     ----------
     bits
-        64, 32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11
-        between 6.1e-5 and 65504).
+        64, 32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11 between 6.1e-5 and 65504).
     limit
-        Bytes that a message may unpack to.
+        Largest size of an unpacked message in bytes.
 
     Raises
     ------
     ArgumentError
         If `bits` is not 16, 32 or 64.
     WireError
-        On encoding a value that `bits` cannot hold, or on decoding a damaged message.
+        On encoding a value outside the range of `bits`, or on decoding a damaged message.
     """
 
     bits: int = 32
@@ -66,7 +64,7 @@ class Cast:
         return pack({name: self._narrow(name, leaf) for name, leaf in tree.items()}, meta)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
-        """Read the message; floating-point leaves come back as float32, or float64 of 64 bits."""
+        """Read the message; floating-point leaves come back as float32, or as float64 if `bits` is 64."""
         tree, meta = unpack(message, limit=self.limit)
         return {name: _widen(name, leaf, torch.promote_types(_WIDTHS[self.bits], torch.float32)) for name, leaf in tree.items()}, meta
 

@@ -1,4 +1,4 @@
-"""`Coded`: a message whose leaves are coded each by its own codec; what the recipes put together."""
+"""`Coded`: a codec that codes each leaf of a message by its own leaf codec; the one that most recipes use."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Coded:
-    """Code every leaf of a message by itself: floats by a `LeafCodec`, masks and integers losslessly.
+    """Code each leaf of a message by itself: floats by a `LeafCodec`, masks and integers losslessly.
 
     Parameters
     ----------
     floats
         Codec of floating-point leaves; they come back as float32.
     exceptions
-        Other codecs by the name of the leaf, ``{"*.bias": Float(32)}``; the first pattern that fits counts.
+        Other codecs by pattern of the leaf's name, such as ``{"*.bias": Float(32)}``. The first pattern that matches is used.
     masks, integers
-        Codes of boolean leaves (as matrices: the last dimension against the rest) and of integer leaves.
+        Codes of boolean leaves, as matrices of the last dimension against the others, and of integer leaves.
     limit
-        Bytes of the message, and of its leaves once decoded at eight an entry, above which it is refused unread. Codes read integers,
-        whatever they become: decoding takes up to some six times the limit.
+        Largest size in bytes of a message, and of its decoded leaves at eight bytes an entry; larger messages are refused unread. Codes
+        decode to integers first, so decoding takes up to about six times the limit.
 
     Raises
     ------
     WireError
-        On encoding what a codec cannot hold (NaN among it), or on decoding a damaged message.
+        On encoding values that a codec cannot represent, such as NaN, or on decoding a damaged message.
     """
 
     floats: LeafCodec = Float(16)
@@ -80,7 +80,7 @@ class Coded:
                 self.integers.write(leaf.cpu().numpy().astype(np.int64).reshape(-1), out)
         except WireError as problem:
             raise WireError(f"leaf {name!r}: {problem}") from problem
-        # Floats come back as float32, whatever they were.
+        # Floats of any width are decoded as float32.
         dtype = "f4" if leaf.is_floating_point() else NAMES[leaf.dtype]
         return Leaf(name, dtype, tuple(leaf.shape), out.bytes())
 

@@ -1,9 +1,9 @@
-"""Codecs as bytes: what a client needs to know of the codec that it is to use, where no object can be handed to it.
+"""Codecs as bytes, to tell a client in another process which codec to use.
 
-A description is a message of the wire format. Its meta holds the codec as JSON, each object as ``{"is": name, "with": {field: value}}``; arrays are
-leaves. The reader has a list of classes and makes those alone, by their own checks: no name is imported, nothing is unpickled or run.
+A description is a message of the wire format. Its meta holds the codec as JSON, with each object as ``{"is": name, "with": {field: value}}``; arrays
+are leaves. The reader has a list of classes and creates only these, with their own checks of parameters: nothing is imported, unpickled or executed.
 
-JSON's arrays are tuples, ``{"pairs": [[key, value], ...]}`` is a dictionary in its order, ``{"leaf": "0"}`` is a Boolean matrix.
+A JSON array is a tuple, ``{"pairs": [[key, value], ...]}`` is a dictionary in its order, ``{"leaf": "0"}`` is a boolean matrix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayesfed.compress.budgets import Budgeted, FlexibleMap, Setting
+from bayesfed.compress.budgets.budgeted import Budgeted
+from bayesfed.compress.budgets.flexible_map import FlexibleMap, Setting
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
@@ -53,23 +54,25 @@ SHIPPED: tuple[type, ...] = (
     *(Cheapest, EliasDelta, EliasGamma, Fixed, Golomb, Huffman, Range, Signed),
     *(ChangedMask, CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
 )
-# A description is small but for the masks in it.
+# Apart from its masks a description is small.
 LIMIT = 1 << 26
 DEPTH = 16
 
 
 def describe(codec: Codec, also: Iterable[type] = ()) -> bytes:
-    """Write a codec as bytes.
+    """Return the description of a codec.
 
     Parameters
     ----------
+    codec
+        The codec to describe.
     also
-        Dataclasses of your own that may occur in it; the reader needs the same.
+        Your own dataclasses that may occur in it. The reader needs the same ones.
 
     Raises
     ------
     ArgumentError
-        If it holds something that is neither a codec of the package nor a scalar, a tuple, a dictionary or a Boolean matrix of one.
+        If the codec contains a value that is not an object of these classes, a scalar, a tuple, a dictionary or a boolean matrix.
     """
     leaves: Tree = {}
     text = json.dumps(_written(codec, dict.fromkeys((*SHIPPED, *also)), leaves, type(codec).__name__), separators=(",", ":"))
@@ -77,22 +80,28 @@ def describe(codec: Codec, also: Iterable[type] = ()) -> bytes:
 
 
 def described(message: bytes, also: Iterable[type] = ()) -> Codec:
-    """Return the codec that a description is of.
+    """Return the codec of a description.
+
+    Parameters
+    ----------
+    message
+        What `describe` returned.
+    also
+        Your own dataclasses that may occur in it.
 
     Raises
     ------
     WireError
-        If the message is damaged, names a class that is not on the list, or fields that its class does not take.
+        If the message is damaged, or names a class that is not on the list or fields that the class does not have.
     """
     leaves, meta = unpack(message, limit=LIMIT)
     known = {kind.__name__: kind for kind in (*SHIPPED, *also)}
     try:
-        found = _read(json.loads(meta["codec"], parse_constant=_refused), known, leaves, DEPTH)
-        if not (hasattr(found, "encode") and hasattr(found, "decode")):
-            raise ValueError(f"{type(found).__name__} is no codec of messages")
+        codec: Codec = _read(json.loads(meta["codec"], parse_constant=_refused), known, leaves, DEPTH)
+        if not (hasattr(codec, "encode") and hasattr(codec, "decode")):
+            raise ValueError(f"{type(codec).__name__} is not a codec of messages")
     except (ArgumentError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
         raise WireError(complain("description", expected="a codec on the list", actual=problem, hint="a message from describe")) from problem
-    codec: Codec = found
     return codec
 
 
@@ -137,7 +146,7 @@ def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) ->
         case {"is": str(name), **_rest} if name not in known:
             raise ValueError(f"class {name!r} is not on the list")
         case _:
-            raise ValueError(f"{str(value)[:80]!r} is no value")
+            raise ValueError(f"{str(value)[:80]!r} is not a value")
 
 
 def _fields(kind: type) -> list[str]:
@@ -147,4 +156,4 @@ def _fields(kind: type) -> list[str]:
 
 
 def _refused(text: str) -> None:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")

@@ -1,4 +1,4 @@
-"""Error feedback: what a codec leaves out of one message goes into the next."""
+"""Error feedback: the coding error of one message is added to the next."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ RESIDUAL = "feedback/"
 
 @dataclass(frozen=True)
 class ErrorFeedback:
-    """Any codec around which the client keeps a residual, added to its next payload (Seide et al., 2014; Karimireddy et al., 2019).
+    """A codec with a residual: the client keeps the coding error and adds it to its next payload (Seide et al., 2014; Karimireddy et al., 2019).
 
-    The sum of what was decoded over the rounds differs from the sum of what was to be sent by the last residual alone, so a biased codec
-    with ``||x - Q(x)||^2 <= (1 - delta) ||x||^2`` stays within ``2 sqrt(1 - delta) / delta`` times the largest payload's norm of it.
-    The residual is part of the client's memory: it is checkpointed, and a refused message leaves the old one in place.
+    Over the rounds, the sum of decoded payloads differs from the sum of original payloads only by the last residual. A biased codec with
+    ``||x - Q(x)||^2 <= (1 - delta) ||x||^2`` therefore stays within ``2 sqrt(1 - delta) / delta`` times the largest norm of a payload.
+    The residual is part of the client's memory: it is checkpointed, and a refused message leaves the old residual in place.
 
     Parameters
     ----------
     codec
-        Any that reads what it writes.
+        The inner codec, which must decode its own messages.
 
     Raises
     ------
@@ -36,20 +36,20 @@ class ErrorFeedback:
     codec: Codec
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
-        """Write the tree by the inner codec."""
+        """Write the tree with the inner codec."""
         return self.codec.encode(tree, meta, key)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
-        """Read it by the inner codec."""
+        """Read a message with the inner codec."""
         return self.codec.decode(message, key)
 
     def corrected(self, payload: Tree, memory: Tree) -> Tree:
-        """Return the payload plus the residual in a client's memory, if there is one.
+        """Return the payload plus the residual in the client's memory, if there is one.
 
         Raises
         ------
         UpdateError
-            If the residual has another shape: the client's view has changed.
+            If the residual has another shape, because the client's view has changed.
         """
         result = dict(payload)
         for name, leaf in payload.items():
@@ -64,6 +64,6 @@ class ErrorFeedback:
         return result
 
     def residual(self, payload: Tree, message: bytes, key: Key) -> Tree:
-        """Return what the message leaves out of the corrected payload, as the memory to keep."""
+        """Return the difference between the corrected payload and the message, as leaves for the client's memory."""
         sent, _ = self.decode(message, key)
         return {RESIDUAL + name: leaf - sent[name].to(leaf) for name, leaf in payload.items() if leaf.is_floating_point()}

@@ -1,15 +1,15 @@
-"""`Flexible`: kernels thresholded over the whole update, then magnitudes rounded at random; AnycostFL's flexible gradient compression.
+"""`Flexible`: a threshold on kernels over the whole update, then random rounding of magnitudes; AnycostFL's flexible gradient compression.
 
-Li et al., "AnycostFL: efficient on-demand federated learning over heterogeneous edge devices", 2023, section III-C. Which rho and L a budget
-buys is for `bayesfed.compress.budgets` to say.
+Li et al., "AnycostFL: efficient on-demand federated learning over heterogeneous edge devices", 2023, section III-C. For the rho and L of a given
+budget see `bayesfed.compress.budgets`.
 
 ======================  =============================================================================
 Paper                   Here
 ======================  =============================================================================
-rho                     `Flexible.share`, the share of kernels that is kept
+rho                     `Flexible.share`, the share of kernels that are kept
 L                       `Flexible.levels`
 u[k], Pi, m (2)         `Flexible.sparse`; the mask of a decoded leaf is ``leaf != 0``
-Q_l (3), (4)            `bayesfed.compress.quantisers.probabilistic.Probabilistic`, a grid a leaf
+Q_l (3), (4)            `bayesfed.compress.quantisers.probabilistic.Probabilistic`, one grid for each leaf
 entropy coding          `Cheapest`, of the integers ``sgn(u) (l + 1)``
 Golomb coding           `CheapestMask`; ``mask=RunMask()`` is Golomb alone
 ======================  =============================================================================
@@ -44,42 +44,43 @@ LEVELS = "flexible.levels"
 
 @dataclass(frozen=True)
 class Flexible:
-    """Keep the kernels of largest Euclidean norm, and round what is kept to L + 1 magnitudes. AnycostFL, section III-C, (2) to (4).
+    """Keep the kernels of largest Euclidean norm, and round their entries to L + 1 magnitudes. AnycostFL, section III-C, (2) to (4).
 
-    A kernel is ``[o, i]`` of a weight ``(out, in, ...)``: a small matrix of a convolution, one entry of a dense layer, as of a convolution
-    of 1 x 1. Each entry of a bias, of another vector or scalar is a kernel of its own and ranked with the rest: nothing travels whole.
-    Integers and masks travel without loss.
+    A kernel is ``[o, i]`` of a weight ``(out, in, ...)``: a small matrix in a convolution, and one entry in a dense layer, as in a 1 x 1
+    convolution. Each entry of a bias, of another vector or of a scalar is a kernel too and is ranked with the others: no leaf is kept whole.
+    Integers and masks are lossless.
 
-    What is kept is unbiased, given what is kept. Every kept entry that is not zero stays so, so the receiver finds m as ``leaf != 0``;
-    it need not know rho, and L is in the message. Compression that loses nothing is `Cast`; no rho and L are that.
+    Given the choice of kernels, the decoded values are unbiased. A non-zero entry of a kept kernel never becomes zero, so the receiver gets m as
+    ``leaf != 0``. It need not know rho, and L is in the message. No setting of rho and L is lossless; use `Cast` for that.
 
     Parameters
     ----------
     share
-        rho, above 0 and at most 1: ``ceil(rho K)`` of K kernels are kept, among equals the earlier ones; those that are zero cost nothing.
+        rho, above 0 and at most 1: ``ceil(rho K)`` of K kernels are kept, and of equal norms the earlier ones. Kernels of zeros cost nothing.
     levels
-        L, 1 to 2**24. The grid from u_min to u_max is each leaf's own: layers differ in scale, and one grid for all of them had twice
-        the error where most is kept.
+        L, 1 to 2**24. Each leaf has its own grid from u_min to u_max: layers differ in scale, and a single grid for all leaves had twice
+        the error at large rho.
     ranking
         "update": one threshold for all kernels of the update, as in (2). "leaf": the same share of each leaf.
     dense
-        Kernels of a dense layer: "entry" or "row", the weights of one output.
+        Kernels of a dense layer: "entry" for single weights, "row" for the weights of one output.
     mask, code
-        Codes of positions and of signed indices.
+        Codes of the positions and of the signed indices.
     limit
-        As in `Coded`.
+        Largest size of a message in bytes, as in `Coded`.
 
     Raises
     ------
     ArgumentError
         If a parameter is outside its range.
     WireError
-        On encoding NaN or infinity, or meta with a name of this codec's own; on decoding a damaged message.
+        On encoding NaN or infinity, or a meta with the name that this codec uses itself; on decoding a damaged message.
 
     Notes
     -----
-    The paper leaves open what a dense layer's kernel is. Relative squared error at equal bytes, the best rho and L each, of one update of
-    `femnist_cnn` (20 steps of 32 images of Fashion-MNIST; 97 % of its entries are one dense layer), from the start and after 400 steps:
+    The paper does not define the kernels of a dense layer. The table compares relative squared errors at equal numbers of bytes, each with its best
+    rho and L, for an update of `femnist_cnn` (20 steps of 32 images of Fashion-MNIST; 97 % of its entries are one dense layer): in the first
+    three columns from the start, in the last three after 400 steps.
 
     ==========  ========  =====  =====  =====  =====  =====  =====
     ranking     dense     1/200  1/50   1/15   1/200  1/50   1/15
@@ -90,7 +91,7 @@ class Flexible:
     update      row       0.71   0.45   0.093  0.54   0.30   0.020
     ==========  ========  =====  =====  =====  =====  =====  =====
 
-    `CheapestMask` makes these messages 12 to 23 % shorter than Golomb codes of the mask alone (`RunMask`), for some four times the
+    With `CheapestMask` these messages are 12 to 23 % shorter than with the Golomb code of the mask alone (`RunMask`), at about four times the
     encoding time.
     """
 
@@ -110,7 +111,7 @@ class Flexible:
                 raise ArgumentError(complain("Flexible", expected=f"one of {get_args(kind)}", actual=repr(value), hint="Flexible(0.1, 16)"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
-        """Threshold, round and write the message; L travels in its meta."""
+        """Threshold, round and write the message, with L in its meta."""
         if LEVELS in meta:
             raise WireError(complain(f"meta {LEVELS!r}", expected="a name that is not the codec's own", actual=meta[LEVELS], hint="another name"))
         return self._coded(self.levels).encode(self.sparse(tree), {**meta, LEVELS: self.levels}, key)
@@ -126,7 +127,7 @@ class Flexible:
         return tree, meta
 
     def sparse(self, tree: Mapping[str, Tensor]) -> Tree:
-        """Return u-hat of (2): floating-point leaves with all but the largest kernels set to zero, in float32; other leaves as they are.
+        """Return u-hat of (2): floating-point leaves, in float32, with all but the largest kernels set to zero; other leaves unchanged.
 
         Raises
         ------
@@ -140,7 +141,7 @@ class Flexible:
         return result
 
     def variance(self, tree: Mapping[str, Tensor]) -> float:
-        """Return the expected squared error over all entries: what (2) loses, and the exact variance of (4)."""
+        """Return the expected squared error over all entries: the loss of (2) plus the exact variance of (4)."""
         sparse, leaf_codec = self.sparse(tree), self._leaf_codec(self.levels)
         floats = [name for name, leaf in tree.items() if leaf.is_floating_point()]
         lost = (energy((tree[name].detach().cpu().float() - sparse[name]).reshape(-1).numpy()) for name in floats)
@@ -156,7 +157,7 @@ class Flexible:
         return largest(norms, share_of(self.share, len(norms)))
 
     def _leaf_codec(self, levels: int) -> LeafCodec:
-        # Thresholding is done: what remains is to send the kernels that are not zero.
+        # The leaves are thresholded already; what remains is to send the kernels that are not zero.
         return KernelWise(None, Probabilistic(levels, self.code, self.mask), self.mask, self.dense)
 
     def _coded(self, levels: int) -> Coded:

@@ -1,8 +1,7 @@
-"""The seams below a message: how one tensor, one sequence of integers or one mask becomes bytes.
+"""The interfaces of codes for one tensor, one sequence of integers and one mask.
 
-Values, all of them: frozen dataclasses without state. A decoder is told the shape (the message's header promises it, checked
-against a limit) and reads from a `Reader`; it raises `WireError` and nothing else, and takes no memory beyond a small
-multiple of what the shape needs.
+Implementations are frozen dataclasses without state. A decoder gets the shape, which the header of the message states and which is checked against a
+limit, and reads from a `Reader`. It raises no error but `WireError`, and its memory is at most a small multiple of what the shape needs.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ Mask = NDArray[np.bool_]
 
 
 class LeafCodec(Protocol):
-    """One floating-point tensor, of any shape, scalars and empty ones included."""
+    """Codes one floating-point tensor of any shape, scalars and empty tensors included."""
 
     @property
     def unbiased(self) -> bool:
-        """Whether the mean of the decoded tensor over keys is the tensor itself."""
+        """Whether the mean of the decoded tensor over keys is the original tensor."""
         ...
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the tensor; raise `WireError` for NaN, infinity or a value it cannot hold."""
+        """Append the tensor; raise `WireError` for NaN, infinity or a value that cannot be represented."""
         ...
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take a float32 tensor of this shape."""
+        """Read a float32 tensor of this shape."""
         ...
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the largest absolute error an entry can have; 0 where lossless."""
+        """Return a bound on the absolute error of an entry; 0 if lossless."""
         ...
 
     def variance(self, leaf: Tensor) -> float:
@@ -46,28 +45,28 @@ class LeafCodec(Protocol):
 
 
 class IntegerCode(Protocol):
-    """A sequence of integers; lossless."""
+    """Codes a sequence of integers, losslessly."""
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         ...
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         ...
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the length in bits that `write` will need, worked out from the values without writing."""
+        """Return the length in bits that `write` needs, computed without writing."""
         ...
 
 
 class MaskCode(Protocol):
-    """A boolean matrix ``(M, N)``; lossless."""
+    """Codes a boolean matrix ``(M, N)``, losslessly."""
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         ...
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         ...

@@ -1,10 +1,10 @@
-"""`PosteriorGrid`: a weight is sent as coarsely as its posterior is wide.
+"""`PosteriorGrid`: the precision of a weight follows from the width of its posterior.
 
 Rounding a mean by an error e costs ``KL(N(mu + e, sigma^2) || N(mu, sigma^2)) = e^2 / (2 sigma^2)`` nats. On a grid of step d with subtractive
-dither the error is uniform on [-d/2, d/2) and independent of the mean, so the expected cost is ``d^2 / (24 sigma^2)``: a budget of
-`nats` a weight sets ``d = sigma sqrt(24 nats)``. Dither also keeps small changes alive: a plain grid would round them away every round.
+dither the error is uniform on [-d/2, d/2) and independent of the mean, so the expected cost is ``d^2 / (24 sigma^2)``, and a budget of
+`nats` per weight gives ``d = sigma sqrt(24 nats)``. Dither also preserves small changes, which a plain grid would round away in every round.
 
-An sd a weight is coded on a grid of its logarithm; an error e there costs about ``e^2`` nats, so the step is ``sqrt(12 nats)``.
+If each weight has its own sd, its logarithm is coded on a grid; an error e there costs about ``e^2`` nats, so the step is ``sqrt(12 nats)``.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
 MEAN, SD = ".mean", "sd"
-# Grid numbers beyond this would not be exact in float64, nor worth sending.
+# Larger grid numbers would not be exact in float64, nor worth sending.
 LARGEST = 2.0**40
 
 
 @dataclass(frozen=True)
 class PosteriorGrid:
-    """Code ``NAME.mean`` on a grid set by its posterior sd, ``NAME.sd`` or the shared ``sd``; other leaves by `inner`.
+    """Code ``NAME.mean`` on a grid whose step follows from its posterior sd, ``NAME.sd`` or the shared ``sd``; other leaves with `inner`.
 
-    Unbiased; the mean squared error of a mean is ``2 nats sigma^2``. Both ends draw the dither from the message's key.
+    Unbiased; the mean squared error of a mean is ``2 nats sigma^2``. Sender and receiver draw the dither from the key of the message.
 
     Parameters
     ----------
     nats
-        What coding may cost each weight, as expected KL divergence.
+        Cost of coding per weight, an expected KL divergence in nats.
     inner
-        Codes the grid's integers, the masks and the rest. A single sd (shared, or a layer's) travels as float32.
+        Codec of the grid's integers, of masks and of all other leaves. A single sd (shared, or of a layer) is sent as float32.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class PosteriorGrid:
             raise ArgumentError(complain("PosteriorGrid", expected="nats > 0", actual=self.nats, hint="0.01"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
-        """Round sds, then means with the sds as the receiver will see them."""
+        """Round the sds, then the means with the sds that the receiver will decode."""
         result, spreads = dict(tree), _spreads(tree)
         for name in spreads:
             if not _positive(tree[name]):
@@ -73,7 +73,7 @@ class PosteriorGrid:
         return self.inner.encode(result, meta, key.child("inner"))
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
-        """Undo it."""
+        """Read sds and means of a message."""
         tree, meta = self.inner.decode(message, key.child("inner"))
         seen = self._seen(tree, _spreads(tree), key)
         result = tree | {name: leaf.float() for name, leaf in seen.items()}
@@ -92,7 +92,7 @@ class PosteriorGrid:
         return math.sqrt(12 * self.nats)
 
     def _seen(self, coded: Mapping[str, Tensor], spreads: list[str], key: Key) -> Tree:
-        """Return sds as the receiver sees them, float64."""
+        """Return the sds that the receiver decodes, float64."""
         seen: Tree = {}
         for name in spreads:
             leaf = coded[name].detach().cpu()
@@ -139,7 +139,7 @@ def _spread_of(name: str, tree: Mapping[str, Tensor]) -> str:
 
 
 def _positive(leaf: Tensor) -> bool:
-    """Say whether all are above 0 and finite, as float32 too."""
+    """Return whether all entries are above 0 and finite, also as float32."""
     if not leaf.numel():
         return True
     low, high = leaf.detach().aminmax()
@@ -170,7 +170,7 @@ def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
 
 
 def _values(codes: Tensor, key: Key, name: str) -> Iterator[tuple[slice, Reals]]:
-    """Yield grid numbers less their dither, part by part."""
+    """Yield the grid numbers minus their dither, part by part."""
     if codes.dtype is not torch.int64:
         raise WireError(complain(f"leaf {name!r}", expected="grid numbers", actual=codes.dtype, hint="a message of this codec"))
     flat, random = codes.reshape(-1).numpy(), key.numpy()

@@ -1,4 +1,4 @@
-"""Sparse leaves: the values where a mask is set. The mask travels beside them as ``NAME.support``, booleans."""
+"""Sparse leaves: only the values where a mask is set. The mask itself is sent as the boolean leaf ``NAME.support``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bayesfed.trees import Tree
 
 
 def gather_active(tree: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tree:
-    """Keep the active entries of every leaf ``NAME.*`` that has the shape of the mask called NAME; other leaves whole."""
+    """Return the active entries of every leaf ``NAME.*`` that has the shape of the mask called NAME; other leaves stay whole."""
     return {name: leaf[mask] if (mask := _mask_of(name, leaf, masks)) is not None else leaf for name, leaf in tree.items()}
 
 
 def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
-    """Put active values back into a zero tensor of the mask's shape.
+    """Return a tensor of the mask's shape with the values where the mask is set and zeros elsewhere.
 
     Raises
     ------
     WireError
-        If there are more or fewer values than active entries.
+        If the number of values is not the number of active entries.
     """
     active = int(mask.sum())
     if values.shape != (active,):

@@ -1,15 +1,15 @@
-"""The wire format, version 1: a checked header, bounded sections, a digest. Nothing is unpickled.
+"""The wire format, version 1: a checked header, sections of bounded size, a digest. Nothing is unpickled.
 
 Layout of a message (little endian)::
 
     4 bytes   b"BFD1"
     4 bytes   H, length of the header
     H bytes   header, JSON: {"meta": {...}, "leaves": [[name, dtype, [shape], bytes], ...]}
-    ...       one section a leaf, in the header's order: its values as they are, or as a codec wrote them
+    ...       one section for each leaf, in the order of the header: plain values, or what a codec wrote
     16 bytes  digest of everything before it: the first half of its SHA-256, for which processors have instructions
 
-A damaged or hostile message raises `WireError` and nothing else; no tensor is made before the header's promise agrees with the
-bytes that are really there and what it would take in memory with a limit.
+A damaged or hostile message raises `WireError` and nothing else. No tensor is created before the header has been checked against the number of bytes
+present and its memory against a limit.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from bayesfed.trees import Tree
 MAGIC = b"BFD1"
 DIGEST = 16
 MAX_BYTES = 1 << 30
-# What parsing a header takes in memory is up to some twenty times its length, and a leaf takes a record however small it is.
+# Parsing a header takes up to about twenty times its length in memory, and every leaf, however small, takes a record.
 HEADER_SHARE = 32
 LEAF_RECORD = 1 << 10
-MAX_DIMENSIONS = 64  # NumPy has no more
+MAX_DIMENSIONS = 64  # the most that NumPy supports
 Meta = Mapping[str, str | int | float | bool]
 Section = bytes | memoryview
 
@@ -55,7 +55,15 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Leaf:
-    """What the header says of one leaf, and its section."""
+    """One leaf of a message.
+
+    Parameters
+    ----------
+    name, dtype, shape
+        Its entry in the header; dtypes are the names in `DTYPES`.
+    section
+        Its bytes.
+    """
 
     name: str
     dtype: str
@@ -64,17 +72,17 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many bytes the decoded leaf takes."""
+        """Size of the decoded leaf in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
     def entries(self) -> int:
-        """How many entries it has, dimensions of no length counted as of length one: strides are products of them."""
+        """Number of entries, with dimensions of length 0 counted as 1, since strides are products of lengths."""
         return math.prod(max(length, 1) for length in self.shape)
 
 
 class _Proven(threading.local):
-    """The last message that this thread sealed, or whose digest it found in order."""
+    """The last message that this thread sealed or whose digest it verified."""
 
     message: bytes | None = None
 
@@ -83,12 +91,12 @@ _proven = _Proven()
 
 
 def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
-    """Write sections and a flat dictionary of scalars as one message.
+    """Return a message of sections and a flat dictionary of scalars.
 
     Raises
     ------
     WireError
-        If `meta` holds something that is not a string, a boolean or a finite number, or an integer of more than 64 bits.
+        If a value in `meta` is not a string, a boolean, a finite number or an integer of at most 64 bits.
     """
     leaves = list(leaves)
     for name, value in meta.items():
@@ -105,28 +113,29 @@ def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
 
 
 def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[str, Any]]:
-    """Check a message and return its leaves, sections unread, and its meta.
+    """Check a message and return its leaves, with their sections unread, and its meta.
 
     Parameters
     ----------
+    message
+        A message of the wire format.
     limit
-        Bytes of the message, and bytes of its leaves once decoded (each a kibibyte more than its values), above which it is refused; a
-        header may take a 32nd of it, or 64 KiB.
+        Largest size in bytes of the message, and of its decoded leaves at a kibibyte more than their values each. The header may take a
+        32nd of it, or 64 KiB.
 
     Raises
     ------
     WireError
-        For anything but an undamaged message of ours within the limit.
+        If the message is damaged, not of this format or above the limit.
     """
     if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
         raise WireError(
             complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"), field="size"
         )
-    body, digest = memoryview(message)[:-DIGEST], message[-DIGEST:]
+    body = memoryview(message)[:-DIGEST]
     if bytes(body[:4]) != MAGIC:
         raise WireError(complain("message", expected=f"magic {MAGIC!r}", actual=bytes(body[:4]), hint="a message from seal"))
-    # Bytes never change: the very object that was sealed or found in order here is not read through again (gate, then codec; client in process).
-    if message is not _proven.message and not hmac.compare_digest(digest_of(body), digest):
+    if not is_intact(message):
         raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"), field="digest")
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
@@ -152,29 +161,47 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
 
 
 def digest_of(body: bytes | memoryview) -> bytes:
-    """Return the digest that ends a message."""
+    """Return the digest of a message's body, its last 16 bytes."""
     return hashlib.sha256(body).digest()[:DIGEST]
 
 
+def with_digest(body: bytes | memoryview) -> bytes:
+    """Return the message with this body."""
+    _proven.message = message = b"".join([body, digest_of(body)])
+    return message
+
+
+def is_intact(message: bytes) -> bool:
+    """Return whether a message ends with the digest of its body."""
+    # Bytes are immutable, so an object that this thread sealed or verified is not hashed again, for example by the gate and then by a codec.
+    return message is _proven.message or hmac.compare_digest(digest_of(memoryview(message)[:-DIGEST]), message[-DIGEST:])
+
+
 def pack(tree: Mapping[str, Tensor], meta: Meta) -> bytes:
-    """Write a tree's values as they are.
+    """Return a message with the plain values of a tree.
 
     Raises
     ------
     WireError
-        If a leaf has a dtype the format has no name for.
+        If a leaf has a dtype that is not in `DTYPES`.
     """
     return seal((plain(name, leaf) for name, leaf in tree.items()), meta)
 
 
 def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, Any]]:
-    """Read what `pack` wrote as (tree, meta); the tensors own their memory. Raises as `unseal`."""
+    """Return (tree, meta) of a message made by `pack`; the tensors own their memory.
+
+    Raises
+    ------
+    WireError
+        As `unseal`, or if a section does not have the size of its values.
+    """
     leaves, meta = unseal(message, limit=limit)
     return {leaf.name: opened(leaf) for leaf in leaves}, meta
 
 
 def plain(name: str, leaf: Tensor) -> Leaf:
-    """Return a leaf whose section is its values as they are, booleans eight to a byte."""
+    """Return a leaf whose section holds its plain values, booleans with eight per byte."""
     if leaf.dtype not in NAMES:
         raise WireError(complain(f"leaf {name!r}", expected=f"one of {sorted(DTYPES)}", actual=leaf.dtype, hint="a cast first"))
     values = leaf.detach().cpu().contiguous().numpy()
@@ -184,7 +211,7 @@ def plain(name: str, leaf: Tensor) -> Leaf:
 
 
 def opened(leaf: Leaf) -> Tensor:
-    """Return the tensor of a leaf whose section is its values as they are."""
+    """Return the tensor of a leaf made by `plain`."""
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
         raise WireError(complain(f"leaf {leaf.name!r}", expected=f"{size} bytes", actual=len(leaf.section), hint="sending it again"), field="shape")
@@ -194,7 +221,7 @@ def opened(leaf: Leaf) -> Tensor:
     raw = np.frombuffer(leaf.section, np.uint8)
     if dtype is torch.bool:
         return torch.from_numpy(np.unpackbits(raw, count=leaf.size).astype(np.bool_)).reshape(leaf.shape)
-    # A copy, so that the tensor is writable and aligned whatever the offset was.
+    # A copy makes the tensor writable and aligned.
     return torch.from_numpy(raw.copy()).view(dtype).reshape(leaf.shape)
 
 
@@ -235,7 +262,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def _short(text: str) -> int:
-    # Reading a number takes the square of its length.
+    # Parsing a number takes time quadratic in its length.
     if len(text) > 20:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)
@@ -247,4 +274,4 @@ def _finite(text: str) -> float:
 
 
 def _not_finite(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")

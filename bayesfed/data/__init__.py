@@ -1,4 +1,8 @@
-"""Real data sets, readers of their files, and partitions of them over clients."""
+"""Data sets and how they are split over clients.
+
+From the bottom: `dataset` and `rows`, checked tensors; `readers`, real data sets from files and other libraries; `synthetic`, drawn data;
+`partition`, which rows each client holds; `texts`, labelled texts and their tokens.
+"""
 
 import lazy_loader
 

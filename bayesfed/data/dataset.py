@@ -1,4 +1,4 @@
-"""A data set: inputs and targets of equal length, checked once when it is made."""
+"""A data set: inputs and targets of equal length, checked once at construction."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from bayesfed.trees import is_finite
 
 @dataclass(frozen=True)
 class Dataset:
-    """Hold inputs ``(N, ...)`` and targets ``(N,)`` or ``(N, ...)``; N = 0 is legal (a client without data).
+    """Inputs and targets. An empty data set is legal: a client without data.
 
     Parameters
     ----------
+    inputs
+        Inputs ``(N, ...)``.
+    targets
+        Targets ``(N,)`` or ``(N, ...)``; integers are class labels from 0.
     classes
-        Names of the classes in the order of their numbers, for reports; empty if they have none.
+        Names of the classes in the order of their numbers, for reports. Empty: the classes have no names.
     domains
-        N names of where the rows are from, for partitions (`within_domains`); empty if that is not known.
+        N names of the domains that rows are from, for partitions (`within_domains`). Empty: the domains are unknown.
 
     Raises
     ------
     DataError
-        If the lengths differ, a value is NaN or infinite, a class label is negative, or there are names and one has none.
+        If the lengths differ, a value is NaN or infinite, a class label is negative, or a label or a row has no name although names are given.
     """
 
     inputs: Tensor
@@ -41,7 +45,7 @@ class Dataset:
                     "Dataset",
                     expected="inputs and targets of one length",
                     actual=f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}",
-                    hint="indexing both alike",
+                    hint="the same rows of both",
                 )
             )
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
@@ -68,7 +72,7 @@ class Dataset:
         return len(self.inputs)
 
     def __getitem__(self, rows: Tensor | slice) -> Dataset:
-        # Rows of a checked set need no second check: it would cost more than the batch.
+        # Rows of a checked data set need no second check, which would cost more than taking a batch.
         return unchecked(self.inputs[rows], self.targets[rows], self.classes, self._domains(rows) if self.domains else ())
 
     def _domains(self, rows: Tensor | slice) -> tuple[str, ...]:
@@ -83,7 +87,7 @@ class Dataset:
 
 
 def unchecked(inputs: Tensor, targets: Tensor, classes: tuple[str, ...] = (), domains: tuple[str, ...] = ()) -> Dataset:
-    """Return a data set of rows that were checked before."""
+    """Return a data set without checks, of rows that were checked before."""
     data = object.__new__(Dataset)
     object.__setattr__(data, "inputs", inputs)
     object.__setattr__(data, "targets", targets)
@@ -93,12 +97,12 @@ def unchecked(inputs: Tensor, targets: Tensor, classes: tuple[str, ...] = (), do
 
 
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
-    """Return the rows of all sets as one, in order; with domains if all of them have some.
+    """Return the rows of all data sets as one, in order; with domains if every data set that has rows has domains.
 
     Raises
     ------
     DataError
-        If there is no set, or their rows are of different shapes or their classes of different names.
+        If there are no data sets, or their rows differ in shape or their classes in name.
     """
     shapes = {(tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:])) for part in parts}
     if len(shapes) != 1:

@@ -1,8 +1,7 @@
 """Partitions: which rows of a data set each client holds.
 
-Every partition is a list of K index tensors that together hold each row exactly once
-(an exact cover) and depends on nothing but its key. Empty clients are legal unless
-`minimum` forbids them.
+A partition is a list of K index tensors that together contain each row exactly once. It depends on nothing but its arguments and its key.
+Clients without rows are legal unless `minimum` forbids them.
 """
 
 from __future__ import annotations
@@ -19,21 +18,23 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
-# Of clients with names of their own.
+# A partition over named clients.
 Homes = NewType("Homes", dict[str, Tensor])
 
 
 def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
-    """Deal shuffled rows out evenly: sizes differ by at most one.
+    """Shuffle the rows and distribute them evenly: sizes differ by at most one.
 
     Parameters
     ----------
     rows
-        How many there are.
+        Number of rows.
+    clients
+        Number of clients.
     key
-        Names the shuffle.
+        Key of the shuffle.
     minimum
-        Rows that every client has at least.
+        Least number of rows of a client.
 
     Raises
     ------
@@ -47,18 +48,22 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
 def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0) -> Partition:
     """Split each class over the clients with shares drawn from Dirichlet(alpha, ..., alpha).
 
-    Small `alpha` gives each class to few clients, large `alpha` tends to IID (Hsu, Qi and Brown,
-    2019). Shares are normalised in log space from ``log Gamma(alpha) = log Gamma(alpha + 1) + log(U)/alpha``,
-    so alpha = 1e-3 with a thousand clients neither underflows nor crashes.
+    With a small `alpha` each class goes to few clients; a large `alpha` tends to IID (Hsu, Qi and Brown, 2019).
+    Shares are normalised in log space from ``log Gamma(alpha) = log Gamma(alpha + 1) + log(U)/alpha``,
+    so alpha = 1e-3 with a thousand clients neither underflows nor fails.
 
     Parameters
     ----------
     labels
-        ``(N,)``, integers.
+        Class labels ``(N,)``, integers.
+    clients
+        Number of clients.
     alpha
         Concentration, above 0.
+    key
+        Key of the draws.
     minimum
-        Rows that every client has at least; they come from the largest clients.
+        Least number of rows of a client; missing rows are taken from the largest clients.
 
     Raises
     ------
@@ -76,7 +81,7 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
         logs = np.log(random.gamma(alpha + 1, size=clients)) + np.log1p(-random.random(clients)) / alpha
         shares = np.exp(logs - logs.max())
         cuts = np.round(np.cumsum(shares / shares.sum())[:-1] * len(rows)).astype(np.int64)
-        # A fresh order of clients for each class: else rounding would leave the same ones empty every time.
+        # A new order of clients for each class; otherwise rounding would leave the same clients empty every time.
         for client, part in zip(random.permutation(clients), np.split(rows, np.clip(cuts, 0, len(rows))), strict=True):
             held[client].append(part)
     parts = [np.concatenate(chunks) if chunks else np.empty(0, np.int64) for chunks in held]
@@ -84,12 +89,18 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
 
 
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
-    """Sort by label, cut into ``clients * per_client`` shards and deal `per_client` to each (McMahan et al., 2017).
+    """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to each client (McMahan et al., 2017).
 
     Parameters
     ----------
     labels
-        ``(N,)``, integers.
+        Class labels ``(N,)``, integers.
+    clients
+        Number of clients.
+    per_client
+        Number of shards of each client.
+    key
+        Key of the draw.
 
     Raises
     ------
@@ -106,12 +117,12 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
 
 
 def by_domain(domains: Sequence[str | int]) -> Homes:
-    """Give each domain its own client, named after it, rows in their order.
+    """Return one client for each domain, named after it, with its rows in order.
 
     Parameters
     ----------
     domains
-        N names, as `Dataset.domains` and `Texts.domains` hold them.
+        N names, as in `Dataset.domains` and `Texts.domains`.
     """
     held: dict[str, list[int]] = {}
     for row, domain in enumerate(domains):
@@ -120,22 +131,33 @@ def by_domain(domains: Sequence[str | int]) -> Homes:
 
 
 def within_domains(domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key) -> Homes:
-    """Split every domain over clients of its own, named ``DOMAIN-000`` upwards: no client sees two domains.
+    """Split each domain over its own clients, named ``DOMAIN-000`` and so on, so that no client has rows of two domains.
 
     Parameters
     ----------
     domains
-        N names, as `Dataset.domains` and `Texts.domains` hold them.
+        N names, as in `Dataset.domains` and `Texts.domains`.
     split
-        ``(rows of a domain, key) -> positions among them``, by client: ``lambda rows, key: iid(len(rows), 5, key)``, or
+        ``(rows of a domain, key) -> positions among them`` for each client, such as ``lambda rows, key: iid(len(rows), 5, key)`` or
         ``lambda rows, key: dirichlet(labels[rows], 5, 0.5, key)``.
+    key
+        Key of the splits.
     """
     homes = by_domain(domains)
     return Homes({f"{name}-{i:03d}": rows[part] for name, rows in homes.items() for i, part in enumerate(split(rows, key.child(name)))})
 
 
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
-    """Return the rows of (train, test), rising: of every stratum, `share` in test, rounded to the nearest row.
+    """Return the rows of (train, test) in ascending order, with `share` of each stratum, rounded to the nearest row, in the test set.
+
+    Parameters
+    ----------
+    strata
+        The stratum of each row.
+    share
+        Share of the test set, between 0 and 1.
+    key
+        Key of the draw.
 
     Raises
     ------
@@ -155,12 +177,14 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
 
 
 def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:
-    """Hand each client its rows; a list's clients are named ``client-000`` upwards.
+    """Return each client's rows. The clients of a list are named ``client-000`` and so on.
 
     Parameters
     ----------
+    data
+        The data set to split.
     parts
-        Rows of each client, integers ``(N_k,)``: what `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains` returns.
+        Rows of each client, integers ``(N_k,)``, as returned by `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains`.
     """
     if not isinstance(parts, dict):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
@@ -179,7 +203,7 @@ def _check(rows: int, clients: int, minimum: int) -> None:
 
 
 def _tensors(parts: Sequence[np.ndarray], key: Key, minimum: int) -> Partition:
-    """Sort each part's rows, moving random rows from the largest parts to those below the minimum."""
+    """Return the sorted rows of each part, after moving random rows from the largest parts to those below the minimum."""
     held = [np.array(part, dtype=np.int64) for part in parts]
     random = key.child("minimum").numpy()
     for client in range(len(held)):

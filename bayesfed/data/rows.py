@@ -1,4 +1,4 @@
-"""Rows of a user's data as one tensor: arrays, lists, tensors or pictures, all of one shape."""
+"""Rows of a user's data as one tensor: arrays, lists, tensors or images of one shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesfed.errors import DataError, complain
 
-# Of Pillow's modes, those whose colours are bytes; 16-bit and floating-point pictures would be cut to bytes, not scaled.
+# Pillow's modes with one byte per colour. 16-bit and floating-point images would be clipped to bytes, not scaled.
 _GREY, _COLOUR = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
 
@@ -21,16 +21,16 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
     Parameters
     ----------
     rows
-        Arrays, lists, tensors or Pillow's pictures, which become ``(rows, columns)`` if grey and ``(3, rows, columns)`` else.
+        Arrays, lists, tensors or Pillow images, which become ``(rows, columns)`` if grey and ``(3, rows, columns)`` otherwise.
     scale
-        Factor. None: 1 / 255 for bytes (uint8), as those of pictures are, and 1 for everything else.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as the pixels of images, and 1 for all other types.
     at
-        Where a row is, for messages.
+        ``(number) -> where that row is``, for error messages.
 
     Raises
     ------
     DataError
-        If there are no rows, a row holds anything but finite numbers, or rows are of unlike shapes; the message names the row.
+        If there are no rows, a row holds anything but finite numbers, or rows differ in shape; the message names the row.
     """
     arrays: list[np.ndarray[Any, Any]] = []
     for number, row in enumerate(rows):
@@ -51,9 +51,9 @@ def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:
     Raises
     ------
     DataError
-        If it is text, missing, ragged, not finite, or a picture of more than bytes a colour.
+        If the row is text, missing, ragged, not finite, or an image with more than a byte per colour.
     """
-    if hasattr(row, "getbands") and hasattr(row, "convert"):  # Pillow's, which need not be imported for that
+    if hasattr(row, "getbands") and hasattr(row, "convert"):  # an image of Pillow, which need not be imported here
         return _pixels(row, where)
     try:
         array = np.asarray(row)
@@ -68,7 +68,7 @@ def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:
 
 
 def check_mode(picture: Any, where: str) -> None:
-    """Raise `DataError` for one of Pillow's pictures with more than a byte a colour."""
+    """Raise `DataError` if a Pillow image has more than a byte per colour."""
     if picture.mode not in (*_GREY, *_COLOUR):
         actual = f"Pillow's mode {picture.mode}"
         raise DataError(complain(where, expected="a picture with a byte a colour", actual=actual, hint="converting it to 8 bits"))

@@ -1,4 +1,4 @@
-"""Small sets for examples and tests: real digits, and drawn data whose truth is known."""
+"""Small data sets for examples and tests: real digits, and random data with a known truth."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
     Parameters
     ----------
     key
-        Names the shuffle before the split; the default is ``Key(0, "digits")``.
+        Key of the shuffle before the split. Default: ``Key(0, "digits")``.
     test
-        Images held out, of 1,797.
+        Number of test images, out of 1,797.
 
     Raises
     ------
     MissingExtraError
         If scikit-learn is not installed.
     ArgumentError
-        If `test` leaves nothing on one side.
+        If the training set or the test set would be empty.
     """
     try:
         from sklearn.datasets import load_digits
@@ -43,12 +43,20 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
 
 
 def blobs(key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, spread: float = 0.5) -> Dataset:
-    """Draw Gaussian blobs: class c around a standard normal centre, sd `spread`.
+    """Draw Gaussian blobs: inputs ``(samples, features)`` and class labels ``(samples,)``.
 
     Parameters
     ----------
+    key
+        Key of the draw.
     samples
-        N rows, of every class as many as can be; inputs ``(N, features)``, targets ``(N,)``.
+        Number of rows; classes differ in size by at most one.
+    features
+        Number of features.
+    classes
+        Number of classes. Their centres are standard normal.
+    spread
+        Standard deviation around a centre.
     """
     generator = key.generator()
     centres = torch.randn(classes, features, generator=generator)
@@ -59,7 +67,19 @@ def blobs(key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, 
 
 @dataclass(frozen=True)
 class SparseRegression:
-    """A regression set with the truth that made it: weights ``(outputs, features)`` and their support."""
+    """A regression data set with the truth behind it.
+
+    Parameters
+    ----------
+    data
+        Inputs ``(samples, features)`` and targets ``(samples, outputs)``.
+    weights
+        True weights ``(outputs, features)``.
+    support
+        True support, booleans ``(outputs, features)``.
+    noise_sd
+        Standard deviation of the noise.
+    """
 
     data: Dataset
     weights: Tensor
@@ -70,7 +90,24 @@ class SparseRegression:
 def sparse_regression(
     key: Key, *, samples: int = 400, outputs: int = 6, features: int = 20, block: int = 4, noise_sd: float = 0.1
 ) -> SparseRegression:
-    """Draw ``y = W x + noise`` where W is zero but for one rectangle of `block` rows and columns: a clustered support."""
+    """Draw ``y = W x + noise`` with a clustered support: W is zero outside one rectangle of `block` rows and columns.
+
+    Parameters
+    ----------
+    key
+        Key of the draw.
+    samples, outputs, features
+        Numbers of rows, of outputs and of features.
+    block
+        Side of the rectangle.
+    noise_sd
+        Standard deviation of the noise.
+
+    Raises
+    ------
+    ArgumentError
+        If the rectangle does not fit the weights.
+    """
     if not 0 < block <= min(outputs, features):
         raise ArgumentError(complain("sparse_regression", expected=f"block in 1..{min(outputs, features)}", actual=block, hint="a smaller block"))
     generator = key.generator()

@@ -1,7 +1,8 @@
-"""Runs over a real network by Flower (extra ``flower``): a pool over its grid, the two apps, a worker beside a node, a cluster on loopback.
+"""Runs over a real network with Flower (extra ``flower``). Flower carries bytes and knows the nodes; everything else is done by the engine.
 
-Flower carries bytes and knows which nodes are there; everything else is the engine's. `bayesfed.flower.pool` is the pool, `experiment` what both
-sides load, `site` one client, `server_app` and `client_app` what Flower starts, `worker` a client that stays alive, `loopback` all on one machine.
+From the bottom: `experiment`, what both sides load; `letters` and `messages`, what is sent; `site`, one client, with `sockets` and `worker` for a
+client that stays alive; `roster` and `pool`, the clients as the engine sees them; `client_app` and `server_app`, what Flower starts; `starting`, a
+new app; `certificates` and `loopback`, a cluster on one machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from bayesfed.flower.site import Site as Site
     from bayesfed.flower.starting import new_app as new_app
 
-# A client app that only hands bytes on to its worker must start fast: nothing is imported that is not used.
+# A client app that only forwards bytes to its worker must start fast, so nothing is imported before it is used.
 _HOME = {"Experiment": "experiment", "Flower": "pool", "Loopback": "loopback", "Site": "site", "new_app": "starting"}
 __all__ = sorted(_HOME)  # noqa: PLE0605
 

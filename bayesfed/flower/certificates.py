@@ -1,7 +1,7 @@
-"""Certificates and keys of a cluster: an authority of one's own, the SuperLink's certificate, a key for each SuperNode.
+"""Certificates and keys of a cluster: its own certificate authority, the SuperLink's certificate, and a key for each SuperNode.
 
-For loopback and for tests, and as a model: a federation's own authority signs the SuperLink's certificate, nodes get ``ca.pem`` and a private key
-each, the SuperLink learns the public keys by ``flwr supernode register``.
+For loopback and for tests, and as an example: the authority of a federation signs the SuperLink's certificate, each node gets ``ca.pem`` and a
+private key, and the SuperLink gets the public keys by ``flwr supernode register``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ AUTHORITY, CERTIFICATE, KEY = "ca.pem", "superlink.pem", "superlink.key"
 
 
 def make_certificates(folder: Path, address: str = "127.0.0.1", *, days: int = 30) -> None:
-    """Write an authority's certificate (``ca.pem``) and a SuperLink's for one IP address (``superlink.pem``, ``superlink.key``).
+    """Write the certificate of a new authority (``ca.pem``) and of a SuperLink with one IP address (``superlink.pem``, ``superlink.key``).
 
-    The authority's key is not kept.
+    The key of the authority is not kept.
+
+    Parameters
+    ----------
+    folder
+        Folder to write to.
+    address
+        IP address of the SuperLink.
+    days
+        Days for which the certificates are valid.
 
     Raises
     ------
     MissingExtraError
-        If ``cryptography``, which Flower brings along, is not installed.
+        If ``cryptography``, which Flower depends on, is not installed.
     """
     try:
         from cryptography import x509
@@ -72,7 +81,7 @@ def make_certificates(folder: Path, address: str = "127.0.0.1", *, days: int = 3
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a SuperNode's private key (OpenSSH, P-384) and return the path of its public one, ``NAME.pub``."""
+    """Write the private key of a SuperNode (OpenSSH, P-384) and return the path of its public key, ``NAME.pub``."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 

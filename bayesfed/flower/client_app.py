@@ -1,15 +1,15 @@
 """The ClientApp: ``clientapp = "bayesfed.flower.client_app:app"``.
 
-Flower starts a process for every message. This one hands our bytes to a `Site`: one of its own, or, where the node has a ``socket``, the worker's,
-whose model and data stay in memory; then nothing heavy is imported here.
+Flower starts a process for every message. The app passes the bytes to a `Site` in this process or, if the node has a ``socket``, to the worker there,
+which keeps model and data in memory; then nothing heavy is imported here.
 
 ====================  =====================================================================================
-of ``--node-config``
+``--node-config``
 ====================  =====================================================================================
-client                this client's name; else ``client-000`` of ``partition-id=0``
-folder                where its memories are kept; ``~/.bayesfed/memory`` by default
-secret-file           its key, in keyed runs
-socket                of its worker (`bayesfed.flower.worker`), which has all of the above itself
+client                name of this client; without it ``client-000`` for ``partition-id=0`` and so on
+folder                folder of its memories; ``~/.bayesfed/memory`` by default
+secret-file           file of its key, in keyed runs
+socket                socket of its worker (`bayesfed.flower.worker`), which has these settings itself
 ====================  =====================================================================================
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-__all__ = ["app", "client_app", "client_name", "respond"]  # noqa: F822 app is made at first use
+__all__ = ["app", "client_app", "client_name", "respond"]  # noqa: F822 app is created at first use
 
 
 def client_app() -> ClientApp:
-    """Return a ClientApp that answers our messages.
+    """Return a ClientApp that answers the messages of this package.
 
     Raises
     ------
@@ -53,17 +53,19 @@ def client_app() -> ClientApp:
 
 
 def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> bytes:
-    """Answer a letter, here or by the worker.
+    """Return the answer to a letter, computed here or by the worker.
 
     Parameters
     ----------
+    letter
+        The letter.
     node, run
         Flower's ``--node-config`` and ``--run-config``.
 
     Raises
     ------
     ArgumentError
-        If the node has no name, the run no experiment, or nobody listens at the socket.
+        If the node has no name, the run has no experiment, or no worker listens at the socket.
     """
     if "socket" in node:
         from bayesfed.flower.sockets import forward
@@ -80,12 +82,12 @@ def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> b
 
 
 def client_name(node: Mapping[str, Any]) -> str:
-    """Return the client's name of a node's configuration.
+    """Return the name of the client in a node's configuration.
 
     Raises
     ------
     ArgumentError
-        If it has neither a name nor a number.
+        If the configuration has neither a name nor a number.
     """
     if "client" in node:
         return str(node["client"])

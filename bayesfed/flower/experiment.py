@@ -1,4 +1,4 @@
-"""`Experiment`: what server and clients are told alike, from one Python function that both call."""
+"""`Experiment`: what server and clients have in common, returned by one Python function that both call."""
 
 from __future__ import annotations
 
@@ -20,24 +20,37 @@ from bayesfed.federated.engine.samplers import Sampler, everyone
 class Experiment:
     """A run over Flower.
 
-    The server takes the algorithm, the rounds and what follows; a client the algorithm's local steps, and its own rows by `data`.
+    A client uses the local steps of the algorithm, and `data` and `device`; the server uses everything else.
 
     Parameters
     ----------
+    algorithm
+        The algorithm to run.
     data
-        ``(client) -> Dataset``: a client's own rows, called at that client only.
+        ``(client) -> Dataset``, the client's own rows; called only at that client.
+    rounds
+        Number of rounds.
+    seed
+        Seed of the run.
+    sampler
+        Clients of each round.
     on_client_error
-        As of `bayesfed.run`; "drop" by default, since devices come and go.
+        As in `bayesfed.run`. Default: "drop", since devices come and go.
     device
         ``(client) -> figures`` for planners, called at the client.
     test
-        ``() -> Dataset``: scored every round at the server.
+        ``() -> Dataset``, scored in every round at the server.
     callbacks
-        ``() -> callbacks``, made at the server.
+        ``() -> callbacks``, called at the server.
     save_every
         Rounds between two checkpoints.
     codecs
-        Dataclasses of your own among the codecs.
+        Your own dataclasses among the codecs.
+
+    Raises
+    ------
+    ArgumentError
+        If `save_every` is below 1.
     """
 
     algorithm: Algorithm
@@ -58,7 +71,7 @@ class Experiment:
 
     @property
     def fingerprint(self) -> str:
-        """What must be the same on both sides: the algorithm's name, its phases, and names, shapes and types of its state."""
+        """A digest of what must agree on both sides: the name of the algorithm, its phases, and names, shapes and dtypes of its state."""
         algorithm = self.algorithm
         shapes = [[name, str(leaf.dtype), list(leaf.shape)] for name, leaf in sorted(algorithm.initial.items())]
         text = json.dumps([algorithm.name, [phase.name for phase in algorithm.phases], shapes])
@@ -66,12 +79,17 @@ class Experiment:
 
 
 def load(reference: str) -> Experiment:
-    """Import a module and call its function: ``"module:function"``.
+    """Import a module and return the experiment that its function makes.
+
+    Parameters
+    ----------
+    reference
+        ``"module:function"``.
 
     Raises
     ------
     ArgumentError
-        If there is no such function, or it returns something else than an `Experiment`.
+        If there is no such function, or it does not return an `Experiment`.
     """
     module, _, name = reference.partition(":")
     try:

@@ -1,15 +1,15 @@
-"""What server and clients write to each other: sealed messages of the wire format around the package's own messages.
+"""The letters between server and clients: sealed messages of the wire format, which contain the package's own messages.
 
 ========  ===========================  ==========================================================================
-letter    from, to                     says
+letter    from, to                     content
 ========  ===========================  ==========================================================================
-Hello     server, node                 who are you?
-Name      client, server               its name, rows and device figures, and which experiment it has loaded
-Question  server, client               a task, its codecs described, and the slot of the memory that counts
+Hello     server, node                 asks for its name
+Name      client, server               its name, rows and device figures, and the fingerprint of its experiment
+Question  server, client               a task, descriptions of its codecs, and the slot of the valid memory
 Answer    client, server               the packed payload, figures, seconds; or the stage and reason of a failure
 ========  ===========================  ==========================================================================
 
-Reading believes nothing: a letter that is damaged, of another kind or with a field missing raises `WireError`.
+Reading checks everything: a letter that is damaged, of another kind or incomplete raises `WireError`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bayesfed.federated.core.protocols import Info, Link, Profile
 
 VERSION = 1
 Fields = Mapping[str, str | int | float | bool]
-# What a letter takes beside the message in it.
+# Largest size in bytes of a letter without the message in it.
 ROOM = 1 << 26
 
 
@@ -47,7 +47,15 @@ class Hello:
 
 @dataclass(frozen=True)
 class Name:
-    """Who a client is, and the fingerprint of the experiment that it has."""
+    """The name and figures of a client.
+
+    Parameters
+    ----------
+    profile
+        Its name, number of rows and device figures.
+    experiment
+        The fingerprint of its experiment.
+    """
 
     profile: Profile
     experiment: str
@@ -66,7 +74,17 @@ class Name:
 
 @dataclass(frozen=True)
 class Question:
-    """A task without its link, which the client has of its own experiment, and what the client should remember: None is nothing."""
+    """A task for a client.
+
+    Parameters
+    ----------
+    task
+        The task, without its link, which the client takes from its own experiment.
+    slot
+        The memory that is valid at the client; None for an empty memory.
+    also
+        Your own dataclasses among the codecs.
+    """
 
     task: Task
     slot: Slot | None
@@ -92,14 +110,22 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply, without the memory, which stays with the client; or why there is none.
+    """A reply without the memory, which stays with the client; or the reason for a failure.
 
     Parameters
     ----------
+    client, round, phase
+        The exchange it answers.
+    packed
+        The packed payload.
+    info
+        The client's figures.
+    seconds
+        Time of the local step.
     remembers
-        Whether the client has something to remember of this exchange.
+        Whether the client has a memory of this exchange.
     stage, reason, field
-        Of a failure.
+        Stage and reason of a failure, and field of a refused message. An empty stage means no failure.
     """
 
     client: str
@@ -115,7 +141,7 @@ class Answer:
 
     @property
     def reply(self) -> Reply:
-        """As the engine takes it."""
+        """The reply in the form the engine takes."""
         return Reply(self.packed, {}, self.info, self.seconds)
 
     def write(self) -> bytes:
@@ -133,17 +159,23 @@ class Answer:
 
 
 def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES) -> Hello | Question:
-    """Read what a server wrote.
+    """Read a letter of a server.
 
     Parameters
     ----------
+    letter
+        The letter.
     links
-        By phase, the client's own.
+        The client's own links by phase.
+    also
+        Your own dataclasses among the codecs.
+    limit
+        Largest size of the message in bytes.
 
     Raises
     ------
     WireError
-        If it is not a sound request, or of a phase that the client's experiment does not have.
+        If it is not a valid request, or its phase is not in the client's experiment.
     """
     kind, meta, sections = _opened(letter, limit)
     if kind == "hello":
@@ -159,12 +191,19 @@ def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] 
 
 
 def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
-    """Read what a client wrote.
+    """Read a letter of a client.
+
+    Parameters
+    ----------
+    letter
+        The letter.
+    limit
+        Largest size of the message in bytes.
 
     Raises
     ------
     WireError
-        If it is not a sound reply.
+        If it is not a valid reply.
     """
     kind, meta, sections = _opened(letter, limit)
     if kind == "name":
@@ -176,7 +215,7 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
     with _fields(kind, "answer"):
         info, seconds = _figures(meta["figures"], sections["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
-            raise ValueError("a round or seconds that are none")
+            raise ValueError("a round or seconds out of range")
         return Answer(
             client=str(meta["client"]),
             round=meta["round"],
@@ -193,7 +232,7 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
 
 @contextmanager
 def _fields(kind: str, expected: str) -> Iterator[None]:
-    """Say what a letter lacks in the one way."""
+    """Raise `WireError` for a letter of another kind, or with missing or invalid fields."""
     if kind != expected:
         raise WireError(complain("letter", expected=f"kind {expected!r}", actual=repr(kind), hint="one version of bayesfed on both sides"))
     try:
@@ -218,13 +257,13 @@ def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, L
 
 
 def _numbers(name: str, figures: Mapping[str, float]) -> Leaf:
-    # As float64, so that NaN, of a client without rows say, arrives as what it was.
+    # As float64, so that NaN, for example from a client without rows, is preserved.
     return plain(name, torch.tensor([float(value) for value in figures.values()], dtype=torch.float64))
 
 
 def _figures(names: str, leaf: Leaf) -> dict[str, float]:
-    found = json.loads(names)
+    listed = json.loads(names)
     values = opened(leaf)
-    if DTYPES[leaf.dtype] is not torch.float64 or not isinstance(found, list) or tuple(values.shape) != (len(found),):
+    if DTYPES[leaf.dtype] is not torch.float64 or not isinstance(listed, list) or tuple(values.shape) != (len(listed),):
         raise ValueError("figures without names")
-    return {str(name): float(value) for name, value in zip(found, values.tolist(), strict=True)}
+    return {str(name): float(value) for name, value in zip(listed, values.tolist(), strict=True)}

@@ -1,6 +1,6 @@
-"""`Loopback`: a SuperLink and its SuperNodes on 127.0.0.1, started and stopped together; for trying out, for tests, and as the commands in order.
+"""`Loopback`: a SuperLink and its SuperNodes on 127.0.0.1, started and stopped together, for experiments and tests and as an example of the commands.
 
-No call leaves the machine: telemetry, update checks and the installation of an app's dependencies are off, and every server listens on loopback.
+Nothing leaves the machine: telemetry, update checks and the installation of an app's dependencies are off, and all servers listen on loopback.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "OMP_NUM_THREADS": "1",
-    # How often the SuperLink and the nodes look for a process to start; a second by default.
+    # Seconds between two checks of the SuperLink and the nodes for a process to start; 1 by default.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 
 
 class Loopback:
-    """A cluster in a folder of its own, as a context.
+    """A cluster with its own folder, as a context manager.
 
     Parameters
     ----------
     folder
-        For configuration, logs, clients' memories, certificates and sockets.
+        Folder of configuration, logs, clients' memories, certificates and sockets.
     clients
-        Names; a SuperNode each.
+        Names of the clients. Each has one SuperNode.
     secure
-        TLS, and SuperNodes that show a registered key.
+        Whether to use TLS and SuperNodes with registered keys.
     worker
-        ``"module:function"``: a worker beside each node, which loads this experiment.
+        ``"module:function"`` of the experiment, to start a worker beside each node. Empty: no workers.
     path
         The folder of that module.
     start_s
-        How long anything may take to start.
+        Longest time in seconds that each part may take to start.
 
     Raises
     ------
     MissingExtraError
         If Flower is not installed.
     RuntimeError
-        If a process stops that should not, or not all nodes come in time; with the end of its log.
+        If a process stops unexpectedly, or not all nodes come in time; the message has the end of its log.
     """
 
     def __init__(
@@ -90,21 +90,29 @@ class Loopback:
     def run(self, app: str | Path, config: Mapping[str, str | int | float | bool], *, timeout_s: float = 600.0) -> dict[str, Any]:
         """Submit an app, wait for its end and return Flower's record of the run.
 
+        Parameters
+        ----------
+        app
+            Folder of the app.
+        config
+            Run-config that replaces values of the app's.
+        timeout_s
+            Longest time of the run in seconds.
+
         Raises
         ------
         RuntimeError
-            If it fails or takes too long; with what it printed.
+            If the run fails or takes too long; the message has its output.
         """
         return self.wait(self.submit(app, config), timeout_s=timeout_s)
 
     def submit(self, app: str | Path, config: Mapping[str, str | int | float | bool]) -> str:
-        """Submit an app and return the run's number."""
+        """Submit an app and return the number of the run."""
         line = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-        found = self._flwr("run", str(app), "loopback", "--run-config", line)
-        return str(found["run-id"])
+        return str(self._flwr("run", str(app), "loopback", "--run-config", line)["run-id"])
 
     def wait(self, run: str, *, timeout_s: float = 600.0) -> dict[str, Any]:
-        """Wait for a run's end and return Flower's record. Raises as `run`."""
+        """Wait for the end of a run and return Flower's record of it. Raises as `run`."""
         record: dict[str, Any] = {}
 
         def ended() -> bool:
@@ -112,7 +120,7 @@ class Loopback:
             return str(record["status"]).startswith("finished")
 
         try:
-            # Every look starts a program of Flower's, which takes a second of a core.
+            # Each check starts a program of Flower, which takes a second of one core.
             self._until(ended, f"run {run} to end", timeout_s, every_s=4.0)
         except RuntimeError:
             subprocess.run(["flwr", "stop", run, "loopback"], env=self._environment, capture_output=True, check=False)
@@ -123,7 +131,7 @@ class Loopback:
         return record
 
     def start_node(self, client: str) -> None:
-        """Start a client's SuperNode, with its worker if there is to be one; also one that was killed."""
+        """Start a client's SuperNode, also after it was killed, and its worker if workers are wanted."""
         config: dict[str, str] = {"client": client, "folder": str(self.folder / "memory")}
         if self._worker:
             config["socket"] = str(self.folder / f"{self.clients.index(client)}.sock")
@@ -139,18 +147,18 @@ class Loopback:
         self._popen(f"node {client}", ["flower-supernode", *trust, *where])
 
     def kill_node(self, client: str) -> None:
-        """Kill a client's SuperNode, with all that it has started, as if the power had failed; its worker stays."""
+        """Kill a client's SuperNode and all processes it has started, as in a power failure; its worker stays alive."""
         process = self._processes.pop(f"node {client}")
         _signal(process, signal.SIGKILL)
         process.wait()
 
     def online(self) -> int:
-        """Return how many nodes Flower says are online."""
+        """Return the number of nodes that Flower lists as online."""
         nodes = self._flwr("supernode", "list", "loopback", "-v")["nodes"]
         return sum(node["status"] == "online" for node in nodes)
 
     def stop(self) -> None:
-        """Stop everything, nodes first."""
+        """Stop all processes, the nodes first."""
         order = sorted(self._processes, key=lambda name: name == "superlink")
         for name in order:
             _signal(self._processes[name], signal.SIGTERM)
@@ -163,7 +171,7 @@ class Loopback:
             process.wait()
 
     def log(self, name: str) -> str:
-        """Return what a process has printed: "superlink", "node NAME", "worker NAME"."""
+        """Return the output of a process: "superlink", "node NAME" or "worker NAME"."""
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
     def _start(self) -> None:
@@ -205,12 +213,12 @@ class Loopback:
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(["flwr", *arguments, "--format", "json"], env=self._environment, capture_output=True, text=True, check=False)
         try:
-            found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+            record: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
-            found = {}
-        if not found.get("success"):
+            record = {}
+        if not record.get("success"):
             raise RuntimeError(f"flwr {' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
-        return found
+        return record
 
     def _popen(self, name: str, command: list[str]) -> None:
         with open(self.folder / "logs" / f"{name}.log", "ab") as log:
@@ -229,7 +237,7 @@ class Loopback:
 
 
 def _with_parent() -> None:
-    """Stop when the process that started this one is gone, however it went (Linux)."""
+    """Stop when the process that started this one ends, for whatever reason (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 

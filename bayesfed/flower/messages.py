@@ -1,4 +1,4 @@
-"""Our bytes in Flower's messages: the only place that knows how one is made."""
+"""Bytes in Flower's messages. No other module knows how these are made."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bayesfed.errors import MissingExtraError
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
-# One type of message: what it is about is in the bytes.
+# There is only one type of message; the bytes say what it is.
 ACTION = "bayesfed"
 TYPE = f"query.{ACTION}"
 RECORD, ARRAY, STYPE = "letter", "bytes", "bayesfed.letter"
 
 
 class Grid(Protocol):
-    """What is used of Flower's grid."""
+    """The part of Flower's grid that is used."""
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes that are online."""
@@ -29,13 +29,25 @@ class Grid(Protocol):
         ...
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
-        """Return the replies that are there."""
+        """Return the replies that have arrived."""
         ...
 
 
 @dataclass(frozen=True)
 class Received:
-    """A reply: the id of the message it answers, and its bytes, or what went wrong and whether the node is gone."""
+    """A reply to a message.
+
+    Parameters
+    ----------
+    id
+        The id of the message it answers.
+    content
+        Its bytes.
+    error
+        What went wrong; empty if nothing did.
+    gone
+        Whether the node is gone.
+    """
 
     id: str
     content: bytes = b""
@@ -44,19 +56,19 @@ class Received:
 
 
 class Mail(Protocol):
-    """How bytes become messages and back."""
+    """Turns bytes into messages and back."""
 
     def outgoing(self, content: bytes, node: int, ttl_s: float) -> Any:
-        """Return a message to a node that may take `ttl_s` seconds, its answer included."""
+        """Return a message to a node, which may take `ttl_s` seconds including its answer."""
         ...
 
     def incoming(self, message: Any) -> Received:
-        """Return what a reply says; never raises."""
+        """Return the content of a reply; never raises."""
         ...
 
 
 class FlowerMail:
-    """Flower's own messages. An array's bytes travel in pieces of 5 MB, as they are.
+    """Flower's own messages. The bytes are sent as an array, unchanged, in pieces of 5 MB.
 
     Raises
     ------
@@ -77,7 +89,7 @@ class FlowerMail:
         return Message(record(content), node, TYPE, ttl=ttl_s)
 
     def incoming(self, message: Message) -> Received:
-        """Return what a reply says."""
+        """Return the content of a reply."""
         from flwr.common.constant import ErrorCode
 
         id = str(message.metadata.reply_to_message_id)
@@ -92,19 +104,19 @@ class FlowerMail:
 
 
 def record(content: bytes) -> RecordDict:
-    """Return the record that carries these bytes."""
+    """Return a record that holds these bytes."""
     from flwr.app import Array, ArrayRecord, RecordDict
 
     return RecordDict({RECORD: ArrayRecord({ARRAY: Array("uint8", (len(content),), STYPE, content)})})
 
 
 def content_of(message: Message) -> bytes:
-    """Return the bytes that a message carries.
+    """Return the bytes in a message.
 
     Raises
     ------
     KeyError
-        If it carries none of ours.
+        If the message has no bytes of this package.
     """
     array = message.content.array_records[RECORD][ARRAY]
     if array.stype != STYPE:

@@ -1,7 +1,7 @@
 """`Flower`: a pool whose clients are SuperNodes of a Flower federation.
 
-Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. The engine does not see the difference: the same messages, the
-same order of sums, the same streams, so a run over nodes equals the one in process bit for bit.
+Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. Messages, the order of sums and random streams are the same as
+with other pools, so a run over nodes equals a run in process bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bayesfed.flower.roster import Roster
 from bayesfed.trees import Tree
 
 log = logging.getLogger("bayesfed.flower")
-# Clocks of two machines differ, and Flower compares them.
+# Flower compares the clocks of two machines, which may differ by this much.
 GRACE_S = 60.0
 LOOK_S = 1.0
 ROUND, PHASE = "slot.round", "slot.phase"
@@ -32,7 +32,7 @@ ROUND, PHASE = "slot.round", "slot.phase"
 
 @dataclass
 class _Turn:
-    """One client's turn: what was asked, where, how often, and what came of it."""
+    """The state of one task: when and where it was sent, how often, and its outcome."""
 
     task: Task
     sent_at: float
@@ -43,40 +43,40 @@ class _Turn:
 
 
 class Flower:
-    """Ask clients over a Flower grid.
+    """A pool of clients on the nodes of a Flower grid.
 
-    All tasks of a phase are sent before the first answer is waited for. A client whose SuperNode comes back under another number while its turn lasts
-    is asked again, and its figures say how many ``attempts`` it took. One that does not answer in time, fails, or has no node is left out, with the
-    reason in the report; an answer that comes later is handed in as what it is, and refused. Memories stay with the clients: the pool knows which
-    one of each counts and says so with every question.
+    All tasks of a phase are sent before waiting for the first answer. If a client's SuperNode comes back under another number before the client has
+    answered, the client is asked again, and its figures have the number of ``attempts``. A client that fails, does not answer in time or has no node
+    is left out, with the reason in the report; an answer that comes too late is passed on with its own task, and the engine refuses it. Memories
+    stay with the clients: the pool keeps track of which memory of each client is valid and tells the client with every question.
 
     Parameters
     ----------
     grid
-        Flower's, as a ServerApp gets it.
+        Flower's grid, as passed to a ServerApp.
     clients
-        How many clients there are, or their names; the handshake waits for them.
+        Number of clients or their names; the handshake waits for them.
     deadline_s
-        Of a phase, from its first message; None waits as long as a node is online.
+        Longest time of a phase in seconds, from its first message. None: wait as long as the node is online.
     hello_s
-        For the handshake.
+        Longest time of the handshake in seconds.
     poll_s
-        Between two looks for answers.
+        Seconds between two checks for answers.
     experiment
-        `Experiment.fingerprint`, which clients must share; "" takes any.
+        `Experiment.fingerprint`, which clients must share; "" accepts any.
     codecs
-        Dataclasses of your own among the codecs.
+        Your own dataclasses among the codecs.
     mail, clock, wait
-        For tests: how bytes become messages, and time.
+        Replacements of Flower's messages and of time, for tests.
 
     Raises
     ------
     ClientError
-        If not all clients are there in time, two nodes say one name, or there are more than were to come.
+        If not all clients are there in time, two nodes say the same name, or there are more clients than expected.
     DataError
         If no client has rows.
     ArgumentError
-        If a time is not positive, or no client is wanted.
+        If a time is not positive, or no clients are expected.
     MissingExtraError
         If Flower is not installed.
     """
@@ -114,9 +114,9 @@ class Flower:
         self.profiles: tuple[Profile, ...] = self._greeted(wanted, hello_s)
 
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks in their order; answers to earlier ones, and second answers, come in between, each with its own task.
+        """Yield the outcomes of tasks in order, and between them late and second answers, each with its own task.
 
-        `locals` are not used: clients have those of their own experiment.
+        `locals` is not used: clients have the local steps of their own experiment.
         """
         self._look(force=True)
         self._closed = {}
@@ -135,7 +135,7 @@ class Flower:
         yield from self._taken()
 
     def settle(self, client: str, accepted: bool) -> None:
-        """Note which memory of the client counts: that of the answer just taken, or the one before."""
+        """Record which memory of the client is valid: that of its latest answer, or the one before."""
         if client in self._fresh:
             slot = self._fresh.pop(client)
             if accepted and slot is not None:
@@ -144,27 +144,27 @@ class Flower:
                 self._slots.pop(client, None)
 
     def memories(self) -> dict[str, Tree]:
-        """Return the round and the phase of each client's memory, as two leaves: the memory itself is on the client's disk."""
+        """Return the round and the phase of each client's memory as two leaves; the memory itself is on the client's disk."""
         return {
             client: {ROUND: torch.tensor(slot.round), PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8)}
             for client, slot in sorted(self._slots.items())
         }
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
-        """Go back to these; clients do so with their next message.
+        """Go back to these memories; each client does so with its next message.
 
         Raises
         ------
         CheckpointError
-            If they are memories themselves, of a run in process.
+            If they are the memories themselves, from a run in process.
         """
-        found = {}
+        slots = {}
         for client, tree in memories.items():
             if tree.keys() != {ROUND, PHASE}:
                 hint = "a checkpoint of a run over Flower"
                 raise CheckpointError(complain(f"memory of {client!r}", expected=f"leaves {ROUND}, {PHASE}", actual=sorted(tree), hint=hint))
-            found[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
-        self._slots, self._fresh = found, {}
+            slots[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
+        self._slots, self._fresh = slots, {}
 
     def _greeted(self, wanted: int | frozenset[str], hello_s: float) -> tuple[Profile, ...]:
         end, roster = self._clock() + hello_s, self._roster
@@ -187,7 +187,7 @@ class Flower:
         return profiles
 
     def _step(self, turns: list[_Turn], start: float) -> None:
-        """Take what has come, ask those that came back, give up on those that are gone or late."""
+        """Receive answers, ask clients again that came back, and give up on those that are gone or late."""
         self._pull()
         self._look()
         late = self._deadline_s is not None and self._clock() - start >= self._deadline_s
@@ -217,7 +217,7 @@ class Flower:
 
     @property
     def _ttl_s(self) -> float:
-        # A node that is busy is not handed what nobody waits for any more.
+        # So that a busy node does not receive a message whose answer nobody waits for.
         return self._deadline_s + GRACE_S if self._deadline_s is not None else 7 * 86400.0
 
     def _send(self, turn: _Turn) -> None:
@@ -273,7 +273,7 @@ class Flower:
 
 
 def _outcome(task: Task, received: Received) -> tuple[Outcome, Slot | None]:
-    """Return what an answer comes to, and the slot of the memory that was made with it."""
+    """Return the outcome of an answer, and the slot of the memory that was made with it."""
     where = (task.client, task.round)
     if received.error:
         return ClientError(*where, "app", received.error), None

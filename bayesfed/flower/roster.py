@@ -1,4 +1,4 @@
-"""Which node is which client: our names, by a handshake, over Flower's random node numbers."""
+"""`Roster`: which node is which client. Flower's node numbers are random, so clients say their names in a handshake."""
 
 from __future__ import annotations
 
@@ -16,18 +16,28 @@ log = logging.getLogger("bayesfed.flower")
 
 @dataclass
 class Roster:
-    """Greet nodes and keep their names.
+    """The nodes and the names of their clients.
 
-    A node that comes later and says a name that is known takes that name over: without node authentication a SuperNode that was started again has a
-    new number, and Flower takes a minute to see that the old one is dead. Nodes that answer nonsense, or have another experiment, are told in
-    `strangers` and asked nothing more.
+    If a new node says a known name, it takes the name over: without node authentication a restarted SuperNode has a new number, and Flower takes a
+    minute to notice that the old one is dead. Nodes that give an invalid answer, or have another experiment, are listed in `strangers` and are not
+    asked again.
 
     Parameters
     ----------
     experiment
-        The fingerprint that clients must have; "" takes any.
+        The fingerprint that clients must have; "" accepts any.
     greet
-        ``(content, node) -> message id or None``.
+        ``(content, node) -> message id``, or None if the message could not be sent.
+    nodes
+        Nodes by client.
+    profiles
+        Profiles by client.
+    strangers
+        Nodes that are not clients, with the reason.
+    greeted
+        Nodes that have not answered yet, by message id.
+    twice
+        Clients whose name two nodes have said.
     """
 
     experiment: str
@@ -40,7 +50,7 @@ class Roster:
     _known: set[int] = field(default_factory=set)
 
     def look(self, online: set[int]) -> None:
-        """Greet nodes that are new; forget those that are gone."""
+        """Greet new nodes, and forget nodes that are gone."""
         for name, node in list(self.nodes.items()):
             if node not in online:
                 self.leave(name, "it is offline")
@@ -52,13 +62,13 @@ class Roster:
         self.greeted = {id: node for id, node in self.greeted.items() if node in online}
 
     def leave(self, name: str, why: str) -> None:
-        """Take a client's node for gone; it is greeted again if it is seen again."""
+        """Forget a client's node; it is greeted again if it comes back."""
         node = self.nodes.pop(name)
         self._known.discard(node)
         log.warning("node %s of client %r is gone: %s", node, name, why)
 
     def hear(self, received: Received) -> None:
-        """Take the answer to a greeting."""
+        """Enter the answer to a greeting."""
         node = self.greeted.pop(received.id)
         try:
             reply = read_reply(received.content) if not received.error else None
@@ -84,16 +94,16 @@ class Roster:
 
     def _strange(self, node: int, why: str) -> None:
         self.strangers[node] = why
-        log.warning("node %s is no client: %s", node, why)
+        log.warning("node %s is not a client: %s", node, why)
 
     def missing(self, names: int | frozenset[str]) -> list[str]:
-        """Return what is still to come: names, or how many clients."""
+        """Return the clients still missing: their names, or how many."""
         if isinstance(names, int):
             return [f"{names - len(self.nodes)} more"] if len(self.nodes) < names else []
         return sorted(names - self.nodes.keys())
 
     def refusal(self, what: str) -> ClientError:
-        """Return the error of a handshake that failed."""
+        """Return the error of a failed handshake."""
         heard = f"heard of {sorted(self.nodes)}"
         odd = "".join(f"; node {node}: {why}" for node, why in self.strangers.items())
         return ClientError("all", 0, "hello", f"{what}, {heard}{odd}")

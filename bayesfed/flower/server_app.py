@@ -1,17 +1,17 @@
 """The ServerApp: ``serverapp = "bayesfed.flower.server_app:app"``.
 
-Flower brings no results back, so that they are written on the machine of the SuperLink.
+Flower returns no results, so they are written on the machine of the SuperLink.
 
 ===============  ==============================================================================================
-of run-config
+run-config
 ===============  ==============================================================================================
-experiment       ``"module:function"``, the function returns an `Experiment`
-clients          how many, or their names with commas between
-out              folder of ``checkpoints``, ``rounds.jsonl`` (a report a line) and ``rounds.txt`` (a table)
-deadline-s       of a phase; 0 waits as long as a node is online; 600 by default
-hello-s          for all clients to come; 300 by default
-resume           true: go on from the checkpoints in ``out``, if there are any
-secrets          a folder of keys, a file named after each client: a keyed run, under a run id that nobody has had
+experiment       ``"module:function"``; the function returns an `Experiment`
+clients          number of clients, or their names separated by commas
+out              folder of ``checkpoints``, ``rounds.jsonl`` (one report per line) and ``rounds.txt`` (a table)
+deadline-s       longest time of a phase; 0 waits as long as a node is online; 600 by default
+hello-s          longest time until all clients have come; 300 by default
+resume           true: resume from the checkpoints in ``out``, if there are any
+secrets          folder of keys, with a file named after each client: a keyed run, under a new random run id
 ===============  ==============================================================================================
 """
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from bayesfed.federated.engine.reports import RoundReport
     from bayesfed.running import Result
 
-__all__ = ["app", "serve", "server_app"]  # noqa: F822 app is made at first use
+__all__ = ["app", "serve", "server_app"]  # noqa: F822 app is created at first use
 
 
 def server_app() -> ServerApp:
-    """Return a ServerApp that runs the experiment of its run-config.
+    """Return a ServerApp that runs the experiment in its run-config.
 
     Raises
     ------
@@ -57,19 +57,21 @@ def server_app() -> ServerApp:
 
 
 def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
-    """Run an experiment over a grid and write what comes of it.
+    """Run an experiment over a grid and write its results.
 
     Parameters
     ----------
+    grid
+        Flower's grid.
     run
         Flower's run-config.
     options
-        Of `Flower`, for tests.
+        Further arguments of `Flower`, for tests.
 
     Raises
     ------
     ArgumentError
-        If a key of the configuration is missing or wrong, a client has no secret, or there are checkpoints that are not to be resumed from.
+        If a key of the configuration is missing or wrong, a client has no secret, or there are checkpoints but `resume` is not set.
     """
     from bayesfed.federated.engine.checkpoint import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
@@ -109,12 +111,12 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         run_id=secrets.token_hex(8) if keys is not None and resume is None else None,
     )
     (out / "rounds.txt").write_text(result.table() + "\n")
-    print(result.table())  # noqa: T201 Flower brings this back: `flwr log`
+    print(result.table())  # noqa: T201 shown by `flwr log`
     return result
 
 
 def _keys(folder: Path) -> dict[str, bytes]:
-    """Read the clients' keys."""
+    """Return the clients' keys."""
     try:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     except OSError as problem:
@@ -122,7 +124,7 @@ def _keys(folder: Path) -> dict[str, bytes]:
 
 
 def _note(log: Path, pool: Any, report: RoundReport) -> None:
-    """Write a round as a line of JSON."""
+    """Append the report of a round as a line of JSON."""
     line = {
         "round": report.round,
         "seconds": report.seconds,

@@ -1,4 +1,4 @@
-"""`Site`: one client where its data are: bytes in, bytes out, its memory on its own disk."""
+"""`Site`: one client on the machine with its data. It takes and returns bytes, and keeps its memory on its own disk."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 
 
 class Site:
-    """Answer a server's letters. A new one for every letter answers the same: what lasts is in the folder.
+    """One client, which answers the letters of a server. All that lasts is in the folder, so there may be a new `Site` for every letter.
 
-    The memory that belongs to an answer waits until the server's next question says that it was taken: a straggler that was given up on has not
-    moved on. The same question twice has the same answer.
+    The memory made with an answer becomes valid only when the server's next question says that the answer was accepted. The memory of a straggler
+    that the server did not wait for is therefore unchanged. The same question always gets the same answer.
 
     Parameters
     ----------
     client
-        This client's name.
+        Name of this client.
+    experiment
+        The experiment of the run.
     folder
-        Where its memories are kept, a folder for each run.
+        Folder of its memories, with one subfolder for each run.
     secret
         The client's key, in keyed runs.
     """
@@ -39,11 +41,11 @@ class Site:
 
     @cached_property
     def data(self) -> Dataset:
-        """The client's rows, read at first use."""
+        """The rows of the client, read at first use."""
         return self.experiment.data(self.client)
 
     def handle(self, letter: bytes) -> bytes:
-        """Return the answer to a letter; what fails is said in it, never raised."""
+        """Return the answer to a letter. Failures are reported in the answer and never raised."""
         where: tuple[str, int, str] = (self.client, -1, "")
         stage = "letter"
         try:
@@ -59,7 +61,7 @@ class Site:
         except BayesfedError as problem:
             return Answer(*where, stage=stage, reason=str(problem)).write()
         except Exception as problem:
-            # Whatever a user's data function raises is this client's own affair.
+            # The user's data function may raise anything; it concerns this client only.
             return Answer(*where, stage=stage, reason=f"{type(problem).__name__}: {problem}").write()
 
     def _answer(self, question: Question) -> Answer:
@@ -71,12 +73,12 @@ class Site:
         if not isinstance(outcome, Reply):
             return Answer(*where, stage=outcome.stage, reason=outcome.reason, field=outcome.field)
         if outcome.memory:
-            # Before the reply is sent: a crash in between leaves what can be dropped, never a server that counts on what is not here.
+            # Written before the reply is sent: after a crash in between a memory may be unused, but the server never relies on a missing one.
             memory.pend(Slot(task.round, task.phase), outcome.memory)
         return Answer(*where, outcome.packed, outcome.info, outcome.seconds, bool(outcome.memory))
 
     def _memory(self, run: str) -> ClientMemory:
-        # A server that keeps two checkpoints goes back two of them, each so many rounds of so many phases.
+        # A server keeps two checkpoints, so it may go back by twice `save_every` rounds, each of as many exchanges as there are phases.
         keep = (2 * self.experiment.save_every + 1) * len(self._phases)
         return ClientMemory(InFolder(self.folder / f"run {quote(run, safe='')}" / f"client {quote(self.client, safe='')}"), keep=keep)
 

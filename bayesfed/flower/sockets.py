@@ -1,4 +1,4 @@
-"""Bytes to the worker beside a node and back, over a socket of this machine; nothing is pickled."""
+"""Sends bytes to the worker beside a node over a local socket, without pickling."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from bayesfed.errors import ArgumentError, complain
 
 
 def forward(socket: str, letter: bytes) -> bytes:
-    """Hand a letter to the worker and return its answer.
+    """Send a letter to the worker at a socket and return its answer.
 
     Raises
     ------
     ArgumentError
-        If nobody listens there, or the worker stops before it has answered.
+        If no worker listens at the socket, or it stops before it has answered.
     """
     try:
         with Client(socket, family="AF_UNIX") as connection:

@@ -1,4 +1,4 @@
-"""A new app: the template's two files, to be changed."""
+"""A new Flower app: copies of the two files of the template."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NAMES = ("pyproject.toml", "experiment.py")
 
 
 def new_app(folder: str | Path) -> Path:
-    """Write a bare app into a folder, made if need be: its configuration, and an experiment to be changed.
+    """Write a minimal app into a folder, created if needed: its configuration and an example experiment.
 
     Raises
     ------
     ArgumentError
-        If one of the files is there already.
+        If one of the files exists already.
     """
     folder = Path(folder)
     if there := [name for name in NAMES if (folder / name).exists()]:
@@ -31,7 +31,7 @@ def new_app(folder: str | Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and write the app."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="bayesfed new", description="Write a bare Flower app: pyproject.toml and experiment.py.")
     parser.add_argument("folder", type=Path)
     print(f"an app in {new_app(parser.parse_args(arguments).folder)}/")  # noqa: T201

@@ -1,7 +1,7 @@
-"""A client that stays alive beside its SuperNode, model and data in memory: ``python -m bayesfed.flower.worker --socket ...``.
+"""A client that stays alive beside its SuperNode, with model and data in memory: ``python -m bayesfed.flower.worker --socket ...``.
 
-Flower starts a process for every message; with a worker that process only passes bytes on. The node is told of it by
-``--node-config 'socket="/run/bayesfed/ward-a.sock"'``. Whoever may write to the socket may ask the client: it is this user's alone.
+Flower starts a process for every message; with a worker, that process only forwards bytes. The node finds the worker by
+``--node-config 'socket="/run/bayesfed/ward-a.sock"'``. Only the user who started the worker may write to the socket.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bayesfed.flower.site import Site
 
 
 def serve(site: Site, socket: str | Path) -> None:
-    """Answer letters at a socket until the process is told to stop, one at a time.
+    """Answer letters at a socket, one at a time, until the process is stopped.
 
     Raises
     ------
     ArgumentError
-        If a worker listens there already, or the socket cannot be made.
+        If another worker listens at the socket, or it cannot be created.
     """
     with _listener(str(socket)) as listener:
         while True:
@@ -37,12 +37,12 @@ def serve(site: Site, socket: str | Path) -> None:
                 with listener.accept() as connection:
                     connection.send_bytes(site.handle(connection.recv_bytes(MAX_BYTES + ROOM)))
             except (OSError, EOFError):
-                # Whoever asked has gone, or sent what is too long: the next one is served.
+                # The caller has gone, or its letter is too long: serve the next one.
                 continue
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and serve."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="bayesfed worker", description="Keep a client's model and data alive beside its SuperNode.")
     parser.add_argument("--socket", type=Path, required=True, help="where to listen")
     parser.add_argument("--experiment", required=True, help="module:function, as the run's")
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop(signal: int, frame: FrameType | None) -> None:
-    # So that the socket is taken away.
+    # Raised so that the socket is removed.
     raise KeyboardInterrupt
 
 

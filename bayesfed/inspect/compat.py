@@ -1,7 +1,7 @@
-"""The only import of ArviZ: what the package asks of it, in the words of the installed version.
+"""The only import of ArviZ: the functions that the package needs, for either of its major versions.
 
-ArviZ 0.x holds groups in `InferenceData`, ArviZ 1.x in xarray's `DataTree` (from arviz-base). Both save with
-``to_netcdf``. ArviZ 1.x computes with arviz-stats, reached through xarray's accessor ``azstats``.
+ArviZ 0.x stores groups in `InferenceData`, ArviZ 1.x in xarray's `DataTree` (from arviz-base). Both are saved with
+``to_netcdf``. ArviZ 1.x computes with arviz-stats, through xarray's accessor ``azstats``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _module(backend: ModuleType | None) -> Any:
     if backend is not None:
         return backend
     with warnings.catch_warnings():
-        # ArviZ 0.23 announces 1.0 whenever it is imported; both are served here.
+        # ArviZ 0.23 announces 1.0 on every import; both versions are supported here.
         warnings.simplefilter("ignore", FutureWarning)
         import arviz
     return arviz
@@ -32,20 +32,24 @@ def _module(backend: ModuleType | None) -> Any:
 def build(
     groups: Groups, coords: Mapping[str, Any], dims: Mapping[str, list[str]], extra: Mapping[str, xarray.Dataset], backend: ModuleType | None = None
 ) -> Any:
-    """Return the groups as ArviZ's own container.
+    """Return the groups in ArviZ's own container.
 
     Parameters
     ----------
     groups
-        ArviZ's groups: name to variables; sampled ones start with (chain, draw).
+        Variables by group of ArviZ and by name. Sampled variables start with the axes (chain, draw).
+    coords
+        Coordinates by dimension.
+    dims
+        Dimensions by variable.
     extra
-        Groups of our own, as xarray data sets.
+        Groups that ArviZ does not define, as xarray data sets.
     backend
-        The module to build with; default `arviz`. `arviz_base` is ArviZ 1.x without plots.
+        The module to build with. Default: `arviz`; `arviz_base` is ArviZ 1.x without plots.
     """
     module = _module(backend)
     known = {name: dict(variables) for name, variables in groups.items() if variables}
-    # ArviZ 1.3 answers to the old name too, with a warning.
+    # ArviZ 1.3 also has the old name, with a warning, so only the module's own names are looked at.
     if "InferenceData" in vars(module):
         data = module.from_dict(**known, coords=dict(coords), dims=dict(dims)) if known else module.InferenceData()
         data.add_groups(dict(extra), warn_on_custom_groups=False)
@@ -64,15 +68,15 @@ def pareto_shape(log_weights: np.ndarray, backend: ModuleType | None = None) -> 
     Parameters
     ----------
     log_weights
-        ``(S,)``, the largest 0; of independent draws, so the relative efficiency is 1. `k_hat` sees that there is a tail to fit.
+        ``(S,)``, with largest weight 0, of independent draws, so that the relative efficiency is 1. `k_hat` checks that there is a tail to fit.
     backend
-        The module to compute with; default `arviz`. `arviz_stats` is ArviZ 1.x without plots.
+        The module to compute with. Default: `arviz`; `arviz_stats` is ArviZ 1.x without plots.
     """
     module = _module(backend)
     if "psislw" in vars(module):
         return float(module.psislw(log_weights)[1])
     import xarray
 
-    # Its psislw takes log likelihoods, log weights with the sign turned; its pareto_khat takes the weights themselves.
+    # psislw of arviz-stats takes log likelihoods, which are negative log weights; pareto_khat takes the weights themselves.
     weights = xarray.DataArray(np.exp(log_weights), dims=["draw"])
     return float(weights.azstats.pareto_khat(sample_dims="draw", r_eff=1, tail="right"))

@@ -1,4 +1,4 @@
-"""Pictures of what rounds cost devices: stacked bars of computing and up-link, in seconds and joules."""
+"""Plots of the cost of rounds for devices: stacked bars of computing and up-link, in seconds and joules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.ledger import Row
-from bayesfed.inspect.maps import _figure
+from bayesfed.inspect.figures import new_figure
 from bayesfed.wireless.energy import RoundCost
 
 if TYPE_CHECKING:
@@ -19,27 +19,29 @@ _COMPUTING, _UPLINK = "#3b6ea5", "#e39b3f"
 
 
 def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axes, Axes]:
-    """Draw latency above and energy below, a group of bars a device and a bar a channel state: AnycostFL's Fig. 1.
+    """Plot latency (top) and energy (bottom), with a group of bars for each device and a bar for each channel state, as in AnycostFL's Fig. 1.
 
     Parameters
     ----------
     costs
-        By device, then by channel state; the same states for all devices.
+        Costs by device, then by channel state. All devices have the same states.
 
     Raises
     ------
     ArgumentError
-        If there are none, or devices have unlike states.
+        If there are no costs, or the states of devices differ.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     states = list(next(iter(costs.values()), {}))
-    if not states or any(list(found) != states for found in costs.values()):
-        actual = {device: list(found) for device, found in costs.items()}
+    if not states or any(list(by_state) != states for by_state in costs.values()):
+        actual = {device: list(by_state) for device, by_state in costs.items()}
         hint = "{'Nano': {'good': ...}}"
         raise ArgumentError(complain("plot_device_costs", expected="the same channel states of each device", actual=actual, hint=hint))
-    above, below = _figure(2.4 + 0.55 * len(costs) * (len(states) + 1), 5.2).subplots(2, 1, sharex=True)
+    above, below = new_figure(2.4 + 0.55 * len(costs) * (len(states) + 1), 5.2).subplots(2, 1, sharex=True)
     for axes, unit, label in ((above, "s", "latency of a round [s]"), (below, "j", "energy of a round [J]")):
         places = [group * (len(states) + 1) + bar for group in range(len(costs)) for bar in range(len(states))]
-        _stack(axes, places, [found[state] for found in costs.values() for state in states], unit)
+        _stack(axes, places, [by_state[state] for by_state in costs.values() for state in states], unit)
         axes.set_ylabel(label)
     below.set_xticks(places, states * len(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     for group, device in enumerate(costs):
@@ -53,25 +55,27 @@ def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axe
 def plot_client_costs(
     costs: Mapping[str, RoundCost | Cost], *, latency_s: float | None = None, energy_j: Mapping[str, float] | None = None
 ) -> tuple[Axes, Axes]:
-    """Draw each client's latency and energy of a round, with the deadline as a line and energy budgets as marks.
+    """Plot the latency and energy of each client in a round, with the deadline as a line and energy budgets as marks.
 
     Parameters
     ----------
     costs
-        By client, planned ones or those of a round's ledger; those that sat out are left out.
+        Costs by client, from plans or from the ledger of a round, without the clients that did not take part.
     latency_s
-        Of the deadline.
+        Deadline in seconds.
     energy_j
-        Budgets by client.
+        Energy budgets in joules by client.
 
     Raises
     ------
     ArgumentError
         If there are no clients.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     if not costs:
         raise ArgumentError(complain("plot_client_costs", expected="at least one client", actual="none", hint="{name: plan.cost}"))
-    above, below = _figure(max(4.0, 1.8 + 0.3 * len(costs)), 5.2).subplots(2, 1, sharex=True)
+    above, below = new_figure(max(4.0, 1.8 + 0.3 * len(costs)), 5.2).subplots(2, 1, sharex=True)
     places = [float(number) for number in range(len(costs))]
     for axes, unit, label in ((above, "s", "latency [s]"), (below, "j", "energy [J]")):
         _stack(axes, places, list(costs.values()), unit)
@@ -82,24 +86,26 @@ def plot_client_costs(
         kept = [(place, energy_j[name]) for place, name in zip(places, costs, strict=True) if name in energy_j]
         below.plot([place for place, _ in kept], [budget for _, budget in kept], "_", color="0.2", markersize=9, label="budget")
     below.set_xticks(places, list(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
-    # Bars may fill the panels, so the legends stand beside them.
+    # The bars may fill the panels, so the legends are beside them.
     for axes in (above, below):
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
     return above, below
 
 
 def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
-    """Draw what each client was asked in every round: its share of the network's work above, the kilobits that it really sent below.
+    """Plot the plan of each client in each round: its share of the network's work (top), and the kilobits that it really sent (bottom).
 
     Parameters
     ----------
     rows
-        Of a run's ledger, under a `Cell`; rounds a client sat out are blank.
+        Rows of the ledger of a run with a `Cell`. Rounds in which a client did not take part are blank.
 
     Raises
     ------
     ArgumentError
         If no row has a plan.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     planned = [row for row in rows if row.direction == "up" and row.cost.alpha]
     if not planned:
@@ -110,7 +116,7 @@ def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
     for row in planned:
         alphas[names.index(row.client)][row.round] = row.cost.alpha
         kilobits[names.index(row.client)][row.round] = row.bits / 1e3
-    above, below = _figure(max(5.0, 2.5 + 0.12 * len(rounds)), 2.0 + 0.4 * len(names)).subplots(2, 1, sharex=True)
+    above, below = new_figure(max(5.0, 2.5 + 0.12 * len(rounds)), 2.0 + 0.4 * len(names)).subplots(2, 1, sharex=True)
     for axes, values, label in ((above, alphas, "alpha"), (below, kilobits, "kb sent")):
         image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
         axes.set_yticks(range(len(names)), names, fontsize=7)

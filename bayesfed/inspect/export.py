@@ -1,7 +1,7 @@
-"""A federated run for ArviZ: posterior, predictions, data, and the federation's own figures.
+"""Export of a federated run to ArviZ: posterior, predictions, data, and the figures of the federation.
 
-Draws of a variational posterior are independent: r-hat is 1 and the effective sample size is S however wrong it is, so they
-mean nothing here. Read convergence from the ELBO in the `federation` group, and nearness to the exact posterior from k-hat.
+Draws of a variational posterior are independent. However wrong it is, r-hat is 1 and the effective sample size is S, so these figures have no meaning
+here. Judge convergence by the ELBO in the group `federation`, and closeness to the exact posterior by k-hat.
 """
 
 from __future__ import annotations
@@ -41,27 +41,37 @@ def to_arviz(
     seed: int = 0,
     backend: ModuleType | None = None,
 ) -> Any:
-    """Export a run.
+    """Return a run in ArviZ's container.
 
-    Groups: ``posterior`` (every latent site; of declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
-    ``SITE.input``), ``prior`` (of Pyro models), ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``),
-    ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (round, client: bits_up,
-    bits_down, nll, accepted; round: elbo, density and every metric). ``az.summary``, ``az.plot_forest`` and ``az.loo`` take it; of their
-    figures r-hat and effective sample sizes mean nothing for these draws, convergence is read from the ELBO and k-hat (`Result.k_hat`).
+    Groups: ``posterior`` (every latent site; for declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
+    ``SITE.input``), ``prior`` (for Pyro models), ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``),
+    ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by round and client: bits_up,
+    bits_down, nll, accepted; by round: elbo, density and every metric). ``az.summary``, ``az.plot_forest`` and ``az.loo`` accept it. Their r-hat
+    and effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by k-hat (`Result.k_hat`).
 
     Parameters
     ----------
+    algorithm
+        The algorithm of the run.
+    state
+        Its final state.
+    history
+        Its history.
     data
         Rows to predict and score.
+    draws
+        Number of draws from the posterior.
     thin
-        Keep every `thin`-th row and column of a matrix; the coordinates say which.
+        Keep every `thin`-th row and column of a matrix; the coordinates say which ones.
     seed
-        Names the draws: the same seed gives the same draws.
+        Seed of the draws.
+    backend
+        The module to build with. Default: `arviz`; `arviz_base` is ArviZ 1.x without plots.
 
     Raises
     ------
     ArgumentError
-        If draws or thin are below 1, or the draws would not fit in memory.
+        If `draws` or `thin` is below 1, or the draws would not fit in memory.
     """
     if draws < 1 or thin < 1:
         raise ArgumentError(complain("to_arviz", expected="draws and thin >= 1", actual=(draws, thin), hint="draws=100"))
@@ -87,7 +97,7 @@ def to_arviz(
 
 
 def _steps(value: Tensor, thin: int) -> list[int]:
-    """Return the stride of every axis: matrices are thinned, vectors are not."""
+    """Return the stride of each axis: matrices are thinned, vectors are not."""
     return [thin if value.ndim > 1 and axis >= value.ndim - 2 else 1 for axis in range(value.ndim)]
 
 
@@ -113,15 +123,17 @@ def _drawn(posterior: Posterior, data: Dataset | None, draws: int, thin: int, ke
                 thinned = _thinned(value, thin)
                 groups[group].setdefault(name, []).append(thinned.to(torch.int8) if name.endswith(".s") else thinned)
         if data is not None:
-            found = posterior.observe(draw, data.inputs, key.child("observe", number))
+            response = posterior.observe(draw, data.inputs, key.child("observe", number))
             with forked(key.child("respond", number)):
-                groups["posterior_predictive"].setdefault("y", []).append(found.sample())
-            groups["log_likelihood"].setdefault("y", []).append(found.log_prob(data.targets))
-    return {group: {name: torch.stack(values)[None].numpy() for name, values in found.items()} for group, found in groups.items() if found}
+                groups["posterior_predictive"].setdefault("y", []).append(response.sample())
+            groups["log_likelihood"].setdefault("y", []).append(response.log_prob(data.targets))
+    return {
+        group: {name: torch.stack(values)[None].numpy() for name, values in variables.items()} for group, variables in groups.items() if variables
+    }
 
 
 def federation(history: Sequence[Record]) -> xarray.Dataset:
-    """Return the run's figures by round and client as an xarray data set; NaN where a client took no part."""
+    """Return the figures of a run by round and client as an xarray data set, with NaN if a client took no part."""
     import xarray
 
     clients = sorted({row.client for record in history for row in record.rows})
@@ -133,7 +145,7 @@ def federation(history: Sequence[Record]) -> xarray.Dataset:
     both["accepted"] = [[float(name in record.clients) for name in clients] for record in history]
     figures = [{**record.server, **record.metrics, "seconds": record.seconds} for record in history]
     for name in dict.fromkeys(name for figure in figures for name in figure):
-        # netCDF reads a slash as a group.
+        # In netCDF a slash separates groups.
         alone[name.replace("/", ".")] = [figure.get(name, math.nan) for figure in figures]
     variables = {name: (("round", "client"), np.array(values)) for name, values in both.items()}
     variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}  # type: ignore[misc]

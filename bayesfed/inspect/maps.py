@@ -1,4 +1,4 @@
-"""Maps of supports: a layer over the rounds, and the inputs of hidden units as pictures."""
+"""Maps of supports: a layer over the rounds, and the inputs of hidden units as images."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine.reports import Record
+from bayesfed.inspect.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history: Sequence[Record] = (), site: str = "") -> list[Axes]:
-    """Draw prior inclusion probabilities of a layer over rounds: the message v_{h -> s}, as D-Turbo-VBI's Fig. 4.
+    """Plot the prior inclusion probabilities of a layer over rounds, the message v_{h -> s}, as in Fig. 4 of D-Turbo-VBI.
 
     Parameters
     ----------
     frames
-        Log-odds ``(M, N)`` by round, as the callback `keep` collects them.
+        Log-odds ``(M, N)`` by round, as collected by the callback `keep`.
+    title
+        Title of the figure.
     history, site
-        Write below each map how far message passing had settled and what share of the weights depends on where it starts.
+        History of the run and name of the layer. If given, the text below each map says how far message passing had converged and what share of
+        the weights depends on its starting point.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no frames.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     if not frames:
         raise ArgumentError(complain("plot_support_maps", expected="at least one frame", actual="none", hint="the callback keep"))
     figures = {record.round: record.server for record in history}
     shape = next(iter(frames.values())).shape
     aspect = min(2.0, max(0.5, shape[0] / shape[1]))
-    figure = _figure(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8)
+    figure = new_figure(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8)
     panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
     for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
         image = panel.imshow(torch.sigmoid(log_odds).numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
@@ -53,28 +55,32 @@ def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history:
 
 
 def _trust(figures: Mapping[str, float], site: str) -> str:
-    """Say how far a site's message passing can be trusted; nothing if the round made none."""
+    """Return the convergence of a site's message passing in words; empty if the round had none."""
     residual, share = figures.get(f"bp_residual/{site}"), figures.get(f"bp_multistable/{site}")
     settled = "" if residual is None else "messages exact" if residual == 0 else f"messages within {residual:.0e}"
     return settled if share is None else f"{settled}\n{share:.1%} multistable"
 
 
 def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = "") -> list[Axes]:
-    """Draw the inputs of hidden units as pictures: which pixels each unit looks at.
+    """Plot the inputs of hidden units as images: the pixels that each unit uses.
 
     Parameters
     ----------
     values
-        Probabilities ``(M, N)``, a row a unit.
+        Probabilities ``(M, N)``, one row for each unit.
     size
-        (height, width) of a picture; their product is N.
+        (height, width) of an image; their product is N.
     count
-        How many units, those with the largest sums of probabilities, in their own order.
+        Number of units. Those with the largest sums of probabilities are shown, in their original order.
+    title
+        Title of the figure.
 
     Raises
     ------
     ArgumentError
-        If the size does not fit the inputs, or count is below 1.
+        If the size does not fit the inputs, or `count` is below 1.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     if values.ndim != 2 or size[0] * size[1] != values.shape[1] or count < 1:
         raise ArgumentError(
@@ -83,7 +89,7 @@ def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, ti
     chosen = sorted(values.sum(1).topk(min(count, len(values))).indices.tolist())
     columns = min(8, len(chosen))
     rows = -(-len(chosen) // columns)
-    figure = _figure(1.15 * columns + 1.0, 1.3 * rows + 0.5)
+    figure = new_figure(1.15 * columns + 1.0, 1.3 * rows + 0.5)
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in panels:
         panel.axis("off")

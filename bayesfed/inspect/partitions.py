@@ -1,4 +1,4 @@
-"""What a partition gave whom: classes of every client, as a table and as a picture."""
+"""Partitions: the number of rows of each class that each client holds, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.inspect.maps import _figure
+from bayesfed.inspect.figures import new_figure
 from bayesfed.inspect.tables import table
 
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def partition_table(clients: Mapping[str, Dataset]) -> str:
-    """Return a table of rows: a line a client, a column a class, and totals.
+    """Return a table of numbers of rows, with a line for each client, a column for each class, and totals.
 
     Parameters
     ----------
     clients
-        By name, as `federate` returns them. Columns are named by `Dataset.classes`, or numbered.
+        Data sets by client, as returned by `federate`. Columns have the names in `Dataset.classes`, or numbers.
 
     Raises
     ------
     ArgumentError
-        If there are no clients, their targets are no class labels, or they name classes differently.
+        If there are no clients, their targets are not class labels, or their class names differ.
     """
     names, counts = _counts(clients, "partition_table")
     lines: list[list[str | int]] = [[client, *row, sum(row)] for client, row in zip(clients, counts.tolist(), strict=True)]
@@ -37,22 +37,22 @@ def partition_table(clients: Mapping[str, Dataset]) -> str:
 
 
 def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
-    """Draw the rows that each client holds of each class: clients from the top, classes from the left, rows written in where there is room.
+    """Plot the number of rows of each class at each client: clients from top to bottom, classes from left to right, numbers if there is room.
 
     Parameters
     ----------
     clients
-        By name, as `federate` returns them. Columns are named by `Dataset.classes`, or numbered.
+        Data sets by client, as returned by `federate`. Columns have the names in `Dataset.classes`, or numbers.
 
     Raises
     ------
     ArgumentError
-        If there are no clients, their targets are no class labels, or they name classes differently.
+        If there are no clients, their targets are not class labels, or their class names differ.
     """
     names, counts = _counts(clients, "plot_partition")
-    few, short = len(clients) <= 40, len(names) <= 30  # so few that their names can be read
+    few, short = len(clients) <= 40, len(names) <= 30  # few enough for readable names
     height, width = 0.3 if few else 7 / len(clients), 0.5 if short else 14 / len(names)
-    axes: Axes = _figure(max(4.0, 2.6 + width * len(names)), max(2.4, 1.3 + height * len(clients))).subplots()
+    axes: Axes = new_figure(max(4.0, 2.6 + width * len(names)), max(2.4, 1.3 + height * len(clients))).subplots()
     image = axes.imshow(counts.numpy(), aspect="auto", interpolation="nearest", cmap="Blues", vmin=0)
     if few:
         axes.set_yticks(range(len(clients)), [f"{client} ({int(row.sum())})" for client, row in zip(clients, counts, strict=True)], fontsize=7)
@@ -61,7 +61,7 @@ def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
         if max(map(len, names), default=0) > 3:
             for label in axes.get_xticklabels():
                 label.set(rotation=45, ha="right", rotation_mode="anchor")
-    for client, place in counts.nonzero().tolist() if few and short else ():  # an empty cell says none by itself
+    for client, place in counts.nonzero().tolist() if few and short else ():  # empty cells have no number
         rows = int(counts[client, place])
         shade = "white" if rows > 0.6 * int(counts.max()) else "0.15"
         axes.text(place, client, str(rows), ha="center", va="center", fontsize=6.5, color=shade)
@@ -71,7 +71,7 @@ def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
 
 
 def _counts(clients: Mapping[str, Dataset], where: str) -> tuple[list[str], Tensor]:
-    """Return the classes' names and the rows ``(clients, classes)``."""
+    """Return the names of the classes and the numbers of rows ``(clients, classes)``."""
     if not clients:
         raise ArgumentError(complain(where, expected="at least one client", actual="none", hint="bf.federate(train, parts)"))
     for client, data in clients.items():

@@ -1,4 +1,4 @@
-"""Pictures of a run. Each function draws on matplotlib axes and returns them; nothing is shown or saved here."""
+"""Plots of a run. Each function draws on Matplotlib axes and returns them; only `save` writes a file."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine.ledger import bits
 from bayesfed.federated.engine.reports import Record
+from bayesfed.inspect.figures import given_or_new
 from bayesfed.models.priors.belief import SiteBelief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def _axes(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
-    if axes is not None:
-        return axes
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    return Figure(figsize=(width, height), layout="constrained").subplots()
-
-
 def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None) -> Axes:
-    """Draw one line a run of a figure over rounds: ELBO, density, accuracy.
+    """Plot a quantity over the rounds, such as ELBO, density or accuracy, with one line for each run.
+
+    Parameters
+    ----------
+    series
+        Pairs (round, value) by name of the run.
+    label
+        Name of the quantity.
+    axes
+        Axes to draw on. Default: those of a new figure.
 
     Raises
     ------
     ArgumentError
         If no run has a value.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     if not any(series.values()):
         raise ArgumentError(complain("plot_series", expected="a value", actual=f"none in {sorted(series)}", hint="a callback that enters it"))
-    axes = _axes(axes)
+    axes = given_or_new(axes)
     for name, points in series.items():
         axes.plot([number + 1 for number, _ in points], [value for _, value in points], marker=".", label=name)
     axes.set(xlabel="round", ylabel=label)
@@ -50,7 +52,22 @@ def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str
 
 
 def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None) -> Axes:
-    """Draw a metric of runs against the bits sent so far, down and up, one line a method, D-Turbo-VBI's Fig. 3."""
+    """Plot a metric against the data sent so far, down and up, with one line for each method, as in Fig. 3 of D-Turbo-VBI.
+
+    Parameters
+    ----------
+    histories
+        Histories of runs by name of the method.
+    metric
+        Name of the metric; rounds without it are left out.
+    axes
+        Axes to draw on. Default: those of a new figure.
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    """
     curves = {}
     for name, history in histories.items():
         spent = accumulate(bits(record.rows) for record in history)
@@ -59,8 +76,23 @@ def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, met
 
 
 def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None) -> Axes:
-    """Draw curves of (megabytes sent, value), one line a method."""
-    axes = _axes(axes)
+    """Plot curves of (megabytes sent, value), with one line for each method.
+
+    Parameters
+    ----------
+    curves
+        Points by name of the method.
+    label
+        Name of the value.
+    axes
+        Axes to draw on. Default: those of a new figure.
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    """
+    axes = given_or_new(axes)
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for name, points in curves.items():
@@ -77,15 +109,27 @@ def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, la
 def plot_forest(
     site: SiteBelief, *, chosen: Sequence[tuple[int, int]] | None = None, count: int = 20, mass: float = 0.9, axes: Axes | None = None
 ) -> Axes:
-    """Draw means and central intervals of chosen weights, coloured by inclusion probability.
+    """Plot means and central intervals of some weights of a layer, coloured by inclusion probability.
 
     Parameters
     ----------
+    site
+        Belief of the layer.
     chosen
-        (unit, input) pairs, drawn from the top; default the `count` weights of largest inclusion
-        probability, ties broken by |mean|.
+        Pairs (unit, input), from top to bottom. Default: the `count` weights with the largest inclusion probability, ties broken by |mean|.
+    count
+        Number of weights if none are chosen.
     mass
         Posterior mass of the interval, in (0, 1).
+    axes
+        Axes to draw on. Default: those of a new figure.
+
+    Raises
+    ------
+    ArgumentError
+        If `count` or `mass` is out of range, or a chosen weight is not in the layer.
+    MissingExtraError
+        If Matplotlib is not installed.
     """
     if count < 1 or not 0 < mass < 1:
         raise ArgumentError(complain("plot_forest", expected="count >= 1 and mass in (0, 1)", actual=(count, mass), hint="20, 0.9"))
@@ -95,7 +139,7 @@ def plot_forest(
         chosen = [divmod(int(i), columns) for i in ranked]
     if not chosen or any(not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen):
         raise ArgumentError(complain("plot_forest", expected=f"weights inside {units} x {columns}", actual=list(chosen), hint="chosen=None"))
-    axes = _axes(axes, height=1 + 0.22 * len(chosen))
+    axes = given_or_new(axes, height=1 + 0.22 * len(chosen))
     order = [unit * columns + column for unit, column in reversed(chosen)]
     mean, sd, inclusion = (value.expand_as(site.mean).flatten()[order].numpy() for value in (site.mean, site.sd, site.inclusion))
     half = float(torch.special.ndtri(torch.tensor(0.5 + mass / 2, dtype=torch.float64)))
@@ -111,7 +155,22 @@ def plot_forest(
 
 
 def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
-    """Write the picture that these axes belong to, making its folder."""
+    """Save the figure of these axes to a file, and create the folder if needed.
+
+    Parameters
+    ----------
+    axes
+        Axes of the figure.
+    path
+        The file; its suffix gives the format.
+    dpi
+        Dots per inch.
+
+    Raises
+    ------
+    ArgumentError
+        If the axes have been removed from their figure.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)

@@ -1,4 +1,4 @@
-"""Tables that line up: text to the left, numbers to the right."""
+"""Aligned plain-text tables: text to the left, numbers to the right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bayesfed.federated.engine.reports import Record
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:
-    """Return an aligned plain-text table; floats are shown with four significant digits."""
+    """Return an aligned plain-text table, with floats to four significant digits."""
     cells = [[value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]
     text = [not all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
@@ -29,7 +29,15 @@ def _is_number(cell: str) -> bool:
 
 
 def round_table(history: Sequence[Record], *, every: int = 1) -> str:
-    """Return a table of a run's rounds: metrics, density, kilobytes down and up, refused clients, seconds."""
+    """Return a table of the rounds of a run: metrics, density, kilobytes down and up, refused clients, seconds.
+
+    Parameters
+    ----------
+    history
+        History of the run.
+    every
+        Show the first, the last and every `every`-th round.
+    """
     metrics = list(dict.fromkeys(name for record in history for name in record.metrics))
     sparse = any("density" in record.server for record in history)
     headings = ["round", *metrics, *(["density", "returned"] if sparse else []), "kB down", "kB up", "refused", "seconds"]
@@ -46,6 +54,14 @@ def round_table(history: Sequence[Record], *, every: int = 1) -> str:
 
 
 def score_table(scores: Mapping[str, Mapping[str, float]], *, heading: str = "rows of") -> str:
-    """Return a table of scores, one line a name: of `Result.scores`, or of methods by name."""
-    names = list(dict.fromkeys(name for found in scores.values() for name in found))
-    return table([heading, *names], [[who, *(found.get(name, float("nan")) for name in names)] for who, found in scores.items()])
+    """Return a table of scores, one line for each name.
+
+    Parameters
+    ----------
+    scores
+        Scores by name, such as `Result.scores`, or those of several methods.
+    heading
+        Heading of the first column.
+    """
+    names = list(dict.fromkeys(name for line in scores.values() for name in line))
+    return table([heading, *names], [[who, *(line.get(name, float("nan")) for name in names)] for who, line in scores.items()])

@@ -1,4 +1,4 @@
-"""Laws of views, locals, samplers and pools."""
+"""Laws of views, local steps, samplers and pools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,22 @@ from bayesfed.trees import Tree
 
 
 def check_view(view: View, payload: Tree, kind: Kind = "value") -> None:
-    """Check that lifting is linear in the weight, adds in any grouping, and refuses what does not fit."""
+    """Check that lifting is linear in the weight, that lifted updates add, and that payloads that do not fit are refused.
+
+    Parameters
+    ----------
+    view
+        The view to check.
+    payload
+        A payload of it.
+    kind
+        Kind of the updates.
+
+    Raises
+    ------
+    LawError
+        If a law is broken.
+    """
     once, twice = view.lift(payload, 1.0, kind), view.lift(payload, 2.0, kind)
     same((once + once).total, twice.total, "lift(2) against lift(1) + lift(1)", tolerance=1e-6)
     law((once + once).weight == twice.weight, "weights add")
@@ -44,7 +59,24 @@ def check_view(view: View, payload: Tree, kind: Kind = "value") -> None:
 
 
 def check_local(local: Local, message: Tree, data: Dataset, options: LocalOptions | None = None) -> None:
-    """Check that a local step is deterministic in its key, leaves its arguments and torch's global stream alone, and survives no data."""
+    """Check that a local step depends on its key only, leaves its arguments and torch's global generator unchanged, and works without data.
+
+    Parameters
+    ----------
+    local
+        The local step to check.
+    message
+        A message of the server.
+    data
+        A client's rows.
+    options
+        Options of the assignment.
+
+    Raises
+    ------
+    LawError
+        If a law is broken.
+    """
     options, key = options or LocalOptions(), Key(0, "local-law")
     before = {name: leaf.clone() for name, leaf in message.items()}
     stream = torch.get_rng_state()
@@ -61,7 +93,18 @@ def check_local(local: Local, message: Tree, data: Dataset, options: LocalOption
 
 
 def check_sampler(sampler: Sampler) -> None:
-    """Check that a sampler returns distinct known clients and depends on nothing but its key."""
+    """Check that a sampler returns distinct known clients, at least one, and depends on nothing but its arguments.
+
+    Parameters
+    ----------
+    sampler
+        The sampler to check.
+
+    Raises
+    ------
+    LawError
+        If a law is broken.
+    """
     clients = [f"client-{i}" for i in range(17)]
     for number in range(20):
         key = Key(0, "sample", number)
@@ -71,7 +114,7 @@ def check_sampler(sampler: Sampler) -> None:
 
 
 class _Counter:
-    """A local that counts its own fits in its memory, and fails where the data say so."""
+    """A local step that counts its own fits in its memory, and fails on data with a negative sum."""
 
     kind: Kind = "value"
     uses_global_randomness = False
@@ -85,7 +128,18 @@ class _Counter:
 
 
 def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
-    """Check order, determinism, memory in two phases and failures, of a pool made from data sets."""
+    """Check order, determinism, failures, and the two steps of keeping a memory, for a pool made from data sets.
+
+    Parameters
+    ----------
+    make
+        ``(data sets by client) -> pool``.
+
+    Raises
+    ------
+    LawError
+        If a law is broken.
+    """
     data = {f"client-{i}": Dataset(torch.full((2, 1), -1.0 if i == 3 else 1.0), torch.zeros(2)) for i in (5, 3, 1, 0)}
     pool, locals = make(data), {"train": _Counter()}
     names = [profile.name for profile in pool.profiles]
@@ -95,17 +149,17 @@ def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
     def ask(round: int) -> dict[str, Tree]:
         codec = Cast(32)
         tasks = [Task(name, round, "train", 0, codec.encode({"x": torch.ones(2)}, {}, Key(0)), codec, codec, Digital()) for name in names]
-        found = {}
+        answers = {}
         for task, (asked, outcome) in zip(tasks, pool.map(locals, tasks), strict=True):
             law(asked.client == task.client, "answers come in the order of the tasks")
             if isinstance(outcome, Reply):
                 law(outcome.info["threads"] == 1, "a step runs on one intra-op thread")
-                found[task.client] = codec.decode(outcome.packed, task.key)[0]
+                answers[task.client] = codec.decode(outcome.packed, task.key)[0]
             else:
                 law(isinstance(outcome, ClientError) and outcome.client == "client-3", f"only client-3 fails: {outcome}")
                 law("told to fail" in outcome.reason and outcome.stage == "fit", f"a failure says where and why: {outcome}")
-        law(found.keys() == set(names) - {"client-3"}, "the others answer")
-        return found
+        law(answers.keys() == set(names) - {"client-3"}, "the others answer")
+        return answers
 
     first = ask(0)
     same(first["client-0"], ask(0)["client-0"], "one task answered twice, nothing settled")

@@ -1,4 +1,4 @@
-"""What all laws share: the error, and comparisons that say what differs."""
+"""Shared by all laws: the error, and comparisons that say what differs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bayesfed.errors import BayesfedError
 
 
 class LawError(BayesfedError, AssertionError):
-    """An implementation that breaks a law of its seam."""
+    """An implementation breaks a law of its interface."""
 
 
 def law(holds: bool, text: str) -> None:
@@ -21,7 +21,22 @@ def law(holds: bool, text: str) -> None:
 
 
 def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, tolerance: float = 0.0) -> None:
-    """Raise unless two trees have equal names, shapes and, within the relative tolerance, values; 0 means every bit."""
+    """Raise `LawError` unless two trees have the same names, shapes and values.
+
+    Parameters
+    ----------
+    left, right
+        The trees.
+    what
+        What is compared, for the message.
+    tolerance
+        Relative tolerance of values; 0 means bit for bit.
+
+    Raises
+    ------
+    LawError
+        If the trees differ.
+    """
     law(left.keys() == right.keys(), f"{what}: leaves {sorted(left)} against {sorted(right)}")
     for name, leaf in left.items():
         other = right[name]
@@ -31,7 +46,7 @@ def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, 
 
 
 def refuses(call: Callable[[], object], error: type[Exception], what: str) -> None:
-    """Raise unless the call raises exactly that kind of error."""
+    """Raise `LawError` unless the call raises this class of error."""
     try:
         call()
     except error:

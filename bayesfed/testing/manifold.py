@@ -1,7 +1,7 @@
-"""Laws of the fixed-rank manifold: projections, retractions, transports and coordinates, run at any point without a dense matrix.
+"""Laws of the fixed-rank manifold: projections, retractions, transports and coordinates, checked at any point without dense matrices.
 
-The operations are arguments, so the laws hold for yours as for the package's; all comparisons are of matrices, never of factors, which have a
-gauge. Sizes are relative to the point's smallest singular value, the manifold's radius of curvature.
+The operations are arguments, so the laws can be run on your own as well as on the package's. All comparisons are of matrices, never of factors,
+which are unique only up to a gauge. Step sizes are relative to the smallest singular value of the point, the manifold's radius of curvature.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _STEPS = tuple(2.0**-k for k in range(3, 8))
 
 @dataclass(frozen=True)
 class ManifoldOperations:
-    """What the laws are run on: the package's operations, any of them replaced.
+    """The operations to check. The defaults are those of the package.
 
     Parameters
     ----------
     project
-        The point and factors A ``(M, R')``, B ``(N, R')`` of an ambient matrix, to a tangent.
+        ``(point, A, B) -> tangent``, with factors A ``(M, R')`` and B ``(N, R')`` of an ambient matrix.
     retractions
-        A point and a tangent to a point; each obeys the laws of `check_retraction`.
+        ``(point, tangent) -> point``; each must obey the laws of `check_retraction`.
     transport
-        A point, a target and a tangent at the point, to a tangent at the target.
+        ``(point, target, tangent at the point) -> tangent at the target``.
     coordinates
-        Pairs that write a tangent as a flat vector and read it, both isometric.
+        Pairs of functions that write a tangent as a flat vector and read it, both isometric.
     """
 
     project: Project = project_factors
@@ -74,24 +74,24 @@ def check_fixed_rank(point: FixedRank, key: Key, operations: ManifoldOperations 
     """Check every operation at one point.
 
     The projection is tangent, linear, idempotent, self-adjoint, and the identity on tangents. Retractions obey `check_retraction`. The transport is
-    tangent at the target, linear, the projection in place, and the identity to where a step of zero leads. Coordinates are linear, isometric and
-    read back.
+    tangent at the target, linear, equal to the projection there, and the identity for a step of zero. Coordinates are linear, isometric and
+    invertible.
 
     Parameters
     ----------
     point
-        Of full rank and any size; R may be min(M, N).
+        A point of full rank and any size; R may be min(M, N).
     key
-        Of the random tangents and ambient matrices.
+        Key of the random tangents and ambient matrices.
     operations
-        None: the package's.
+        Operations to check. None: those of the package.
     tolerance
-        Relative error that is allowed; None: two thousand roundings of the dtype.
+        Allowed relative error. None: two thousand times the machine epsilon of the dtype.
 
     Raises
     ------
     LawError
-        With what was broken.
+        If a law is broken.
     """
     run = operations or ManifoldOperations()
     limit = _limit(point, tolerance)
@@ -105,22 +105,28 @@ def check_fixed_rank(point: FixedRank, key: Key, operations: ManifoldOperations 
 
 
 def check_retraction(point: FixedRank, retract: Retract, key: Key, *, order: int = 2, tolerance: float | None = None) -> None:
-    """Check that a retraction stays on the manifold, starts at the point, and leaves along the tangent: ``R(t Z) = X + t Z + O(t^2)``.
+    """Check that a retraction stays on the manifold, starts at the point, and follows the tangent: ``R(t Z) = X + t Z + O(t^2)``.
 
-    The slope of log error in log t is 2, and for one of second order that of the error's tangent part is 3 or more, for steps t of
-    1/8 to 1/128 of the smallest singular value; errors that are rounding are let pass.
+    The slope of log error against log t is 2, and for a second-order retraction the slope of the error's tangent part is 3 or more, for steps t of
+    1/8 to 1/128 of the smallest singular value. Errors at the level of rounding are ignored.
 
     Parameters
     ----------
+    point
+        A point of full rank.
+    retract
+        ``(point, tangent) -> point``.
+    key
+        Key of the random tangent.
     order
-        1 or 2: of the retraction.
+        Order of the retraction, 1 or 2.
     tolerance
-        As in `check_fixed_rank`.
+        Allowed relative error, as in `check_fixed_rank`.
 
     Raises
     ------
     LawError
-        With what was broken.
+        If a law is broken.
     """
     limit, name = _limit(point, tolerance), getattr(retract, "__name__", type(retract).__name__)
     values = singular_values(point)
@@ -171,7 +177,7 @@ def _on_manifold(point: FixedRank, rank: int, what: str, limit: float) -> None:
 
 
 def _is_tangent(point: FixedRank, tangent: Tangent, what: str, limit: float, size: float) -> None:
-    """Check against a size from outside: of a projection that is nearly zero, rounding is not orthogonal."""
+    """Check tangency relative to a given size, since the rounding error of a projection that is nearly zero is not orthogonal."""
     try:
         check_tangent(what, point, tangent, tolerance=limit * size / max(float(norm(tangent)), 1e-300))
     except ArgumentError as error:
@@ -215,7 +221,7 @@ def _transport(point: FixedRank, retract: Retract, key: Key, run: ManifoldOperat
     step = step * (0.1 * singular_values(point)[-1] / norm(step))
     zero = retract(point, 0.0 * step)
     carried = run.transport(point, zero, first)
-    # The factors may have turned; the matrix has not.
+    # The factors may be rotated, but the matrix is the same.
     a, b = to_ambient(point, first)
     c, d = to_ambient(zero, carried)
     off = float(product_norm(torch.cat([a, -c], 1), torch.cat([b, d], 1)))
@@ -229,7 +235,7 @@ def _transport(point: FixedRank, retract: Retract, key: Key, run: ManifoldOperat
 
 
 def _condition(point: FixedRank) -> float:
-    """Return the condition number, by which a rounding of the matrix turns its singular spaces."""
+    """Return the condition number, the factor by which rounding of the matrix rotates its singular spaces."""
     values = singular_values(point)
     return float(values[0] / values[-1])
 

@@ -1,15 +1,15 @@
-"""The air between clients and server: fading, power control, the sum, and what the server makes of it.
+"""The analogue channel between clients and server: fading, the sum of what is sent, and the server's estimate of it.
 
-In round t client k sends the symbols ``p_k s_k``, and the server hears (Xue and Lau, eq. 27) ::
+In round t client k sends the symbols ``p_k s_k``, and the server receives (Xue and Lau, eq. 27) ::
 
     y = sum_k h_k p_k s_k + z,    h_k ~ CN(0, 1),    z ~ CN(0, N0) in each channel use
 
-and takes ``Re(y) / rho`` for the sum (eq. 28). One h_k a client and round (block fading), so whatever a client sends in a round fades alike.
-|h_k| is Rayleigh: ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``. N0 is noise power per complex channel use, half of it on each real axis. Powers are in
-watts, of a symbol: one of ``|s|^2 = 1`` is sent with 1 W; the paper's N0 is 1 W.
+and estimates the sum by ``Re(y) / rho`` (eq. 28). There is one h_k for each client and round (block fading), so all that a client sends in a round
+fades alike. |h_k| is Rayleigh: ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``. N0 is the noise power per complex channel use, half of it on each real axis.
+Powers are in watts per symbol: a symbol with ``|s|^2 = 1`` is sent with 1 W; the paper's N0 is 1 W.
 
-What is known: a client's ``h + e``, ``e ~ CN(0, sigma_e^2)``, and nothing else is known of the gain. Estimates are Rayleigh too, of mean square
-``1 + sigma_e^2``, and ``E[h | h + e] = (h + e) / (1 + sigma_e^2)``, from which the receive scales below follow.
+All that is known of a gain is the client's estimate ``h + e``, ``e ~ CN(0, sigma_e^2)``. Estimates are Rayleigh too, with mean square
+``1 + sigma_e^2``, and ``E[h | h + e] = (h + e) / (1 + sigma_e^2)``, from which the receive scales of `bayesfed.wireless.power_control` follow.
 
 References
 ----------
@@ -39,7 +39,7 @@ Reals = Literal[1, 2]
 
 @dataclass(frozen=True)
 class Gain:
-    """One client's channel in one round: what it is, and what the client knows of it."""
+    """The channel of one client in one round: its true gain, and the client's estimate of it."""
 
     true: complex
     known: complex
@@ -48,8 +48,8 @@ class Gain:
 def fading(key: Key, client: str, round: int, *, estimate_variance: float = 0.0) -> Gain:
     """Draw a client's gain ``h ~ CN(0, 1)`` and its estimate ``h + e``, ``e ~ CN(0, estimate_variance)``.
 
-    Gain and error have streams of their own under ``key / "fading" / round / client``: neither the order of clients nor how many there are, nor
-    the variance, changes a gain.
+    Gain and error have their own streams under ``key / "fading" / round / client``, so a gain depends neither on the order or number of clients
+    nor on the variance.
 
     Raises
     ------
@@ -71,16 +71,16 @@ def _standard_complex(key: Key) -> complex:
 
 
 def channel_uses(count: int, reals: Reals) -> int:
-    """Return how many sub-carriers `count` real numbers take: one each as the paper counts, or half as many with one on each axis."""
+    """Return the number of sub-carriers for `count` real numbers: one each as in the paper, or half as many with a number on each axis."""
     if reals not in (1, 2) or count < 0:
         raise ArgumentError(complain("channel_uses", expected="count >= 0, 1 or 2 reals", actual=(count, reals), hint="channel_uses(count, 1)"))
     return -(-count // reals)
 
 
 def pack(values: Tensor, reals: Reals) -> Tensor:
-    """Return the complex symbols ``(channel_uses,)`` of real values ``(D,)``; with two a symbol, neighbours share one and an odd end is padded by 0.
+    """Return the complex symbols ``(channel_uses,)`` of real values ``(D,)``. With ``reals=2`` neighbours share a symbol; an odd end is padded.
 
-    Two a symbol is a view of contiguous values if D is even. The energy ``sum |s|^2`` is that of the values either way.
+    With ``reals=2`` and an even D the result is a view of contiguous values. Either way the energy ``sum |s|^2`` is that of the values.
 
     Raises
     ------
@@ -88,8 +88,8 @@ def pack(values: Tensor, reals: Reals) -> Tensor:
         If the values are not one-dimensional float32 or float64, or `reals` is neither 1 nor 2.
     """
     if values.ndim != 1 or values.dtype not in (torch.float32, torch.float64):
-        found = f"{tuple(values.shape)} of {values.dtype}"
-        raise ArgumentError(complain("pack", expected="float32 or float64 numbers (D,)", actual=found, hint="leaf.flatten().float()"))
+        actual = f"{tuple(values.shape)} of {values.dtype}"
+        raise ArgumentError(complain("pack", expected="float32 or float64 numbers (D,)", actual=actual, hint="leaf.flatten().float()"))
     uses = channel_uses(len(values), reals)
     if reals == 1:
         return torch.complex(values, torch.zeros_like(values))
@@ -98,17 +98,17 @@ def pack(values: Tensor, reals: Reals) -> Tensor:
 
 
 def unpack(symbols: Tensor, count: int, reals: Reals) -> Tensor:
-    """Return the `count` real numbers of `pack`'s symbols; what is on the unused axis, noise, is left out.
+    """Return the `count` real numbers in symbols made by `pack`; noise on an unused axis is left out.
 
     Raises
     ------
     ArgumentError
-        If there are not as many symbols as `count` numbers take, or they are not complex.
+        If the number of symbols does not fit `count` numbers, or they are not complex.
     """
     uses = channel_uses(count, reals)
     if tuple(symbols.shape) != (uses,) or not symbols.is_complex():
-        found = f"{tuple(symbols.shape)} of {symbols.dtype}"
-        raise ArgumentError(complain("unpack", expected=f"complex symbols {(uses,)} for {count} numbers", actual=found, hint="the count packed"))
+        actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
+        raise ArgumentError(complain("unpack", expected=f"complex symbols {(uses,)} for {count} numbers", actual=actual, hint="the count packed"))
     return symbols.real if reals == 1 else torch.view_as_real(symbols).reshape(-1)[:count]
 
 
@@ -117,7 +117,15 @@ def unpack(symbols: Tensor, count: int, reals: Reals) -> Tensor:
 
 @dataclass(frozen=True)
 class Spent:
-    """What one client sent with, in watts: the mean and the largest of its symbols, and their total, the paper's ``P_k = |p_k|^2 |S_k|_F^2``."""
+    """The power one client sent with, in watts.
+
+    Parameters
+    ----------
+    mean_w, peak_w
+        Mean and largest power of its symbols.
+    matrix_w
+        Their total, the paper's ``P_k = |p_k|^2 |S_k|_F^2``.
+    """
 
     mean_w: float
     peak_w: float
@@ -126,14 +134,14 @@ class Spent:
 
 @dataclass(frozen=True)
 class Received:
-    """What the server has after a round.
+    """What the server receives in a round.
 
     Parameters
     ----------
     symbols
         y of (27), complex ``(channel_uses,)``.
     spent
-        By client, those heard.
+        Power spent, by client that was received.
     scale
         rho of (28).
     """
@@ -144,41 +152,41 @@ class Received:
 
     @property
     def heard(self) -> tuple[str, ...]:
-        """The clients in the sum, as they arrived."""
+        """The clients in the sum, in the order in which they arrived."""
         return tuple(self.spent)
 
     def sum(self, count: int, reals: Reals) -> Tensor:
-        """Return the least-squares estimate ``Re(y) / rho`` of the sum, `count` real numbers (28); divide by ``len(heard)`` for the mean.
+        """Return the least-squares estimate of the sum, ``Re(y) / rho``, `count` real numbers (28); divide by ``len(heard)`` for the mean.
 
-        The noise in each has variance ``N0 / (2 rho^2)``, with one number a symbol or two. With two, an error of a client's phase turns one number
-        of a pair into the other, with mean zero.
+        The noise of each number has variance ``N0 / (2 rho^2)``, with one or two numbers per symbol. With two, a phase error of a client mixes the
+        two numbers of a pair, with mean zero.
         """
         return unpack(self.symbols, count, reals) / self.scale
 
 
 def transmit(payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], plan: Plan, *, noise_w: float, key: Key, round: int) -> Received:
-    """Add up what the clients on the air send: ``sum_k h_k p_k s_k + z`` (27). Holds one sum beside the payload at hand, whatever their number.
+    """Add up what the clients send: ``sum_k h_k p_k s_k + z`` (27). Memory holds the sum and one payload, for any number of clients.
 
     Parameters
     ----------
     payloads
-        Client and complex symbols ``(channel_uses,)``, one after the other; those of silent clients are passed over.
+        Pairs of a client and its complex symbols ``(channel_uses,)``. Payloads of silent clients are ignored.
     gains
         True gains by client.
     plan
-        Of this round. Clients on the air that send nothing after all are simply not heard.
+        Plan of this round. Planned clients that send nothing are left out of the sum.
     noise_w
-        N0 in W per channel use; 0 is a noiseless channel.
+        N0 in W per channel use; 0 for a noiseless channel.
     key
-        The noise is drawn under ``key / "noise" / round``, on the CPU and in the symbols' dtype.
+        Key of the noise, which is drawn under ``key / "noise" / round``, on the CPU and in the dtype of the symbols.
     round
-        Of the streams and of the errors.
+        Number of the round, for the random stream and for errors.
 
     Raises
     ------
     UpdateError
-        If a client's symbols are not finite or of another shape, dtype or device than the first one's, a client sends twice or is not in the plan, or
-        nobody is heard; with client and round.
+        If the symbols of a client are not finite or differ from those of the first client in shape, dtype or device, a client sends twice or is not
+        in the plan, or no client is received. The message names client and round.
     ArgumentError
         If the noise power is negative or not finite, or a client has no gain.
     """
@@ -211,11 +219,11 @@ def _sound(where: str, symbols: Tensor, total: Tensor | None) -> None:
     like = symbols if total is None else total
     if symbols.ndim != 1 or not symbols.is_complex() or not symbols.numel() or symbols.shape != like.shape:
         expected = "complex symbols (channel_uses,), at least one" if total is None else f"complex symbols {tuple(like.shape)}"
-        found = f"{tuple(symbols.shape)} of {symbols.dtype}"
-        raise UpdateError(complain(where, expected=expected, actual=found, hint="pack(values, reals), of equal length for all"))
+        actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
+        raise UpdateError(complain(where, expected=expected, actual=actual, hint="pack(values, reals), of equal length for all"))
     if (symbols.dtype, symbols.device) != (like.dtype, like.device):
-        found = f"{symbols.dtype} on {symbols.device}"
-        raise UpdateError(complain(where, expected=f"{like.dtype} on {like.device}", actual=found, hint="one dtype and device for all"))
+        actual = f"{symbols.dtype} on {symbols.device}"
+        raise UpdateError(complain(where, expected=f"{like.dtype} on {like.device}", actual=actual, hint="one dtype and device for all"))
     if not is_finite(torch.view_as_real(symbols.resolve_conj())):
         raise UpdateError(complain(where, expected="finite symbols", actual="NaN or Inf", hint="a smaller learning rate; the client diverged"))
 

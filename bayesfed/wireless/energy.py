@@ -1,4 +1,4 @@
-"""What a round costs a device: seconds and joules of computing and of the up-link, eqs. (6) to (9).
+"""The cost of a round for a device: seconds and joules of computing and of the up-link, eqs. (6) to (9).
 
 =========================  ============================================
 paper                      here
@@ -7,10 +7,10 @@ paper                      here
 ``f``, ``epsilon``         ``frequency_hz``, ``joules_per_cycle_hz2``
 ``|h|``, ``P``, ``b``      ``gain``, ``power_w``, ``bandwidth_hz``
 ``N0``, ``r``              ``noise_w_per_hz``, ``rate_bits_per_s``
-``alpha W``, ``beta S``    cycles and bits, those really spent
+``alpha W``, ``beta S``    cycles and bits that are really spent
 =========================  ============================================
 
-The down-link costs the device nothing here, as in the paper.
+As in the paper, the down-link costs the device nothing.
 
 References
 ----------
@@ -28,7 +28,7 @@ from bayesfed.wireless.devices import Device
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Seconds and joules of one client's round, computing and up-link apart."""
+    """Seconds and joules of one client's round, separately for computing and up-link."""
 
     compute_s: float
     uplink_s: float
@@ -37,31 +37,33 @@ class RoundCost:
 
     @property
     def latency_s(self) -> float:
-        """Both one after the other, the left side of (10a)."""
+        """Seconds of computing and then sending, the left side of (10a)."""
         return self.compute_s + self.uplink_s
 
     @property
     def energy_j(self) -> float:
-        """Both together, the left side of (10b)."""
+        """Joules of computing and sending, the left side of (10b)."""
         return self.compute_j + self.uplink_j
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a client is asked to spend in a round, and on what.
+    """The work that a plan gives a client for a round.
 
     Parameters
     ----------
+    device
+        The client's device.
     gain
         Power gain of its channel in this round.
     cycles, macs
-        Of its training.
+        Cycles and multiply-accumulates of its training.
     frequency_hz
-        That it computes at.
+        Clock frequency it computes at.
     alpha, beta
-        Share of the network's work, and of the update's bits at most, that the plan is made of.
+        Planned share of the network's work, and largest planned share of the update's bits.
     bits
-        Those bits: the longest message that keeps to the plan.
+        Length in bits of the longest message that keeps to the plan.
     """
 
     device: Device
@@ -74,25 +76,25 @@ class Load:
     bits: float = math.inf
 
     def cost(self, bits: float) -> RoundCost:
-        """Return what the round costs if that many bits are sent."""
+        """Return the cost of the round if that many bits are sent."""
         return round_cost(self.device, self.gain, cycles=self.cycles, bits=bits, frequency_hz=self.frequency_hz)
 
 
 def work_cycles(macs: float, samples: int, *, macs_per_cycle: float, epochs: float = 1.0, passes: float = 3.0) -> float:
-    """Return the cycles of a round's training, ``tau |D_i| W``.
+    """Return the processor cycles of a round's training, ``tau |D_i| W``.
 
     Parameters
     ----------
     macs
-        Of one forward of one example: ``total_cost(costs(net, example)).macs``.
+        Multiply-accumulates of one forward pass on one example: ``total_cost(costs(net, example)).macs``.
     samples
-        Rows of the client, |D_i|.
+        Number of rows of the client, |D_i|.
     macs_per_cycle
-        Of the device.
+        Multiply-accumulates per cycle of the device.
     epochs
-        tau; ``steps * batch_size / samples`` where a round is a number of steps.
+        tau. If a round is a number of steps: ``steps * batch_size / samples``.
     passes
-        Forwards that a step of training amounts to: 3, as a backward is two; 1 counts forwards alone.
+        Forward passes that one step of training is equal to. The default 3 counts the backward pass as two; 1 counts forward passes only.
 
     Raises
     ------
@@ -106,21 +108,21 @@ def work_cycles(macs: float, samples: int, *, macs_per_cycle: float, epochs: flo
 
 
 def compute_latency_s(cycles: float, frequency_hz: float) -> float:
-    """Return the seconds of computing ``cycles / f`` (6)."""
+    """Return the seconds of computing, ``cycles / f`` (6)."""
     _positive("compute_latency_s", frequency_hz=frequency_hz)
     _not_negative("compute_latency_s", cycles=cycles)
     return cycles / frequency_hz
 
 
 def compute_energy_j(cycles: float, frequency_hz: float, joules_per_cycle_hz2: float) -> float:
-    """Return the joules of computing ``epsilon f^2 cycles`` (7)."""
+    """Return the joules of computing, ``epsilon f^2 cycles`` (7)."""
     _positive("compute_energy_j", frequency_hz=frequency_hz, joules_per_cycle_hz2=joules_per_cycle_hz2)
     _not_negative("compute_energy_j", cycles=cycles)
     return joules_per_cycle_hz2 * frequency_hz**2 * cycles
 
 
 def uplink_rate(gain: float, *, power_w: float, bandwidth_hz: float, noise_w_per_hz: float) -> float:
-    """Return the rate in bits per second that the channel bears, ``b log2(1 + |h| P / (N0 b))`` (8).
+    """Return the rate of the channel in bits per second, ``b log2(1 + |h| P / (N0 b))`` (8).
 
     Raises
     ------
@@ -132,37 +134,39 @@ def uplink_rate(gain: float, *, power_w: float, bandwidth_hz: float, noise_w_per
 
 
 def uplink_latency_s(bits: float, rate_bits_per_s: float) -> float:
-    """Return the seconds that sending takes (9)."""
+    """Return the seconds of sending (9)."""
     _positive("uplink_latency_s", rate_bits_per_s=rate_bits_per_s)
     _not_negative("uplink_latency_s", bits=bits)
     return bits / rate_bits_per_s
 
 
 def uplink_energy_j(uplink_s: float, power_w: float) -> float:
-    """Return the joules that sending takes (9)."""
+    """Return the joules of sending (9)."""
     _positive("uplink_energy_j", power_w=power_w)
     _not_negative("uplink_energy_j", uplink_s=uplink_s)
     return uplink_s * power_w
 
 
 def device_rate(device: Device, gain: float) -> float:
-    """Return the rate of a device over a channel, in bits per second (8)."""
+    """Return the rate of a device over its channel in bits per second (8)."""
     return uplink_rate(gain, power_w=device.power_w, bandwidth_hz=device.bandwidth_hz, noise_w_per_hz=device.noise_w_per_hz)
 
 
 def round_cost(device: Device, gain: float, *, cycles: float, bits: float, frequency_hz: float) -> RoundCost:
-    """Return what a round costs a device.
+    """Return the cost of a round for a device.
 
     Parameters
     ----------
+    device
+        The device.
     gain
         Power gain of its channel in this round: ``device.gain(device.distance_m(key, client, round))``.
     cycles
-        Of its training: of a network shrunk by alpha, alpha times `work_cycles`.
+        Cycles of its training. For a network shrunk by alpha: alpha times `work_cycles`.
     bits
-        Really sent, ``8 * len(message)``; the ledger has them.
+        Bits that are really sent, ``8 * len(message)``; the ledger records them.
     frequency_hz
-        That it computes at; whether the device can is not checked here.
+        Clock frequency it computes at. Whether the device supports it is not checked here.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Power control: how loud each client sends, so that what the server hears is a sum it can scale back.
+"""Power control: the amplitude and phase at which each client sends, so that the server receives a sum it can scale back.
 
-Powers are in watts, of a symbol: one of ``|s|^2 = 1`` is sent with 1 W. Gains are Rayleigh, ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``; what a client
-knows of its own is ``h + e``, ``e ~ CN(0, sigma_e^2)``. Sources: see `bayesfed.wireless.channels`.
+Powers are in watts per symbol: a symbol with ``|s|^2 = 1`` is sent with 1 W. Gains are Rayleigh, ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``; a client
+knows its own gain as ``h + e``, ``e ~ CN(0, sigma_e^2)``. Sources: see `bayesfed.wireless.channels`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def error_variance(where: str, value: float) -> None:
 
 
 def transmit_power_w(snr_db: float, noise_w: float) -> float:
-    """Return the transmit power ``N0 10^(snr_db / 10)`` in watts; what it is the power of is chosen in `common_amplitude`.
+    """Return the transmit power ``N0 10^(snr_db / 10)`` in watts. Whether it is per symbol or per matrix is chosen in `common_amplitude`.
 
     Raises
     ------
     ArgumentError
-        If the SNR is not finite (a noiseless channel has none: state the power itself) or N0 not positive.
+        If the SNR is not finite (for a noiseless channel, state the power itself) or N0 is not positive.
     """
     if not (math.isfinite(snr_db) and 0 < noise_w < math.inf):
         raise ArgumentError(
@@ -41,14 +41,14 @@ def transmit_power_w(snr_db: float, noise_w: float) -> float:
 
 
 def common_amplitude(power_w: float, energy: float, uses: int, per: Literal["symbol", "matrix"]) -> float:
-    """Return the amplitude a at which a payload of `energy` ``sum |s|^2`` spends its power over a channel of gain 1.
+    """Return the amplitude a at which a payload with ``energy = sum |s|^2`` spends exactly its power over a channel of gain 1.
 
-    - ``per="symbol"``: an average symbol has the power, ``a^2 energy / uses = power_w``: SNR per symbol.
-    - ``per="matrix"``: the whole payload has it, ``a^2 energy = power_w``: the paper's ``P_k = p_k^2 |S_k|_F^2`` against the noise of one entry. Its
-      25 dB are ``25 - 10 log10(uses)`` dB per symbol: -10 dB for 784 x 4.
+    - ``per="symbol"``: the power is that of the average symbol, ``a^2 energy / uses = power_w``; the SNR is per symbol.
+    - ``per="matrix"``: the power is that of the whole payload, ``a^2 energy = power_w``. This is the paper's ``P_k = p_k^2 |S_k|_F^2`` against the
+      noise of one entry; its 25 dB are ``25 - 10 log10(uses)`` dB per symbol, which is -10 dB for 784 x 4.
 
-    One amplitude serves all clients, or they would not add with equal weight. So it is that of an energy all know: the mean over clients if the power
-    is a mean (the paper's P_ave), the largest if nobody may exceed it.
+    All clients use one amplitude; otherwise they would not add with equal weight. Its energy must therefore be known to all: the mean over clients if
+    the power is a mean (the paper's P_ave), or the largest if no client may exceed it.
 
     Raises
     ------
@@ -56,10 +56,10 @@ def common_amplitude(power_w: float, energy: float, uses: int, per: Literal["sym
         If power or energy is not positive and finite, or there are no channel uses.
     """
     if not (0 < power_w < math.inf and 0 < energy < math.inf and uses >= 1) or per not in ("symbol", "matrix"):
-        found = (power_w, energy, uses, per)
+        actual = (power_w, energy, uses, per)
         raise ArgumentError(
             complain(
-                "common_amplitude", expected="power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'", actual=found, hint="the energy of a payload"
+                "common_amplitude", expected="power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'", actual=actual, hint="the energy of a payload"
             )
         )
     return math.sqrt(power_w / energy * (uses if per == "symbol" else 1))
@@ -67,7 +67,17 @@ def common_amplitude(power_w: float, energy: float, uses: int, per: Literal["sym
 
 @dataclass(frozen=True)
 class Plan:
-    """Who sends how: the coefficients ``p_k`` of (27) of those on the air, who stays silent, and rho of (28)."""
+    """How the clients send in a round.
+
+    Parameters
+    ----------
+    coefficients
+        ``p_k`` of (27) for each client that sends.
+    silent
+        Clients that do not send.
+    scale
+        rho of (28).
+    """
 
     coefficients: Mapping[str, complex]
     silent: tuple[str, ...]
@@ -75,10 +85,10 @@ class Plan:
 
 
 class PowerControl(Protocol):
-    """Turns what clients know of their channels into coefficients."""
+    """Turns the clients' channel estimates into coefficients."""
 
     def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
-        """Return the plan of a round for estimated gains by client and a `common_amplitude`; raise `UpdateError` if nobody may send."""
+        """Return the plan of a round, given estimated gains by client and a `common_amplitude`; raise `UpdateError` if no client may send."""
         ...
 
 
@@ -97,23 +107,28 @@ def _nobody(where: str, count: int) -> UpdateError:
 
 @dataclass(frozen=True)
 class Gbma:
-    """Turn the phase and leave the modulus: ``p_k = a e^{-j arg h_k}`` (Xue and Lau, eq. 29; Sery and Cohen). Everybody sends, at exactly its power.
+    """Correct the phase and keep the modulus: ``p_k = a e^{-j arg h_k}`` (Xue and Lau, eq. 29; Sery and Cohen). All clients send at full power.
 
-    The server hears ``a sum_k |h_k| s_k``. With perfect knowledge:
+    The server receives ``a sum_k |h_k| s_k``. With perfect channel knowledge:
 
     - ``unbiased="sum"``, ``rho = a sqrt(pi) / 2``: the expectation is ``sum_k s_k``. An entry's variance is
-      ``(4 / pi - 1) sum_k s_k^2 + N0 / (2 rho^2)``: K equal payloads spread by ``sqrt(4 / pi - 1) / sqrt(K)`` of their sum, 16.5 % at K = 10.
-    - ``unbiased="product"``, ``rho = a``, the paper's: the sum is too small by ``sqrt(pi) / 2``, but for *products* of two things sent in the same
-      round the own terms ``|h_k|^2 u_k v_k`` have expectation ``u_k v_k``, which with cross terms of mean zero is (30).
+      ``(4 / pi - 1) sum_k s_k^2 + N0 / (2 rho^2)``; for K equal payloads the sd is ``sqrt(4 / pi - 1) / sqrt(K)`` of their sum, 16.5 % at K = 10.
+    - ``unbiased="product"``, ``rho = a``, as in the paper: the sum is too small by the factor ``sqrt(pi) / 2``. For *products* of two quantities sent
+      in the same round, however, the terms ``|h_k|^2 u_k v_k`` have expectation ``u_k v_k``, and with cross terms of mean zero this is (30).
 
-    With estimates the phase is off and ``E Re(h e^{-j arg(h + e)}) = sqrt(pi) / 2 / sqrt(1 + sigma_e^2)``. The rho of "sum" takes account of it; the
-    variance becomes ``(4 / pi (1 + sigma_e^2 / 2) - 1) sum_k s_k^2 + N0 / (2 rho^2)``. The mean of the square falls to
-    ``(1 + sigma_e^2 / 2) / (1 + sigma_e^2)``, of which the rho of "product" takes account.
+    With estimated gains the phase is not exact, and ``E Re(h e^{-j arg(h + e)}) = sqrt(pi) / 2 / sqrt(1 + sigma_e^2)``. The rho of "sum" accounts for
+    this; the variance becomes ``(4 / pi (1 + sigma_e^2 / 2) - 1) sum_k s_k^2 + N0 / (2 rho^2)``. The mean of the square falls to
+    ``(1 + sigma_e^2 / 2) / (1 + sigma_e^2)``, which the rho of "product" accounts for.
+
+    Parameters
+    ----------
+    unbiased
+        What the scale makes unbiased: the "sum" of payloads, or the "product" of two quantities sent in one round.
 
     Raises
     ------
     ArgumentError
-        If `unbiased` is neither.
+        If `unbiased` is neither of these.
     """
 
     unbiased: Literal["sum", "product"] = "sum"
@@ -123,7 +138,7 @@ class Gbma:
             raise ArgumentError(complain("Gbma", expected="unbiased 'sum' or 'product'", actual=repr(self.unbiased), hint="'sum'"))
 
     def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
-        """Return coefficients of modulus `amplitude` for everyone.
+        """Return coefficients of modulus `amplitude` for all clients.
 
         Raises
         ------
@@ -142,25 +157,32 @@ class Gbma:
 
 @dataclass(frozen=True)
 class ChannelInversion:
-    """Undo the gain: ``p_k = a b / h_k`` where ``|h_k| >= threshold``; below it, with probability ``1 - exp(-threshold^2)``, stay silent.
+    """Invert the gain: ``p_k = a b / h_k`` if ``|h_k| >= threshold``; otherwise, with probability ``1 - exp(-threshold^2)``, the client is silent.
 
-    The server hears ``a b sum_k s_k`` over the clients on the air, whom it knows from a digital side link: their sum, exactly, and noise of variance
-    ``N0 / (2 rho^2)``, ``rho = a b``. A client spends ``b^2 / |h|^2`` of the power; the back-off b keeps to a constraint:
+    The server receives ``a b sum_k s_k`` over the clients that send, which it knows from a digital side link: their exact sum, and noise of variance
+    ``N0 / (2 rho^2)``, ``rho = a b``. A client spends ``b^2 / |h|^2`` of the power. The back-off b enforces a constraint on it:
 
-    - ``"average"``: over fading, silent rounds counted as zero: ``b^2 = 1 / E1(threshold^2)``, as ``E[1 / |h|^2; |h| >= g]`` is the exponential
-      integral ``E1(g^2)``. A round may cost more: up to ``1 / (E1(g^2) g^2)`` times the power.
+    - ``"average"``: on average over fading, with silent rounds counted as zero: ``b^2 = 1 / E1(threshold^2)``, as ``E[1 / |h|^2; |h| >= g]`` is the
+      exponential integral ``E1(g^2)``. A single round may cost up to ``1 / (E1(g^2) g^2)`` times the power.
     - ``"peak"``: in every round: ``b = threshold``, met with equality at the threshold.
-    - ``"weakest"``: in every round, by the client that fades most among those on the air: ``b = min_k |h_k|``. Needs no threshold (0 is legal), but a
-      server that tells everyone b; plain inversion under an instantaneous budget.
+    - ``"weakest"``: in every round, set by the weakest channel among the clients that send: ``b = min_k |h_k|``. This is plain inversion under an
+      instantaneous budget. It needs no threshold (0 is legal), but the server must tell all clients b.
 
-    With estimates ``E[h / (h + e)] = 1 / (1 + sigma_e^2)`` whatever the estimate is, so rho is ``a b / (1 + sigma_e^2)``. The sum is then unbiased,
-    not exact: an entry's variance is ``sigma_e^2 / 2 e^u E1(u) sum_k s_k^2`` more, ``u = threshold^2 / (1 + sigma_e^2)``; with two numbers a symbol,
-    s_k^2 is that of both numbers of the pair. The threshold is on the estimate: on the air with probability ``e^-u``.
+    With estimated gains ``E[h / (h + e)] = 1 / (1 + sigma_e^2)`` for every estimate, so rho is ``a b / (1 + sigma_e^2)``. The sum is then unbiased
+    but not exact: the variance of an entry grows by ``sigma_e^2 / 2 e^u E1(u) sum_k s_k^2``, ``u = threshold^2 / (1 + sigma_e^2)``; with two numbers
+    per symbol, s_k^2 is the sum of both squares of the pair. The threshold applies to the estimate, so a client sends with probability ``e^-u``.
+
+    Parameters
+    ----------
+    threshold
+        Least modulus of the estimated gain at which a client sends.
+    constraint
+        "average", "peak" or "weakest".
 
     Raises
     ------
     ArgumentError
-        If the threshold is negative, or zero where the constraint needs one.
+        If the constraint is none of these, or the threshold is negative, or zero although the constraint needs one.
     """
 
     threshold: float
@@ -180,14 +202,14 @@ class ChannelInversion:
         return math.exp(-(self.threshold**2) / (1 + estimate_variance))
 
     def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
-        """Return coefficients of those whose channel reaches the threshold.
+        """Return the coefficients of the clients whose channel reaches the threshold.
 
         Raises
         ------
         ArgumentError
             If the amplitude is not positive, a gain not finite, or the variance negative.
         UpdateError
-            If nobody's does: the round has no sum.
+            If no channel does, so that the round has no sum.
         """
         _asked("ChannelInversion", known, amplitude, estimate_variance)
         moduli = {client: abs(gain) for client, gain in known.items() if abs(gain) >= self.threshold and gain != 0}

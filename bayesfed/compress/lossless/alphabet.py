@@ -1,4 +1,4 @@
-"""Alphabets: the different integers of a sequence, how often they occur, and how they travel."""
+"""Alphabets: the distinct integers of a sequence, how often they occur, and how they are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SYMBOLS = 1 << 16
 
 
 def histogram(values: Integers) -> tuple[Integers, Integers]:
-    """Return the integers that occur, rising, and how often each does."""
+    """Return the integers that occur, in ascending order, and how often each occurs."""
     if not len(values):
         return values, values
     least, span = int(values.min()), int(values.max()) - int(values.min())
@@ -28,7 +28,7 @@ def histogram(values: Integers) -> tuple[Integers, Integers]:
 
 
 def rank(values: Integers, symbols: Integers) -> NDArray[np.int32]:
-    """Return the place of each value among the rising symbols."""
+    """Return the position of each value among the ascending symbols."""
     least, span = symbols[0], int(symbols[-1]) - int(symbols[0])
     if span > 4 * len(values) + 1024:
         return np.searchsorted(symbols, values).astype(np.int32)
@@ -39,14 +39,14 @@ def rank(values: Integers, symbols: Integers) -> NDArray[np.int32]:
 
 
 def require_alphabet(where: str, symbols: Integers) -> None:
-    """Refuse to write an alphabet that `write_alphabet` cannot."""
+    """Raise `WireError` unless `write_alphabet` can write these symbols."""
     if not is_alphabet(symbols):
         expected = f"at most {MOST_SYMBOLS} different integers within a span of 2**63"
         raise WireError(complain(where, expected=expected, actual=f"{len(symbols)}, {symbols[0]} to {symbols[-1]}", hint="Range()"))
 
 
 def write_alphabet(symbols: Integers, out: Writer) -> None:
-    """Append rising integers: twice their number, plus 1 if they have no gaps, varint; the least; else the gaps by Golomb."""
+    """Append ascending integers: twice their number, plus 1 if they are consecutive, varint; the least; else the gaps by Golomb."""
     gaps = np.diff(symbols) - 1
     dense = not gaps.any()
     out.varint(2 * len(symbols) + dense)
@@ -56,13 +56,13 @@ def write_alphabet(symbols: Integers, out: Writer) -> None:
 
 
 def alphabet_bits(symbols: Integers) -> float:
-    """Return the length of `write_alphabet`."""
+    """Return the length in bits of `write_alphabet`."""
     gaps = np.diff(symbols) - 1
     return varint_bits(2 * len(symbols) + 1) + signed_bits(int(symbols[0])) + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
 
 
 def read_alphabet(source: Reader, count: int) -> Integers:
-    """Take rising integers, no more than the `count` values that they are for."""
+    """Read ascending integers, at most `count`, the number of values in the sequence."""
     size, dense = divmod(source.varint(2 * min(count, MOST_SYMBOLS) + 1), 2)
     least = read_signed(source)
     gaps = np.zeros(max(size - 1, 0), np.int64) if dense else Golomb().read(source, max(size - 1, 0))
@@ -72,5 +72,5 @@ def read_alphabet(source: Reader, count: int) -> Integers:
 
 
 def is_alphabet(symbols: Integers) -> bool:
-    """Return whether `write_alphabet` can hold them."""
+    """Return whether `write_alphabet` can write these symbols."""
     return len(symbols) <= MOST_SYMBOLS and int(symbols[-1]) - int(symbols[0]) <= HIGHEST

@@ -1,8 +1,8 @@
-"""Bits in bulk: integers of any widths end to end, unary planes, zigzag; `Fixed` is the code made of nothing else.
+"""Arrays of bits: packed integers of any widths, unary planes, zigzag; and `Fixed`, the code that needs nothing else.
 
-Bits run from the most significant of the first byte to the least of the last; what is left of the last byte is zero. Every code
-keeps its unary parts in one plane and its binary parts in another rather than symbol by symbol: the lengths are the same and both
-directions are array arithmetic.
+Bits run from the most significant of the first byte to the least significant of the last; unused bits of the last byte are zero. All codes
+write their unary parts in one plane and their binary parts in another, rather than symbol by symbol: the length is the same, and writing and
+reading are array operations.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from bayesfed.errors import WireError, complain
 Unsigned = NDArray[np.uint64]
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
-_BLOCK = 1 << 16  # values at a time: the temporaries stay in the cache
+_BLOCK = 1 << 16  # values at a time, so that temporary arrays fit in the cache
 _ONE, _LAST = np.uint64(1), np.uint64(63)
 
 
 def damaged(where: str, expected: object, actual: object) -> WireError:
-    """Return the error of a reader that met something else than was promised."""
+    """Return the error of a reader that finds something other than what it expects."""
     return WireError(complain(where, expected=expected, actual=actual, hint="sending it again"))
 
 
 def whole(bits: int) -> int:
-    """Return how many bits the bytes take that hold so many bits."""
+    """Return the number of bits rounded up to whole bytes."""
     return -(-bits // 8) * 8
 
 
 def varint_bits(value: int) -> int:
-    """Return the length of `Writer.varint`."""
+    """Return the length in bits of `Writer.varint`."""
     return 8 * max(1, -(-value.bit_length() // 7))
 
 
 def bit_length(values: Unsigned) -> Integers:
-    """Return ``int.bit_length`` of each."""
-    # With the bit below the highest cleared, rounding to a float cannot reach the next power of two.
+    """Return ``int.bit_length`` of each value."""
+    # The bit below the highest is cleared, so that rounding to a float cannot reach the next power of two.
     exponents: Integers = ((values & ~(values >> _ONE)).astype(np.float64).view(np.int64) >> 52) - 1022
     return np.maximum(exponents, 0)
 
@@ -52,33 +52,33 @@ def zigzag(values: Integers) -> Integers:
 
 
 def unzigzag(values: Integers) -> Integers:
-    """Undo `zigzag`."""
+    """Return the inverse of `zigzag`."""
     return (values >> 1) ^ -(values & 1)
 
 
 def once(values: Integers) -> Integers:
-    """Return the counts of a sequence that is taken as it is: a one each."""
+    """Return counts of one for each value."""
     return np.ones(len(values), np.int64)
 
 
 def write_signed(value: int, out: Writer) -> None:
-    """Append one integer of 64 bits as the varint of its zigzag."""
+    """Append one 64-bit integer as the varint of its zigzag."""
     out.varint(_folded(value))
 
 
 def signed_bits(value: int) -> int:
-    """Return the length of `write_signed`."""
+    """Return the length in bits of `write_signed`."""
     return varint_bits(_folded(value))
 
 
 def read_signed(source: Reader) -> int:
-    """Take one integer of 64 bits."""
+    """Read one 64-bit integer."""
     folded = source.varint((1 << 64) - 1)
     return folded >> 1 if folded % 2 == 0 else -(folded >> 1) - 1
 
 
 def take_bits(source: Reader, count: int) -> bytes:
-    """Take the bytes that hold so many bits, the rest of the last one zero."""
+    """Read the bytes of `count` bits; unused bits of the last byte must be zero."""
     raw = bytes(source.raw(whole(count) // 8))
     if count % 8 and raw[-1] & 0xFF >> count % 8:
         raise damaged("packed bits", "zeros after the last", f"{raw[-1]:#x}")
@@ -86,13 +86,13 @@ def take_bits(source: Reader, count: int) -> bytes:
 
 
 def pack(values: Unsigned, widths: Integers | int, out: Writer) -> None:
-    """Append each value in its own number of bits, 0 to 64; a value must fit its width."""
+    """Append each value with its own number of bits, 0 to 64; a value must fit its width."""
     total = _total(widths, len(values))
     words = np.zeros(total // 64 + 2, np.uint64)
     for block, width, start in _blocks(widths, len(values)):
-        # A shift by 64 is not defined: a width of 0 shifts its zero by 0 instead, here and in `unpack`.
+        # A shift by 64 is undefined: with a width of 0 the value, which is zero, is shifted by 0 instead. So too in `unpack`.
         top, word, offset = values[block] << (64 - width & _LAST), start >> 6, (start & 63).astype(np.uint64)
-        # At most 64 bits each and no gaps: in every word from the first to the last, some value starts.
+        # Values have at most 64 bits and no gaps, so some value starts in every word from the first to the last.
         first, last = int(word[0]), int(word[-1])
         words[first : last + 1] |= np.bitwise_or.reduceat(top >> offset, np.searchsorted(word, np.arange(first, last + 1)))
         over = np.flatnonzero(offset + width > 64)
@@ -101,7 +101,7 @@ def pack(values: Unsigned, widths: Integers | int, out: Writer) -> None:
 
 
 def unpack(source: Reader, widths: Integers | int, count: int) -> Unsigned:
-    """Take `count` values of so many bits each; nothing is allocated before their bytes are there."""
+    """Read `count` values of these widths; nothing is allocated before their bytes are present."""
     total = _total(widths, count)
     raw = take_bits(source, total)
     words = np.frombuffer(raw + bytes(-len(raw) % 8 + 16), ">u8").astype(np.uint64)
@@ -114,7 +114,7 @@ def unpack(source: Reader, widths: Integers | int, count: int) -> Unsigned:
 
 
 def write_unary(values: Integers, out: Writer) -> None:
-    """Append the length of the plane, then each value as so many zeros and a one."""
+    """Append the length of the plane, then each value as that many zeros and a one."""
     stops = np.cumsum(values + 1)
     plane = np.zeros(int(stops[-1]), np.uint8)
     plane[stops - 1] = 1
@@ -123,7 +123,7 @@ def write_unary(values: Integers, out: Writer) -> None:
 
 
 def read_unary(source: Reader, count: int, most: int) -> Integers:
-    """Take `count` >= 1 values from a plane of at most `most` bits."""
+    """Read `count` >= 1 values from a plane of at most `most` bits."""
     total = source.varint(most)
     plane = np.unpackbits(np.frombuffer(source.raw(whole(total) // 8), np.uint8))
     ones = np.flatnonzero(plane)
@@ -133,19 +133,19 @@ def read_unary(source: Reader, count: int, most: int) -> Integers:
 
 
 def unary_bits(total: int) -> int:
-    """Return what `write_unary` needs for a plane of `total` bits."""
+    """Return the length in bits of `write_unary` for a plane of `total` bits."""
     return varint_bits(total) + whole(total)
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The distance to the least value, in as many bits as the greatest needs.
+    """Distances from the least value, each with as many bits as the largest distance needs.
 
     Layout: the width, one byte; the least value, zigzag varint; the distances, packed.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         if len(values):
             least, width = _extent(values)
             out.byte(width)
@@ -153,7 +153,7 @@ class Fixed:
             pack((values - np.int64(least)).view(np.uint64), width, out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         if not count:
             return np.zeros(0, np.int64)
         width, least = source.byte(), read_signed(source)
@@ -166,11 +166,11 @@ class Fixed:
         return distances.view(np.int64)
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length."""
+        """Return the exact length in bits."""
         return self.counted_bits(values, once(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        """Return `predicted_bits` of a sequence in which each symbol occurs `counts` times."""
         if not len(symbols):
             return 0.0
         least, width = _extent(symbols)

@@ -1,6 +1,6 @@
-"""Elias' universal codes: no parameter, and never much longer than the best code for any distribution that falls.
+"""Elias' universal codes: without parameters, and never much longer than the best code for any decreasing distribution.
 
-x >= 0 is coded as N = x + 1 of L bits. Gamma says L in unary, delta says L in gamma; both then give the L - 1 bits below the
+x >= 0 is coded as N = x + 1 of L bits. Gamma writes L in unary and delta writes L in gamma; both then write the L - 1 bits below the
 highest. (P. Elias, "Universal codeword sets and representations of the integers", 1975.)
 """
 
@@ -19,13 +19,13 @@ from bayesfed.compress.lossless.golomb import require_counts
 
 @dataclass(frozen=True)
 class EliasGamma:
-    """Integers >= 0 at 2 L - 1 bits each.
+    """Integers >= 0 with 2 L - 1 bits each.
 
-    Layout: every L - 1, a unary plane; the bits below the highest, packed.
+    Layout: all L - 1 as a unary plane; the bits below the highest, packed.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         require_counts("EliasGamma", values)
         if len(values):
             numbers, tails = _split(values)
@@ -33,17 +33,17 @@ class EliasGamma:
             pack(_below(numbers, tails), tails, out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         if not count:
             return np.zeros(0, np.int64)
         return _join(source, read_unary(source, count, 64 * count), "EliasGamma")
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length; infinite if one is negative."""
+        """Return the exact length in bits; infinite if an integer is negative."""
         return self.counted_bits(values, once(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        """Return `predicted_bits` of a sequence in which each symbol occurs `counts` times."""
         if not len(symbols):
             return 0.0
         if symbols.min() < 0:
@@ -54,13 +54,13 @@ class EliasGamma:
 
 @dataclass(frozen=True)
 class EliasDelta:
-    """Integers >= 0 at L - 1 bits each and the gamma code of L: shorter than gamma from 31 on.
+    """Integers >= 0 with L - 1 bits each plus the gamma code of L; shorter than gamma from 31 on.
 
-    Layout: every L as in `EliasGamma`; the bits of N below the highest, packed.
+    Layout: all L as in `EliasGamma`; the bits of N below the highest, packed.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         require_counts("EliasDelta", values)
         if len(values):
             numbers, tails = _split(values)
@@ -68,17 +68,17 @@ class EliasDelta:
             pack(_below(numbers, tails), tails, out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         if not count:
             return np.zeros(0, np.int64)
         return _join(source, EliasGamma().read(source, count), "EliasDelta")
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length; infinite if one is negative."""
+        """Return the exact length in bits; infinite if an integer is negative."""
         return self.counted_bits(values, once(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        """Return `predicted_bits` of a sequence in which each symbol occurs `counts` times."""
         if not len(symbols):
             return 0.0
         if symbols.min() < 0:

@@ -1,4 +1,4 @@
-"""The model of `Range`: counts rounded to a few bits, as they travel and as both sides turn them into shares of 2**24."""
+"""The model of `Range`: counts rounded to a few bits, how they are written, and how both sides turn them into shares of 2**24."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PRECISION = 24
 
 
 def rounded(counts: Integers) -> tuple[Integers, int]:
-    """Return the counts with the few bits below the highest that are worth sending, and how many these are."""
-    # Rounding up adds at most half: the sum stays below 2**24.
+    """Return the counts with only those bits below the highest that are worth sending, and the number of these bits."""
+    # Rounding up adds at most half, so the sum stays below 2**24.
     counts = np.maximum(counts >> max(0, int(counts.sum()).bit_length() - PRECISION + 2), 1)
     exponents = _exponents(counts)
     best, least = (counts, 0), math.inf
@@ -32,7 +32,7 @@ def rounded(counts: Integers) -> tuple[Integers, int]:
         dropped = np.maximum(exponents - 1 - kept, 0)
         frequencies = counts + (1 << dropped >> 1) >> dropped << dropped
         trial = cross_entropy(counts, frequencies) + float(np.minimum(exponents - 1, kept).sum())
-        # Every further bit is worth less than the one before.
+        # Each further bit saves less than the one before.
         if trial >= least:
             break
         best, least = (frequencies, kept), trial
@@ -40,19 +40,19 @@ def rounded(counts: Integers) -> tuple[Integers, int]:
 
 
 def cross_entropy(counts: Integers, frequencies: Integers) -> float:
-    """Return the bits that symbols with these counts take under the model of these frequencies."""
+    """Return the length in bits of symbols with these counts under the model of these frequencies."""
     return float(counts @ (PRECISION - np.log2(weights_of(frequencies))))
 
 
 def weights_of(frequencies: Integers) -> Integers:
-    """Return shares >= 1 of 2**24: integers alone, because the reader must find the same."""
+    """Return shares >= 1 that sum to 2**24, in integer arithmetic, so that the reader computes the same."""
     stops = np.cumsum(frequencies)
     shares: Integers = (stops << PRECISION) // stops[-1]
     return np.diff(shares, prepend=0)
 
 
 def write_model(frequencies: Integers, kept: int, out: Writer) -> None:
-    """Append how many bits below the highest are kept, one byte; the lengths, Golomb of the zigzag of differences; those bits."""
+    """Append the number of bits kept below the highest, one byte; the lengths, Golomb of the zigzag of differences; the kept bits."""
     exponents = _exponents(frequencies)
     widths = np.minimum(exponents - 1, kept)
     out.byte(kept)
@@ -61,13 +61,13 @@ def write_model(frequencies: Integers, kept: int, out: Writer) -> None:
 
 
 def model_bits(frequencies: Integers, kept: int) -> float:
-    """Return the length of `write_model`."""
+    """Return the length in bits of `write_model`."""
     exponents = _exponents(frequencies)
     return 8 + Golomb().predicted_bits(zigzag(np.diff(exponents, prepend=0))) + whole(int(np.minimum(exponents - 1, kept).sum()))
 
 
 def read_model(source: Reader, size: int) -> Integers:
-    """Take the frequencies of `size` symbols."""
+    """Read the frequencies of `size` symbols."""
     kept = source.byte()
     exponents = unzigzag(Golomb().read(source, size)).cumsum()
     if kept >= PRECISION or exponents.min() < 1 or exponents.max() > PRECISION:

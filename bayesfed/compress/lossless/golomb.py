@@ -1,6 +1,6 @@
-"""Golomb-Rice codes: small numbers are likely, and how fast larger ones become unlikely is one parameter.
+"""Golomb-Rice codes, for integers whose probabilities fall geometrically.
 
-With the parameter k, x >= 0 is its quotient x >> k in unary and its k low bits as they are. k is the best there is, found exactly.
+With the parameter k, x >= 0 is coded as the quotient x >> k in unary and its k low bits. k is the optimum, computed exactly.
 (S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.)
 """
 
@@ -19,13 +19,13 @@ from bayesfed.errors import WireError, complain
 
 @dataclass(frozen=True)
 class Golomb:
-    """Integers >= 0, best where the distribution is geometric.
+    """Integers >= 0, best for geometric distributions.
 
     Layout: k, one byte; the quotients, a unary plane; the remainders, packed.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         require_counts("Golomb", values)
         if len(values):
             k, _ = _best(values, once(values))
@@ -34,7 +34,7 @@ class Golomb:
             pack((values & (1 << k) - 1).view(np.uint64), k, out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         if not count:
             return np.zeros(0, np.int64)
         k = source.byte()
@@ -47,11 +47,11 @@ class Golomb:
         return quotients << k | unpack(source, k, count).view(np.int64)
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length; infinite if one is negative."""
+        """Return the exact length in bits; infinite if an integer is negative."""
         return self.counted_bits(values, once(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence in which each symbol occurs so often."""
+        """Return `predicted_bits` of a sequence in which each symbol occurs `counts` times."""
         if not len(symbols):
             return 0.0
         if symbols.min() < 0:
@@ -62,7 +62,7 @@ class Golomb:
 
 
 def require_counts(where: str, values: Integers) -> None:
-    """Refuse to write a negative integer."""
+    """Raise `WireError` if an integer is negative."""
     if len(values) and values.min() < 0:
         raise WireError(complain(where, expected="integers >= 0", actual=values.min(), hint=f"Signed({where}())"))
 
@@ -70,11 +70,11 @@ def require_counts(where: str, values: Integers) -> None:
 def _best(symbols: Integers, counts: Integers) -> tuple[int, int]:
     """Return the best parameter and the sum of its quotients, given how often each number occurs.
 
-    A further bit in k costs a bit a value and saves D(k), the sum of ceil((x >> k) / 2), which falls with k: the best is the
-    first k with D(k) <= n, and its quotients sum to at most 2 D(k).
+    Increasing k by one costs one bit per value and saves D(k), the sum of ceil((x >> k) / 2), which falls with k. The best k is therefore the
+    first with D(k) <= n, and its quotients sum to at most 2 D(k).
     """
     count = int(counts.sum())
-    # Below this the greatest value alone saves more than n, and above it no sum overflows.
+    # Below this k the largest value alone saves more than n; from it on no sum overflows.
     k = max(0, int(symbols.max()).bit_length() - count.bit_length() - 1)
     quotients = symbols >> k
     total = int(quotients @ counts)

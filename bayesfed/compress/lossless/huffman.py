@@ -1,7 +1,7 @@
 """Canonical Huffman codes over the integers that occur.
 
-Lengths are the best ones of at most 20 bits, by package-merge (L. L. Larmore, D. S. Hirschberg, "A fast algorithm for optimal
-length-limited Huffman codes", 1990): a symbol seen once in a million costs 20 bits anyway. The code itself follows from the lengths.
+Lengths are optimal among those of at most 20 bits, by package-merge (L. L. Larmore, D. S. Hirschberg, "A fast algorithm for optimal
+length-limited Huffman codes", 1990); a symbol seen once in a million costs about 20 bits anyway. The code itself follows from the lengths.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LONGEST = 20
 
 @dataclass(frozen=True)
 class Huffman:
-    """At most 65,536 different integers, no two of them 2**63 apart; a whole number of bits each, none if there is one symbol.
+    """At most 65,536 distinct integers within a span below 2**63; a whole number of bits each, and none if there is only one symbol.
 
-    Layout: the alphabet (`write_alphabet`); the lengths of the codewords, Golomb of the zigzag of their differences; how many bits
-    follow, varint; the codewords. A reader's tables take up to 3 MB beyond what the count needs.
+    Layout: the alphabet (`write_alphabet`); the lengths of the codewords, Golomb of the zigzag of their differences; the number of bits
+    that follow, varint; the codewords. The tables of a reader take up to 3 MB.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         if not len(values):
             return
         symbols, counts = histogram(values)
@@ -55,7 +55,7 @@ class Huffman:
             pack(codes[ranks], lengths[ranks], out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         if not count:
             return np.zeros(0, np.int64)
         symbols = read_alphabet(source, count)
@@ -78,7 +78,7 @@ class Huffman:
         return values
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length; infinite if there are too many symbols."""
+        """Return the exact length in bits; infinite if there are too many symbols."""
         return self.counted_bits(*histogram(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
@@ -95,13 +95,13 @@ class Huffman:
 
 
 def code_lengths(counts: Integers) -> Integers:
-    """Return the lengths, at most 20, of the best prefix code for symbols that occur so often: package-merge."""
+    """Return the lengths, at most 20, of the best prefix code for symbols with these counts, by package-merge."""
     order = np.argsort(counts, kind="stable")
     leaves = counts[order]
     merged, origins = leaves[:0], []
-    # No best code for n symbols has a longer codeword than n - 1 bits.
+    # The best code for n symbols has no codeword of more than n - 1 bits.
     for _ in range(min(LONGEST, len(counts) - 1)):
-        # Lightest first, each a symbol or a package: two neighbours of the level before.
+        # Items in order of weight: each is a symbol, or a package of two neighbours of the level before.
         packages = merged[: len(merged) // 2 * 2].reshape(-1, 2).sum(1)
         both = np.concatenate([leaves, packages])
         by_weight = np.argsort(both, kind="stable")
@@ -122,14 +122,14 @@ def _write_table(symbols: Integers, lengths: Integers, out: Writer) -> None:
 
 
 def _canonical(lengths: Integers) -> tuple[Integers, Unsigned]:
-    """Return the symbols in the order of their codewords, and the codewords as numbers of the longest's length."""
+    """Return the symbols in the order of their codewords, and the codewords as numbers with the length of the longest."""
     order = np.argsort(lengths, kind="stable")
     shares = 1 << lengths.max() - lengths[order]
     return order, (np.cumsum(shares) - shares).view(np.uint64)
 
 
 def _views(raw: bytes) -> NDArray[np.uint32]:
-    """Return the 32 bits from every byte on, and from the end."""
+    """Return the 32 bits that start at each byte, and at the end."""
     padded = np.frombuffer(raw + bytes(4), np.uint8).astype(np.uint32)
     eight, sixteen, twentyfour = np.uint32(8), np.uint32(16), np.uint32(24)
     views: NDArray[np.uint32] = padded[:-3] << twentyfour | padded[1:-2] << sixteen | padded[2:-1] << eight | padded[3:]
@@ -137,11 +137,11 @@ def _views(raw: bytes) -> NDArray[np.uint32]:
 
 
 def _steps(views: NDArray[np.uint32], lengths: NDArray[np.uint8], longest: int) -> bytes:
-    """Return, for every bit, the length of the codeword that would start there."""
+    """Return for every bit the length of the codeword that would start there."""
     steps, mask = np.empty((len(views), 8), np.uint8), np.uint32((1 << longest) - 1)
     for phase in range(8):
         steps[:, phase] = lengths[views >> np.uint32(32 - longest - phase) & mask]
-    # Past the end nothing moves, so that a chase through garbage ends too.
+    # Steps of zero after the end, so that the chase ends for damaged data too.
     return steps.tobytes() + bytes(LONGEST)
 
 

@@ -1,14 +1,14 @@
-"""Range coding with a static model: the empirical entropy, some millionths, and the tables.
+"""Range coding with a static model. Its length is the empirical entropy, up to some millionths, plus the tables.
 
-Two ways to an alphabet of at most 65,536, whichever is predicted to be shorter. *Direct*: the integers that occur. *Split*: an
-integer v at distance u = |v - c| from a centre c becomes a token, the sign of v - c with the place and the m + 1 leading bits of u, and
-the remaining low bits of u, which travel as they are. Tokens and low bits are those of JPEG XL's hybrid integers.
+The alphabet, of at most 65,536 symbols, is chosen in one of two ways, by predicted length. *Direct*: the integers that occur. *Split*: an
+integer v at distance u = |v - c| from a centre c becomes a token, made of the sign of v - c and of the position and the m + 1 leading bits of u;
+the remaining low bits of u are written unchanged. Tokens and low bits are those of JPEG XL's hybrid integers.
 
 The coder is `constriction` (R. Bamler, 2022). Its ``Categorical(probabilities, perfect=False)`` of A symbols computes, in float64,
-``scale = (2**24 - A) / sum(probabilities)`` and starts symbol i at ``trunc(scale * cumulated_i) + i`` of 2**24. Given integers w_i - 1 with
-w_i >= 1 and sum 2**24 as probabilities, the sum is exactly 2**24 - A, the scale exactly 1, and every start the exact sum of weights below:
-sums of integers under 2**53, no rounding, so no two machines can differ. (``perfect=True`` calls log1p and could.) The tests decode
-its words with integers alone; versions 0.4.2 and 0.5.0 write the same ones.
+``scale = (2**24 - A) / sum(probabilities)`` and starts symbol i at ``trunc(scale * cumulated_i) + i`` of 2**24. If the probabilities are integers
+w_i - 1 with w_i >= 1 and sum 2**24, the sum is exactly 2**24 - A, the scale exactly 1, and every start the exact sum of the weights below it. All
+sums are of integers below 2**53, so nothing is rounded and all machines agree. (``perfect=True`` calls log1p, where they could differ.) The tests
+decode its words in integer arithmetic; versions 0.4.2 and 0.5.0 write the same words.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _CHUNK = 1 << 20  # symbols decoded at a time
 
 @dataclass(frozen=True)
 class Range:
-    """Any integers of 64 bits.
+    """Any 64-bit integers.
 
     Layout: 0 if direct, else 1 + m and the centre, zigzag varint; the alphabet (`write_alphabet`); if it has more than one symbol,
-    the model (`write_model`), how many words, varint, and the words, 32 bits little endian; if split, the low bits, packed.
+    the model (`write_model`), the number of words, varint, and the words, 32 bits little endian; if split, the low bits, packed.
 
     Raises
     ------
     MissingExtraError
-        On writing or reading without ``constriction``; `predicted_bits` is infinite then.
+        On writing or reading without ``constriction``; `predicted_bits` is then infinite.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         coder = _constriction()
         if not len(values):
             return
@@ -67,7 +67,7 @@ class Range:
             pack(split.low(values, tokens), split.widths(tokens), out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         coder = _constriction()
         if not count:
             return np.zeros(0, np.int64)
@@ -82,7 +82,7 @@ class Range:
         return tokens if split is None else split.join(source, tokens)
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the length to within two words and the coder's roundings, some millionths."""
+        """Return the length in bits, up to two words and the rounding of the coder, some millionths."""
         return self.counted_bits(*histogram(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
@@ -108,7 +108,7 @@ def _model(coder: ModuleType, weights: Integers) -> Any:
 
 
 def _decode(coder: ModuleType, weights: Integers, words: NDArray[np.uint32], count: int) -> NDArray[np.int32]:
-    # No symbol is free: what so few words cannot hold is refused before memory is taken for it.
+    # Every symbol costs bits, so a count that these words cannot hold is refused before memory is allocated.
     cheapest = PRECISION - math.log2(int(weights.max()))
     if count * cheapest > 32 * len(words) + 65:
         raise damaged("Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits")

@@ -1,4 +1,4 @@
-"""Tokens and low bits: how `Range` brings integers of any span to a small alphabet, as JPEG XL's hybrid integers do."""
+"""Splits of integers into tokens and low bits, by which `Range` reduces any span to a small alphabet, like JPEG XL's hybrid integers."""
 
 from __future__ import annotations
 
@@ -23,35 +23,43 @@ from bayesfed.compress.lossless.bits import (
 from bayesfed.compress.lossless.golomb import Golomb
 
 _LEADING = (0, 1, 2, 3, 4, 6, 8)
-_MOST_TRIED = 1 << 14  # distinct integers that a choice is made from
+_MOST_TRIED = 1 << 14  # distinct integers that the choice is based on
 _SMALL_TABLE = 128.0  # bits
 
 
 @dataclass(frozen=True)
 class Split:
-    """Tokens of a sign, a place and m + 1 leading bits; differences from the centre are modulo 2**64."""
+    """A split of integers: tokens hold the sign, the position and the m + 1 leading bits of the distance from the centre, modulo 2**64.
+
+    Parameters
+    ----------
+    leading
+        m.
+    centre
+        The integer that distances are measured from.
+    """
 
     leading: int
     centre: int
 
     def tokens(self, values: Integers) -> Integers:
-        """Return the tokens: the distance itself below 2**(m + 1), then 2**m for every further bit."""
+        """Return the tokens: the distance itself below 2**(m + 1), then 2**m tokens for every further bit."""
         distance, below = self._distance(values)
         shift = np.maximum(bit_length(distance) - 1 - self.leading, 0)
         token = (distance >> shift.view(np.uint64)).view(np.int64) + (shift << self.leading)
         return np.where(below, -token, token)
 
     def widths(self, tokens: Integers) -> Integers:
-        """Return how many low bits each token leaves out."""
+        """Return the number of low bits that each token leaves out."""
         further: Integers = np.abs(tokens) >> self.leading
         return np.maximum(further - 1, 0)
 
     def low(self, values: Integers, tokens: Integers) -> Unsigned:
-        """Return those bits."""
+        """Return the low bits that the tokens leave out."""
         return self._distance(values)[0] & (np.uint64(1) << self.widths(tokens).view(np.uint64)) - np.uint64(1)
 
     def join(self, source: Reader, tokens: Integers) -> Integers:
-        """Take the low bits and return the values."""
+        """Read the low bits and return the values."""
         widths = self.widths(tokens)
         if int(widths.max()) > 63 - self.leading:
             raise damaged("Range", "distances of 64 bits", f"tokens {tokens.min()} to {tokens.max()}")
@@ -66,11 +74,11 @@ class Split:
 
 
 def choose_split(symbols: Integers, counts: Integers) -> Split | None:
-    """Return the split with about the shortest code for a sequence with this histogram; None: the integers themselves."""
+    """Return the split with about the shortest code for a sequence with this histogram; None for the integers themselves."""
     best, length = None, math.inf
     if is_alphabet(symbols):
         table, length = _table(symbols, counts), _entropy(counts)
-        # A split saves less than the table: a small one is not worth the search.
+        # A split saves less than the table takes, so with a small table the search is not worth it.
         if table < max(_SMALL_TABLE, length / 1000):
             return None
         length += table
@@ -78,7 +86,7 @@ def choose_split(symbols: Integers, counts: Integers) -> Split | None:
     step = -(-len(symbols) // _MOST_TRIED)
     few, often = symbols[::step], counts[::step]
     span = int(symbols[-1]) - int(symbols[0])
-    # With so many leading bits that none is left over, tokens would be the integers themselves.
+    # With more leading bits no low bits would be left, and tokens would be the integers themselves.
     for split in (Split(leading, centre) for centre in sorted(centres) for leading in _LEADING if 2 << leading <= span):
         tokens = split.tokens(few)
         kinds, numbers = merged(tokens, often)
@@ -94,13 +102,13 @@ def _entropy(counts: Integers) -> float:
 
 
 def _table(symbols: Integers, counts: Integers) -> float:
-    """Return about what the alphabet and the model take."""
+    """Return about how many bits the alphabet and the model take."""
     gaps, differences = np.diff(symbols) - 1, zigzag(np.diff(bit_length(counts.view(np.uint64))))
     return Golomb().predicted_bits(gaps) + Golomb().predicted_bits(differences) + 3 * len(symbols)
 
 
 def merged(tokens: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Return the tokens that occur, rising, and how often."""
+    """Return the tokens that occur, in ascending order, and how often each occurs."""
     least = tokens.min()
     dense = np.bincount(tokens - least, counts)
     places = np.flatnonzero(dense)
@@ -108,7 +116,7 @@ def merged(tokens: Integers, counts: Integers) -> tuple[Integers, Integers]:
 
 
 def write_head(split: Split | None, symbols: Integers, out: Writer) -> None:
-    """Append the split, 0 if there is none, and the alphabet."""
+    """Append the split, 0 for None, and the alphabet."""
     out.byte(0 if split is None else 1 + split.leading)
     if split is not None:
         write_signed(split.centre, out)
@@ -116,7 +124,7 @@ def write_head(split: Split | None, symbols: Integers, out: Writer) -> None:
 
 
 def read_split(source: Reader) -> Split | None:
-    """Take a split; the alphabet follows."""
+    """Read a split; the alphabet follows it."""
     head = source.byte()
     if head > 1 + max(_LEADING):
         raise damaged("Range", f"at most {max(_LEADING)} leading bits", head - 1)

@@ -1,4 +1,4 @@
-"""Negative integers, and the cheapest of all codes."""
+"""`Signed`, codes of negative integers, and `Cheapest`, the choice of the shortest code."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ _LIMIT = 1 << 62
 
 
 class Counted(IntegerCode, Protocol):
-    """A code whose length depends on how often each integer occurs and on nothing else."""
+    """A code whose length depends only on how often each integer occurs."""
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence with this histogram: rising integers, and how often each occurs."""
+        """Return `predicted_bits` of a sequence with this histogram: integers in ascending order, and how often each occurs."""
         ...
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A code for integers >= 0, extended to negative ones by zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
+    """A code of integers >= 0 extended to negative ones by zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
 
     Parameters
     ----------
     code
-        Takes the folded integers. Magnitudes of 2**62 and more are refused.
+        Code of the folded integers. Magnitudes of 2**62 and more are refused.
     """
 
     code: IntegerCode
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         if _too_large(values):
             actual = f"{values.min()} to {values.max()}"
             raise WireError(complain("Signed", expected="magnitudes below 2**62", actual=actual, hint="Fixed() or Range()"))
         self.code.write(zigzag(values), out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         return unzigzag(self.code.read(source, count))
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the code's prediction; infinite for an integer that is refused."""
+        """Return the prediction of the inner code; infinite if an integer would be refused."""
         return math.inf if _too_large(values) else self.code.predicted_bits(zigzag(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return the code's prediction for a histogram; the code must be `Counted`."""
+        """Return the prediction of the inner code, which must be `Counted`, for a histogram."""
         if _too_large(symbols):
             return math.inf
         folded = zigzag(symbols)
@@ -65,7 +65,7 @@ class Signed:
         return cast(Counted, self.code).counted_bits(folded[order], counts[order])
 
 
-# The format: a code's tag is its place here. Append only.
+# Part of the format: the tag of a code is its position here. Append only.
 STANDARD: tuple[Counted, ...] = (
     Fixed(),
     Golomb(),
@@ -81,9 +81,9 @@ STANDARD: tuple[Counted, ...] = (
 
 @dataclass(frozen=True)
 class Cheapest:
-    """Whichever code is predicted to be shortest; of equals, the first of `codes`.
+    """The code that is predicted to be shortest; of equal ones the first in `codes`.
 
-    Layout: the tag, one byte; what that code writes. Nothing for an empty sequence. The tags:
+    Layout: the tag, one byte; then the output of that code. An empty sequence takes no bytes. The tags:
 
     === ====================
     tag code
@@ -102,13 +102,13 @@ class Cheapest:
     Parameters
     ----------
     codes
-        Those that are tried, all of them in `STANDARD`. A reader takes any tag of the format. ``Range()`` is passed over where its
-        package is not installed.
+        Codes to try, all of them in `STANDARD`. A reader accepts every tag of the format. ``Range()`` is skipped if its package is not
+        installed.
 
     Raises
     ------
     ArgumentError
-        If there is no code, or one without a tag.
+        If there are no codes, or one has no tag.
     """
 
     codes: tuple[Counted, ...] = STANDARD
@@ -118,7 +118,7 @@ class Cheapest:
             raise ArgumentError(complain("Cheapest", expected=f"codes among {STANDARD}", actual=self.codes, hint="Cheapest()"))
 
     def write(self, values: Integers, out: Writer) -> None:
-        """Append them; the count is not written."""
+        """Append the integers; their number is not written."""
         if not len(values):
             return
         predicted, code = self._best(values)
@@ -129,7 +129,7 @@ class Cheapest:
         code.write(values, out)
 
     def read(self, source: Reader, count: int) -> Integers:
-        """Take `count` of them."""
+        """Read `count` integers."""
         if not count:
             return np.zeros(0, np.int64)
         tag = source.byte()
@@ -138,11 +138,11 @@ class Cheapest:
         return STANDARD[tag].read(source, count)
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the least of the predictions, and the tag."""
+        """Return the least of the predictions plus the tag."""
         return 8 + self._best(values)[0] if len(values) else 0.0
 
     def _best(self, values: Integers) -> tuple[float, Counted]:
-        # Counting is most of the work of a prediction: it is done once for all of them.
+        # Counting is most of the work of a prediction, so it is done once for all codes.
         symbols, counts = histogram(values)
         return min(((code.counted_bits(symbols, counts), code) for code in self.codes), key=lambda pair: pair[0])
 

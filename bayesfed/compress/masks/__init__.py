@@ -1,1 +1,5 @@
-"""Codes of supports: plain, run lengths, rectangles, contexts from the support model, and whichever is shortest."""
+"""Lossless codes of boolean matrices, such as supports.
+
+From the bottom: `runs`, plain bits and run lengths; `clusters`, rectangles; `neighbours` and `contexts`, arithmetic coding with the probability
+of each entry given its neighbours; `cheapest`, the choice of the shortest code.
+"""

@@ -1,4 +1,4 @@
-"""The mask code that is never the wrong one: several are tried, the shortest is sent."""
+"""`CheapestMask`: several mask codes are tried, and the shortest result is sent."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask, require_matrix
 from bayesfed.errors import ArgumentError, complain
 
-_EVEN = 2  # masks that are the same everywhere: all zeros, all ones
+_EVEN = 2  # constant masks: all zeros, all ones
 
 
 @dataclass(frozen=True)
 class CheapestMask:
-    """Try codes and keep the shortest result; `ContextMask`, by far the slowest, only where it promises to save a fiftieth.
+    """Try codes and keep the shortest result. `ContextMask`, by far the slowest, is tried only if it should save at least a fiftieth.
 
-    Layout: one byte, 0 for all zeros, 1 for all ones, else 2 and the place of the code in `codes`; then what the code wrote. A mask
-    without entries is nothing.
+    Layout: one byte, 0 for all zeros, 1 for all ones, else 2 plus the position of the code in `codes`; then the output of that code. A mask
+    without entries takes no bytes.
 
     Parameters
     ----------
     codes
-        The codes, at least one and at most 254; sender and receiver have the same.
+        The codes, 1 to 254; the same for sender and receiver.
 
     Raises
     ------
     ArgumentError
         If there are too few or too many codes.
     MissingExtraError
-        On writing or reading without the package that a code needs: what is sent does not depend on what is installed.
+        On writing or reading without the package that a code needs; what is sent does not depend on the packages installed.
     """
 
     codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())
@@ -45,7 +45,7 @@ class CheapestMask:
             raise ArgumentError(complain("CheapestMask.codes", expected="1 to 254 codes", actual=len(self.codes), hint="CheapestMask()"))
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         require_matrix(mask)
         if not mask.size:
             return
@@ -63,7 +63,7 @@ class CheapestMask:
         out.raw(best)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         if not math.prod(shape):
             return np.zeros(shape, np.bool_)
         tag = source.byte()
@@ -75,7 +75,7 @@ class CheapestMask:
 
 
 def _about(code: MaskCode, mask: Mask) -> float:
-    """Return about what the code needs at least, where that is quickly known: slow codes that cannot win are not run."""
+    """Return about the least number of bits that the code needs, if it is quickly computed, so that slow codes that cannot win are not run."""
     match code:
         case PlainMask():
             return float(mask.size)
@@ -90,7 +90,7 @@ def _about(code: MaskCode, mask: Mask) -> float:
 
 
 def _given_neighbours(mask: Mask) -> float:
-    """Return the empirical entropy of the mask given four neighbours of each entry, in bits; outside are zeros."""
+    """Return the empirical entropy in bits of the mask given four neighbours of each entry, with zeros outside."""
     padded = np.pad(np.ascontiguousarray(mask).view(np.uint8), ((1, 0), (1, 1)))
     pattern = padded[1:, 1:-1] | padded[1:, :-2] << 1 | padded[:-1, :-2] << 2 | padded[:-1, 1:-1] << 3 | padded[:-1, 2:] << 4
     met = np.bincount(pattern.reshape(-1), minlength=32).reshape(16, 2)

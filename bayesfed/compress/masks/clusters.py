@@ -1,9 +1,8 @@
-"""Masks as clusters: full rectangles by place and size, everything else entry by entry.
+"""Masks as clusters: full rectangles by position and size, all other entries one by one.
 
-The code of D-Turbo-VBI (Xia, Tsang and Lau): "a cluster larger than 3 x 3 is regarded as an entirety", sent as its
-location and size. Here the clusters are disjoint rectangles of ones with sides of at least 3, so that the support is covered
-exactly, and what is left over is coded as in `RunMask`. Rectangles are found greedily; a rectangle never spans two connected components,
-so these need no labels of their own.
+This is the code of D-Turbo-VBI (Xia, Tsang and Lau): "a cluster larger than 3 x 3 is regarded as an entirety", sent as its
+location and size. Here the clusters are disjoint rectangles of ones with sides of at least 3, which cover the support exactly together with single
+entries, coded as in `RunMask`. Rectangles are chosen greedily; a rectangle never spans two connected components, so components need no labels.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bayesfed.compress.masks.runs import places_bits, read_places, require_matri
 SIDE = 3
 _RANKED = 32  # rows below a corner that its rank depends on
 _ROWS = 16  # rows searched at a time
-_AREAS = (9, 12, 16, 25, 1 << 62)  # smallest rectangles worth trying; the last leaves none
+_AREAS = (9, 12, 16, 25, 1 << 62)  # least areas of rectangles to try; the last leaves no rectangles
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class ClusterMask:
 
     Layout: the number of rectangles, varint; their upper left corners in row order as gaps, their heights - 3 and their widths - 3,
     `Golomb` each; the number of other entries, varint; the gaps between them, counted in entries outside the rectangles, `Golomb`. A
-    mask without entries is nothing.
+    mask without entries takes no bytes.
     """
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         require_matrix(mask)
         if not mask.size:
             return
@@ -49,14 +48,14 @@ class ClusterMask:
         write_places(single, out)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         size = math.prod(shape)
         if not size:
             return np.zeros(shape, np.bool_)
         count = source.varint(size // SIDE**2)
         corner = np.stack(np.divmod(read_places(source, count, size), shape[1]), 1)
         sides = np.stack([Golomb().read(source, count), Golomb().read(source, count)], 1)
-        # Not by their ends: a side near 2**63 would wrap around.
+        # Compared without adding, since a side near 2**63 would wrap around.
         if (sides > np.array(shape) - SIDE - corner).any():
             raise damaged("ClusterMask", "rectangles inside the matrix", "one beyond")
         covered = _layers(np.hstack([corner, sides + SIDE]), shape)
@@ -69,7 +68,7 @@ class ClusterMask:
         return mask.reshape(shape)
 
     def least_bits(self, mask: Mask) -> float:
-        """Return about the least it will need, found quickly: no cover has fewer parts than there are upper left ends to cover."""
+        """Return quickly about the least number of bits: no cover has fewer parts than there are upper left ends to cover."""
         if not mask.size:
             return 0.0
         ends = mask.copy()
@@ -81,13 +80,13 @@ class ClusterMask:
             for right in range(SIDE):
                 inside[down : down + len(squares), right : right + squares.shape[1]] |= squares
         parts, corners = np.flatnonzero(np.where(inside, ends, mask)), int(np.count_nonzero(ends & inside))
-        # What no square holds goes one by one; an end inside one starts a rectangle, and greedy covers take some two for each.
+        # Entries outside every square are coded one by one. An end inside a square starts a rectangle; greedy covers take about two for each.
         every = places_bits(parts)
         return every + corners * (4 + every / len(parts)) if corners else every
 
 
 def _squares(mask: Mask) -> Mask:
-    """Mark the upper left corners of all full squares of the least side."""
+    """Return the upper left corners of all full squares of side 3."""
     if min(mask.shape) < SIDE:
         return np.zeros((0, 0), np.bool_)
     tall = mask[:-2] & mask[1:-1] & mask[2:]
@@ -114,7 +113,7 @@ def _covers(mask: Mask) -> list[Integers]:
 
 
 def _ranks(mask: Mask, corners: Integers) -> Integers:
-    """Return the area of the largest rectangle below each corner, as far as a few rows tell."""
+    """Return the area of the largest rectangle below each corner, within a limited number of rows."""
     run = np.zeros((len(mask) + _RANKED, mask.shape[1] + 1), np.int64)
     for column in range(mask.shape[1] - 1, -1, -1):
         run[: len(mask), column] = (run[: len(mask), column + 1] + 1) * mask[:, column]
@@ -127,18 +126,18 @@ def _ranks(mask: Mask, corners: Integers) -> Integers:
 
 
 def _greedy(mask: Mask, corners: Integers) -> Integers:
-    """Take the largest rectangle that is still free below each corner in turn; return them in row order."""
+    """Take the largest rectangle that is still free below each corner in turn, and return them in row order."""
     # The margin of zeros stops every run.
     free = np.pad(np.ascontiguousarray(mask), ((0, 1), (0, 1)))
     flat, taken = free.reshape(-1).data, []
-    # Not as pairs: a list of a million lists takes longer to make than all the rest.
+    # Single numbers rather than pairs: creating a list of a million lists would take most of the time.
     for place in (corners[:, 0] * free.shape[1] + corners[:, 1]).tolist():
         if not flat[place]:
             continue
         row, column = divmod(place, free.shape[1])
         height, width = int(free[row:, column].argmin()), int(free[row, column:].argmin())
         best, seen = (0, 0, 0), 0
-        # Some rows at a time, for as long as a larger one may follow.
+        # A few rows at a time, as long as a larger rectangle may follow.
         while width >= SIDE and height * width > best[0] and seen < height:
             window = free[row + seen : row + min(seen + _ROWS, height), column : column + width]
             widths = np.minimum.accumulate(np.where(window.all(1), width, window.argmin(1)))
@@ -154,7 +153,7 @@ def _greedy(mask: Mask, corners: Integers) -> Integers:
 
 
 def _split(mask: Mask, rectangles: Integers) -> tuple[Integers, Integers]:
-    """Return the rectangles and, in places among the entries they leave, the rest."""
+    """Return the rectangles, and the remaining entries as places among the entries outside the rectangles."""
     return rectangles, np.flatnonzero(mask[_layers(rectangles, mask.shape) == 0])
 
 

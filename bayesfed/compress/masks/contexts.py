@@ -1,13 +1,13 @@
-"""The prior is the code: every entry costs what it surprises, given the neighbours that are known when it is read.
+"""Arithmetic coding of masks with the probability of each entry given the neighbours that are known when it is read.
 
-A support drawn from a Markov grid (Xia, Tsang and Lau, D-Turbo-VBI, section II-B) is worth its entropy and no more; arithmetic coding
-with the probability of each entry given some of its neighbours comes close to that. A table of these probabilities by left and
-upper neighbour travels in the message. Larger neighbourhoods, up to ten entries as in JBIG (ITU-T T.82), are learned on the way: where a
-pattern was met n times, n1 of them before a 1, the probability of a 1 is ``(STRENGTH * parent + n1) / (STRENGTH + n)``, the parent being the
-same estimate for the neighbourhood one size smaller and, for the smallest, the table.
+The best code of a support drawn from a Markov grid (Xia, Tsang and Lau, D-Turbo-VBI, section II-B) has the length of its entropy; arithmetic coding
+with the probability of each entry given some of its neighbours comes close to it. The message contains a table of these probabilities by left and
+upper neighbour. Larger neighbourhoods, of up to ten entries as in JBIG (ITU-T T.82), are learned while coding: if a pattern occurred n times, n1 of
+them before a 1, the probability of a 1 is ``(STRENGTH * parent + n1) / (STRENGTH + n)``. The parent is the same estimate for the next smaller
+neighbourhood or, for the smallest, the table.
 
-Both sides compute in integers as far as the probability k / 2**16. The coder (`constriction`, R. Bamler, 2022) multiplies it by 2**24 - 2 in
-float64: 40 bits, exact. No two machines can differ.
+Both sides compute the probability k / 2**16 in integers. The coder (`constriction`, R. Bamler, 2022) multiplies it by 2**24 - 2 in float64, which is
+exact in 40 bits, so all machines agree.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from bayesfed.errors import ArgumentError, MissingExtraError, WireError, complai
 class ContextMask:
     """Code a mask with the probability of each entry given its neighbours.
 
-    Layout: the neighbourhood, one byte (0: the table as it is; 1 to 4: learned, of 2, 4, 6 or 10 entries); the table, four u16 in units
-    of 2**-16; the range coder's words, a block, big endian without the zeros at the end. A mask without entries is nothing.
+    Layout: the neighbourhood, one byte (0: the table only; 1 to 4: learned, of 2, 4, 6 or 10 entries); the table, four u16 in units
+    of 2**-16; the words of the range coder, a block, big endian without trailing zeros. A mask without entries takes no bytes.
 
     Parameters
     ----------
     table
-        Probability of a 1, in units of 2**-16, by ``left + 2 * upper``; four integers from 1 to 65535. Of a support model:
-        `neighbour_table` of a draw. Default: of the mask itself.
+        Probability of a 1 by ``left + 2 * upper`` in units of 2**-16: four integers from 1 to 65535. For a support model, take the
+        `neighbour_table` of a draw. Default: the table of the mask itself.
     learn
-        Whether departures from the table and larger neighbourhoods may be learned, where that is shorter.
+        Whether departures from the table and larger neighbourhoods may be learned if that gives a shorter code.
 
     Raises
     ------
     ArgumentError
-        If the table is not one.
+        If the table is not four such integers.
     MissingExtraError
         On writing or reading without ``constriction``.
     """
@@ -59,29 +59,29 @@ class ContextMask:
             raise ArgumentError(complain("ContextMask.table", expected="4 integers from 1 to 65535", actual=self.table, hint="neighbour_table(mask)"))
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         require_matrix(mask)
         _write(mask, None, self.table, self.learn, out)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         return _read(source, shape, None)
 
     def cross_entropy(self, mask: Mask) -> float:
-        """Return the bits of surprise at the mask under the probabilities that `write` chooses; its length but for the head and rounding."""
-        return _plan(mask, None, self.table, self.learn).bits if mask.size else 0.0
+        """Return the code length in bits under the probabilities that `write` chooses, without the head and rounding."""
+        return _coding(mask, None, self.table, self.learn).bits if mask.size else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class ChangedMask:
-    """Code a mask whose receiver has one much like it, of the round before: entries of that one join the neighbours.
+    """Code a mask whose receiver has a similar one, such as that of the round before; entries of this reference count as neighbours.
 
-    Layout: as that of `ContextMask`, with 1, 3, 5 or 9 entries to learn from and a table of two, by the entry in the same place.
+    Layout: as in `ContextMask`, with neighbourhoods of 1, 3, 5 or 9 entries and a table of two, by the reference entry in the same place.
 
     Parameters
     ----------
     reference
-        The mask both sides have; not to be changed.
+        The mask that both sides have. It must not be changed.
 
     Raises
     ------
@@ -97,20 +97,20 @@ class ChangedMask:
         require_matrix(self.reference)
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         require_matrix(mask)
         self._check(mask.shape)
         _write(mask, self.reference, None, True, out)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         self._check(shape)
         return _read(source, shape, self.reference)
 
     def cross_entropy(self, mask: Mask) -> float:
-        """Return the bits of surprise at the mask under the probabilities that `write` chooses; its length but for the head and rounding."""
+        """Return the code length in bits under the probabilities that `write` chooses, without the head and rounding."""
         self._check(mask.shape)
-        return _plan(mask, self.reference, None, True).bits if mask.size else 0.0
+        return _coding(mask, self.reference, None, True).bits if mask.size else 0.0
 
     def _check(self, shape: tuple[int, ...]) -> None:
         if tuple(shape) != self.reference.shape:
@@ -118,13 +118,15 @@ class ChangedMask:
 
 
 def neighbour_table(mask: Mask) -> tuple[int, ...]:
-    """Return the share of ones, in units of 2**-16, by ``left + 2 * upper`` neighbour; outside the mask are zeros."""
+    """Return the share of ones by ``left + 2 * upper`` neighbour, in units of 2**-16, with zeros outside the mask."""
     padded = np.pad(mask, 1).astype(np.uint8)
     return tuple(shares(padded[1:-1, :-2] + 2 * padded[:-2, 1:-1], mask, 4).tolist())
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Coding:
+    """The neighbourhood, table and probabilities that a mask is coded with, and its length in bits."""
+
     tag: int
     table: Integers
     bits: float
@@ -132,35 +134,35 @@ class _Plan:
     chances: NDArray[np.float64]
 
 
-def _plan(mask: Mask, reference: Mask | None, given: tuple[int, ...] | None, learn: bool) -> _Plan:
-    """Find the neighbourhood with the shortest code, and the probability of a 1 for each entry in the order of reading."""
+def _coding(mask: Mask, reference: Mask | None, given: tuple[int, ...] | None, learn: bool) -> _Coding:
+    """Return the neighbourhood with the shortest code, and the probability of a 1 for each entry in the order of reading."""
     template, entries = (ALONE, 4) if reference is None else (CHANGED, 2)
     if mask.shape[1] > mask.shape[0]:
-        # Left and upper neighbours change places.
+        # Transposing exchanges left and upper neighbours.
         mask, reference, given = mask.T, None if reference is None else reference.T, given and tuple(given[k] for k in (0, 2, 1, 3))
     levels, waves = template.levels if learn else template.levels[:1], Waves.of(*mask.shape)
     symbols = mask.reshape(-1)[waves.cells]
     pattern = patterns(mask, reference, waves.height, template.cells[: levels[-1]]).reshape(-1)[waves.cells].astype(np.int64)
     table = np.array(given) if given else shares(pattern % entries, symbols, entries)
-    # What followed each pattern between one update and the next; of the time before each, the sum.
+    # The zeros and ones after each pattern, counted between one update and the next; estimates use the sums before each update.
     stretch = np.repeat(np.arange(len(waves.updates) + 1), np.diff([0, *waves.updates, len(symbols)]))
     shape = (len(waves.updates) + 1, 1 << levels[-1], 2)
     met = np.bincount((stretch * shape[1] + pattern) * 2 + symbols, minlength=math.prod(shape)).reshape(shape)
-    found = [np.broadcast_to(table, (len(met), entries)), *(chances(table, met.cumsum(0) - met, levels) if learn else [])]
-    bits = [surprise(met.reshape(len(met), -1, chances.shape[1], 2).sum(1), chances) for chances in found]
+    estimates = [np.broadcast_to(table, (len(met), entries)), *(chances(table, met.cumsum(0) - met, levels) if learn else [])]
+    bits = [surprise(met.reshape(len(met), -1, estimate.shape[1], 2).sum(1), estimate) for estimate in estimates]
     tag = int(np.argmin(bits))
-    return _Plan(tag, table, bits[tag], symbols, found[tag][stretch, pattern % found[tag].shape[1]] / ONE)
+    return _Coding(tag, table, bits[tag], symbols, estimates[tag][stretch, pattern % estimates[tag].shape[1]] / ONE)
 
 
 def _write(mask: Mask, reference: Mask | None, given: tuple[int, ...] | None, learn: bool, out: Writer) -> None:
     if not mask.size:
         return
-    stream, plan = _stream(), _plan(mask, reference, given, learn)
+    stream, coding = _stream(), _coding(mask, reference, given, learn)
     encoder = stream.queue.RangeEncoder()
-    encoder.encode(plan.symbols.astype(np.int32), stream.model.Bernoulli(perfect=False), plan.chances)
+    encoder.encode(coding.symbols.astype(np.int32), stream.model.Bernoulli(perfect=False), coding.chances)
     words = encoder.get_compressed().astype(">u4").tobytes()
-    out.byte(plan.tag)
-    out.raw(plan.table.astype("<u2").tobytes())
+    out.byte(coding.tag)
+    out.raw(coding.table.astype("<u2").tobytes())
     out.block(words[:-3] + words[-3:].rstrip(b"\0"))
 
 
@@ -194,7 +196,7 @@ def _read(source: Reader, shape: tuple[int, int], reference: Mask | None) -> Mas
 def _decode(decoder: Any, model: Any, shape: tuple[int, int], reference: Mask | None, template: Template, tag: int, table: Integers) -> Mask:
     waves, levels, depth = Waves.of(*shape), template.levels[:tag], template.levels[max(tag, 1) - 1]
     straight, others = order(template, depth)
-    # Above every strip are two lanes that stay zero; of the latest entries of a lane the last is the lowest bit.
+    # Two lanes above every strip stay zero. Each lane holds its latest entries as bits, the last entry as the lowest bit.
     lanes = np.arange(shape[0]) // waves.height * 2 + np.arange(shape[0]) + 2
     lane = lanes[waves.cells // shape[1]]
     latest = np.zeros(int(lanes[-1]) + 1, np.int64)

@@ -1,8 +1,8 @@
-"""What is known of a mask's entry before it is read: which neighbours, in which order of reading, and the probability of a 1 they give.
+"""Neighbourhoods of the entries of a mask: the neighbours that are known when an entry is read, the order of reading, and the probability of a 1.
 
-Entries are read in waves, an array operation each. The longer side is down, in strips of `height` rows, and entry (i, j) belongs to wave
-``j + 3 (i % height)``: its neighbours, at most two rows up and two columns to the right, belong to earlier ones. The first rows of a strip
-see zeros above. After waves that the shape alone decides, both sides bring the probabilities up to date.
+Entries are read in waves, each an array operation. The longer side of the mask is vertical and is cut into strips of `height` rows; entry (i, j)
+belongs to wave ``j + 3 (i % height)``. Its neighbours, at most two rows up and two columns to the right, belong to earlier waves. The first rows of
+a strip see zeros above them. After certain waves, which depend on the shape only, both sides update the probabilities.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Cells = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True)
 class Template:
-    """Known entries in order of importance, and how many of them each estimate uses.
+    """The known entries around an entry in order of importance, and how many of them each estimate uses.
 
     Parameters
     ----------
     cells
-        (which, up, left): an entry of the mask itself (0) or of the reference (1), so many rows up and columns to the left.
+        Triples (which, up, left): an entry of the mask itself (0) or of the reference (1), `up` rows above and `left` columns to the left.
     levels
-        Sizes of neighbourhoods, rising; the table holds a probability for every pattern of the first.
+        Sizes of the neighbourhoods in ascending order. The table has a probability for every pattern of the first.
     """
 
     cells: Cells
@@ -47,14 +47,14 @@ CHANGED = Template(
 
 
 def shares(pattern: NDArray[Any], mask: Mask, count: int) -> Integers:
-    """Return the share of ones, in units of 2**-16, among the entries with each of `count` patterns."""
+    """Return the share of ones among the entries with each of `count` patterns, in units of 2**-16."""
     met, ones = np.bincount(pattern.reshape(-1), minlength=count), np.bincount(pattern[mask], minlength=count)
     shares: Integers = np.clip((2 * ones + 1) * ONE // (2 * met + 2), 1, ONE - 1)
     return shares
 
 
 def chances(table: Integers, counts: Integers, levels: tuple[int, ...]) -> list[Integers]:
-    """Return the probabilities of a 1 at each level ``(S, 2^level)``, given how many zeros and ones followed each pattern ``(S, patterns, 2)``."""
+    """Return the probabilities of a 1 at each level ``(S, 2^level)``, given the numbers of zeros and ones after each pattern ``(S, patterns, 2)``."""
     parent, result = np.broadcast_to(table, (len(counts), len(table))), []
     for level in levels:
         met = counts.reshape(len(counts), -1, 1 << level, 2).sum(1)
@@ -65,13 +65,25 @@ def chances(table: Integers, counts: Integers, levels: tuple[int, ...]) -> list[
 
 
 def surprise(met: Integers, chances: Integers) -> float:
-    """Return the bits of the zeros and ones that followed each pattern ``(S, patterns, 2)`` at these probabilities ``(S, patterns)``."""
+    """Return the code length in bits of the zeros and ones after each pattern ``(S, patterns, 2)`` at these probabilities ``(S, patterns)``."""
     return float(16 * met.sum() - (met[..., 1] * np.log2(chances) + met[..., 0] * np.log2(ONE - chances)).sum())
 
 
 @dataclass(frozen=True)
 class Waves:
-    """The entries in the order of reading, where each wave stops, and where the probabilities are brought up to date."""
+    """The order in which entries are read.
+
+    Parameters
+    ----------
+    height
+        Rows of a strip.
+    cells
+        Entries in the order of reading, as positions in row order.
+    stops
+        Where each wave ends, as positions in `cells`.
+    updates
+        Those stops after which the probabilities are updated.
+    """
 
     height: int
     cells: Integers
@@ -83,7 +95,7 @@ class Waves:
         """Return the waves of a mask."""
         height = -(-rows // -(-rows // STRIP))
         count = columns + 3 * (height - 1)
-        # Sorting 16-bit numbers is linear in how many there are.
+        # Sorting 16-bit numbers takes linear time.
         time = (np.arange(rows)[:, None] % height * 3 + np.arange(columns)).reshape(-1).astype(np.uint16 if count <= ONE else np.int64)
         stops, updates, due = np.bincount(time, minlength=count).cumsum().tolist(), [], 64
         for stop in stops:
@@ -94,7 +106,7 @@ class Waves:
 
 
 def patterns(mask: Mask, reference: Mask | None, height: int, cells: Cells) -> NDArray[np.uint16]:
-    """Return a bit for each of the cells around every entry."""
+    """Return the pattern around every entry ``(M, N)``, with one bit for each cell."""
     rows, columns = mask.shape
     inner = np.zeros((-(-rows // height) * height, columns), np.uint16)
     inner[:rows] = mask
@@ -111,7 +123,7 @@ def patterns(mask: Mask, reference: Mask | None, height: int, cells: Cells) -> N
 
 @lru_cache(maxsize=16)
 def order(template: Template, depth: int) -> tuple[Integers, Cells]:
-    """Return the pattern for each of the decoder's words, the first `depth` entries in order, and the reference's entries in the words."""
+    """Return the pattern for each word of the decoder, of the first `depth` cells, and the cells of the reference in the words."""
     others = tuple(cell for cell in template.cells if cell[0])
     words = np.arange(1 << 10 + len(others))
     straight = (-1, 5, 9)  # the bit of the entry straight above, by rows up

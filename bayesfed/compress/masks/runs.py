@@ -1,7 +1,7 @@
-"""Masks as plain bits, and as runs: how far from one entry that is set to the next.
+"""Masks as plain bits and as run lengths.
 
-An entry's place is its number in row order, and ascending places travel as the gaps between them, Golomb-Rice coded: optimal
-for entries set independently of one another (S. W. Golomb, "Run-length encodings", 1966).
+The place of an entry is its number in row order. Ascending places are written as the gaps between them in a Golomb-Rice code, which is optimal
+if entries are independent (S. W. Golomb, "Run-length encodings", 1966).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from bayesfed.errors import WireError, complain
 
 @dataclass(frozen=True)
 class PlainMask:
-    """One bit an entry, in row order, the last byte filled with zeros."""
+    """One bit per entry in row order; the last byte is filled with zeros."""
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         require_matrix(mask)
         out.raw(np.packbits(mask).tobytes())
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         size = math.prod(shape)
         raw = source.raw(-(-size // 8))
         if size % 8 and raw[-1] & (0xFF >> size % 8):
@@ -40,12 +40,11 @@ class PlainMask:
 class RunMask:
     """The places of the rarer symbol, as gaps.
 
-    Layout: twice the number of places, and one more if they are those of the zeros, varint; the gaps, `Golomb`. A mask without
-    entries is nothing.
+    Layout: twice the number of places, plus one if they are places of zeros, varint; the gaps, `Golomb`. A mask without entries takes no bytes.
     """
 
     def write(self, mask: Mask, out: Writer) -> None:
-        """Append it."""
+        """Append the mask."""
         require_matrix(mask)
         if mask.size:
             places, inverted = _rarer(mask)
@@ -53,7 +52,7 @@ class RunMask:
             write_places(places, out)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
-        """Take a mask of this shape."""
+        """Read a mask of this shape."""
         size = math.prod(shape)
         if not size:
             return np.zeros(shape, np.bool_)
@@ -63,13 +62,13 @@ class RunMask:
         return mask.reshape(shape)
 
     def predicted_bits(self, mask: Mask) -> float:
-        """Return the exact length without writing."""
+        """Return the exact length in bits, without writing."""
         places, inverted = _rarer(mask)
         return varint_bits(2 * len(places) + inverted) + places_bits(places) if mask.size else 0.0
 
 
 def require_matrix(mask: Mask) -> None:
-    """Refuse to write what is not a boolean matrix."""
+    """Raise `WireError` unless the mask is a boolean matrix."""
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise WireError(
             complain("mask", expected="a boolean matrix", actual=f"{mask.dtype} of shape {mask.shape}", hint="mask.reshape(len(mask), -1)")
@@ -77,21 +76,21 @@ def require_matrix(mask: Mask) -> None:
 
 
 def write_places(places: Integers, out: Writer) -> None:
-    """Append ascending places; the count is not written."""
+    """Append ascending places; their number is not written."""
     Golomb().write(np.diff(places, prepend=-1) - 1, out)
 
 
 def read_places(source: Reader, count: int, size: int) -> Integers:
-    """Take `count` ascending places, all of them below `size`."""
+    """Read `count` ascending places, all below `size`."""
     gaps = Golomb().read(source, count)
-    # In floating point first: a sum of integers of 64 bits could wrap around.
+    # In floating point, since a sum of 64-bit integers could wrap around.
     if float(gaps.sum(dtype=np.float64)) + count > size:
         raise damaged("places", f"{count} of them below {size}", "one beyond")
     return np.cumsum(gaps + 1) - 1
 
 
 def places_bits(places: Integers) -> float:
-    """Return what `write_places` needs."""
+    """Return the length in bits of `write_places`."""
     return Golomb().predicted_bits(np.diff(places, prepend=-1) - 1)
 
 

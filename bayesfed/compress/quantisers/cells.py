@@ -1,9 +1,9 @@
-"""Three lattices for vector quantisation: the integers, the hexagonal A2 and E8; nearest points after Conway and Sloane 1982.
+"""Three lattices for vector quantisation: the integers, the hexagonal A2, and E8; nearest points after Conway and Sloane 1982.
 
-Each is written in its own spacing (A2: shortest vectors of length 1; E8: of length sqrt(2)). Points have integer coordinates
-chosen so that each varies as much as the entry it stands for: coordinates along a basis depend on each other, and coding them one
-by one would cost more than a better cell gains. What dependence is left (odd rows of A2 are shifted by a half, as half the points
-of E8 are) the streams take away. Nearest points of ties are either.
+Each lattice has its own spacing (A2: shortest vectors of length 1; E8: of length sqrt(2)). The integer coordinates of a point are chosen so that
+each varies as much as the entry it represents: coordinates along a basis would depend on each other, and coding them one by one would cost more
+than a better cell gains. The remaining dependence (odd rows of A2 are shifted by a half, and so are half the points of E8) is removed by splitting
+coordinates into streams. In a tie either nearest point may be returned.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Visitor = Callable[[Integers], Integers]
 
 @dataclass(frozen=True)
 class Cell:
-    """A lattice in `dimension` dimensions, seen from its Voronoi cell.
+    """A lattice in `dimension` dimensions, described by its Voronoi cell.
 
     Attributes
     ----------
     dimension
-        L, entries of a sub-vector.
+        L, the number of entries of a sub-vector.
     box
         Sides of a box that is a fundamental region (the diagonal of a triangular generator matrix); their product is the
         volume of the cell.
     moment
         Mean squared distance from the centre over the cell, per dimension, in units of the spacing squared.
     reach
-        Largest coordinate in the cell: the largest error of an entry.
+        Largest coordinate in the cell, which is the largest error of an entry.
     nearest
         Integer coordinates ``(m, L)`` of the lattice points nearest to points ``(m, L)``.
     points
-        The lattice points ``(m, L)`` of integer coordinates.
+        Lattice points ``(m, L)`` of integer coordinates.
     streams
-        Hand coordinates to a visitor, stream by stream, each of alike and independent integers, and take what it returns in
-        their place: a visitor that writes them and one that reads them follow the same path.
+        Pass coordinates to a visitor, one stream of identically distributed, independent integers at a time, and replace them by what the
+        visitor returns. A visitor that writes and one that reads thus take the same path.
     """
 
     dimension: int
@@ -54,11 +54,11 @@ class Cell:
 
     @property
     def side(self) -> float:
-        """Return the side of the cube with the cell's volume."""
+        """Side of the cube with the volume of the cell."""
         return math.prod(self.box) ** (1 / self.dimension)
 
     def uniform(self, count: int, random: np.random.Generator) -> Reals:
-        """Draw points uniformly from the cell around 0: uniform in the box, less the nearest lattice point."""
+        """Draw points uniformly from the cell around 0: uniform points in the box minus their nearest lattice points."""
         drawn = random.random((count, self.dimension)) * self.box
         return drawn - self.points(self.nearest(drawn))
 
@@ -71,16 +71,16 @@ def _nearest_integers(points: Reals) -> Integers:
 
 
 def _nearest_hexagonal(points: Reals) -> Integers:
-    # A2 is the rectangular lattice of sides 1 and sqrt(3), and itself moved to the middle of its cells. Rows: twice y / sqrt(3).
+    # A2 is the rectangular lattice of sides 1 and sqrt(3), together with its copy shifted to the centres of its cells. Rows: twice y / sqrt(3).
     x, y = points[:, 0], points[:, 1] / _ROOT3
     column, row = np.rint(x), np.rint(y)
     right, up = x - column, y - row
-    # From the moved lattice the point is 1/2 - |right| and 1/2 - |up| away: of the two squared distances, the squares cancel.
+    # The distances to the shifted lattice are 1/2 - |right| and 1/2 - |up|; in the comparison of squared distances the squares cancel.
     moved = np.abs(right) + 3 * np.abs(up) > 1
-    found = np.empty(points.shape, np.int64)
-    found[:, 0] = column - (moved & (right < 0))
-    found[:, 1] = 2 * row + np.copysign(moved, up)
-    return found
+    coordinates = np.empty(points.shape, np.int64)
+    coordinates[:, 0] = column - (moved & (right < 0))
+    coordinates[:, 1] = 2 * row + np.copysign(moved, up)
+    return coordinates
 
 
 def _hexagonal(coordinates: Integers) -> Reals:
@@ -96,23 +96,23 @@ def _hexagonal_streams(coordinates: Integers, visit: Visitor) -> None:
 
 
 def _nearest_even(points: Reals) -> Integers:
-    # D8, integers of even sum: where the sum is odd, the entry furthest from its integer goes the other way.
-    found = np.rint(points)
-    rest = points - found
-    wrong = np.flatnonzero(found.sum(axis=1) % 2)
+    # D8, integers with an even sum: if the sum is odd, the entry furthest from its integer is rounded the other way.
+    nearest = np.rint(points)
+    rest = points - nearest
+    wrong = np.flatnonzero(nearest.sum(axis=1) % 2)
     worst = np.abs(rest[wrong]).argmax(axis=1)
-    found[wrong, worst] += np.where(rest[wrong, worst] < 0, -1, 1)
-    return found.astype(np.int64)
+    nearest[wrong, worst] += np.where(rest[wrong, worst] < 0, -1, 1)
+    return nearest.astype(np.int64)
 
 
 def _nearest_e8(points: Reals) -> Integers:
-    # E8 is D8 and D8 moved by a half in every coordinate.
+    # E8 is D8 together with D8 shifted by a half in every coordinate.
     even, odd = _nearest_even(points), _nearest_even(points - 0.5)
     moved = ((points - even) ** 2).sum(axis=1) > ((points - odd - 0.5) ** 2).sum(axis=1)
-    found = np.where(moved[:, None], odd, even)
-    # The last integer's parity is that of the others' sum: it carries, in its place, whether the point is a moved one.
-    found[:, 7] = (found[:, 7] >> 1 << 1) + moved
-    return found
+    coordinates = np.where(moved[:, None], odd, even)
+    # The parity of the last integer follows from the sum of the others; its bit says instead whether the point is a shifted one.
+    coordinates[:, 7] = (coordinates[:, 7] >> 1 << 1) + moved
+    return coordinates
 
 
 def _e8(coordinates: Integers) -> Reals:
@@ -143,4 +143,4 @@ CELLS: dict[int, Cell] = {
     2: Cell(2, (1.0, _ROOT3 / 2), 5 / 72, 1 / _ROOT3, _nearest_hexagonal, _hexagonal, _hexagonal_streams),
     8: Cell(8, (2.0, *[1.0] * 6, 0.5), 929 / 12960, 1.0, _nearest_e8, _e8, _e8_streams),
 }
-"""By dimension. Normalised second moments (moment over side squared): 1/12, 5 / (36 sqrt(3)) and 929/12960."""
+"""Cells by dimension. Normalised second moments (moment over side squared): 1/12, 5 / (36 sqrt(3)) and 929/12960."""

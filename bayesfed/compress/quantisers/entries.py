@@ -1,4 +1,4 @@
-"""What every leaf codec needs: a leaf as a flat checked array, the way back, float32 numbers and positions on the wire."""
+"""Shared by all leaf codecs: a leaf as a flat checked array and back, random rounding, float32 numbers and positions in a section."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Singles = NDArray[np.float32]
 Reals = NDArray[np.float64]
 LARGEST = float(np.finfo(np.float32).max)
 SMALLEST = 2.0**-149
-_PART = 1 << 15  # entries at a time: the temporaries stay in the cache
+_PART = 1 << 15  # entries at a time, so that temporary arrays fit in the cache
 
 
 def entries(leaf: Tensor, where: str) -> Singles:
-    """Return the entries in row order as float32; may share the leaf's memory, so nobody writes to it.
+    """Return the entries in row order as float32. The array may share the leaf's memory and must not be written to.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def entries(leaf: Tensor, where: str) -> Singles:
         If the leaf is not floating-point, or holds NaN, infinity or a number outside the range of float32.
     """
     if not leaf.is_floating_point():
-        raise WireError(complain(where, expected="a floating-point leaf", actual=leaf.dtype, hint="a leaf without a codec of its own"))
+        raise WireError(complain(where, expected="a floating-point leaf", actual=leaf.dtype, hint="Coded, which codes integers and masks losslessly"))
     flat = leaf.detach().cpu().reshape(-1).float()
     if not is_finite(flat):
         count = int((~torch.isfinite(flat)).sum())
@@ -41,17 +41,17 @@ def entries(leaf: Tensor, where: str) -> Singles:
 
 
 def tensor(values: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
-    """Return a contiguous float32 tensor that owns its memory; beyond the range of float32, its end."""
+    """Return a contiguous float32 tensor that owns its memory; values outside the range of float32 are clipped."""
     return torch.from_numpy(np.clip(values, -LARGEST, LARGEST).astype(np.float32)).reshape(shape)
 
 
 def parts(count: int) -> Iterator[slice]:
-    """Cut `count` entries into parts small enough that what is made of one stays in the cache."""
+    """Yield slices of `count` entries, so small that arrays made from one fit in the cache."""
     return (slice(start, min(start + _PART, count)) for start in range(0, count, _PART))
 
 
 def assembled(work: Callable[[slice], NDArray[Any]], count: int, shape: tuple[int, ...]) -> Tensor:
-    """Return `tensor` of the entries that `work` makes part by part, in order; the first `count` of them."""
+    """Return the `tensor` of the first `count` entries that `work` computes for each part in order."""
     result = np.empty(count, np.float32)
     for part in parts(count):
         np.clip(work(part), -LARGEST, LARGEST, out=result[part], casting="same_kind")
@@ -59,35 +59,35 @@ def assembled(work: Callable[[slice], NDArray[Any]], count: int, shape: tuple[in
 
 
 def rounding(peak: float) -> float:
-    """Return the largest error of storing a number of magnitude `peak` as float32 (half a unit in the last place)."""
+    """Return the largest error of rounding a number of magnitude `peak` to float32, half a unit in the last place."""
     return 2.0**-24 * peak + SMALLEST / 2
 
 
 def peak(values: NDArray[Any]) -> float:
-    """Return the largest magnitude; 0 where there is nothing."""
+    """Return the largest magnitude; 0 of an empty array."""
     return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
 
 
 def energy(values: NDArray[Any]) -> float:
-    """Return the sum of squares, in float64; not by BLAS, whose sums depend on how many threads it takes."""
+    """Return the sum of squares in float64, without BLAS, whose sums depend on the number of threads."""
     return math.fsum(float(np.square(values[part], dtype=np.float64).sum()) for part in parts(len(values)))
 
 
 def round_either_way(ratios: Reals, random: np.random.Generator) -> Integers:
-    """Round each number up with the probability of its fraction and down otherwise, so that the mean over keys is the number."""
+    """Round each number up with the probability of its fraction and down otherwise, so that the mean over keys is the number itself."""
     down = np.floor(ratios)
     return np.asarray(down + (random.random(ratios.shape) < ratios - down), np.int64)
 
 
 def grid_places(magnitudes: NDArray[Any], span: float | Reals, levels: int) -> Reals:
-    """Return where magnitudes lie on a grid from 0 to `span` in `levels` steps: ``levels * magnitudes / span``; 0 where the span is."""
-    # Rounding may carry the largest magnitude past the last point of the grid.
+    """Return the positions of magnitudes on a grid from 0 to `span` in `levels` steps, ``levels * magnitudes / span``; 0 if the span is 0."""
+    # By rounding, the largest magnitude may exceed the last point of the grid.
     wide = magnitudes.astype(np.float64)
     return np.minimum(wide * levels / span, float(levels)) if np.any(span) else np.zeros_like(wide)
 
 
 def spread(places: Reals) -> Reals:
-    """Return the variance of `round_either_way`, ``f (1 - f)`` of the fraction f, in steps of the grid."""
+    """Return the variance of `round_either_way` in units of the grid step, ``f (1 - f)`` for the fraction f."""
     fractions = np.modf(places)[0]
     return np.asarray(fractions * (1 - fractions), np.float64)
 
@@ -98,7 +98,7 @@ def write_singles(values: NDArray[Any], out: Writer) -> None:
 
 
 def read_singles(source: Reader, count: int, low: float = -LARGEST) -> Singles:
-    """Take `count` finite float32 of at least `low`; refuse others."""
+    """Read `count` finite float32 numbers of at least `low`; refuse others."""
     values = np.frombuffer(source.raw(4 * count), "<f4").astype(np.float32)
     if not ((values >= low) & (values <= LARGEST)).all():
         raise WireError(complain("section", expected=f"numbers of at least {low:g}", actual="others or NaN", hint="sending it again"))
@@ -114,12 +114,12 @@ def check_range(values: Integers, low: int, high: int) -> Integers:
 
 
 def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the shape a leaf's mask travels in: first axis by all others; one row for vectors and scalars."""
+    """Return the shape in which the mask of a leaf is coded: first axis by all others; one row for vectors and scalars."""
     return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
 
 
 def write_positions(mask: Mask, shape: tuple[int, int], code: MaskCode, out: Writer) -> None:
-    """Append how many entries of a flat mask are set and, unless none or all are, the mask."""
+    """Append the number of entries set in a flat mask and, unless it is none or all, the mask."""
     count = int(mask.sum())
     out.varint(count)
     if 0 < count < len(mask):
@@ -127,19 +127,19 @@ def write_positions(mask: Mask, shape: tuple[int, int], code: MaskCode, out: Wri
 
 
 def read_positions(source: Reader, shape: tuple[int, int], code: MaskCode) -> Mask:
-    """Take a flat mask; refuse one that does not set as many entries as it said."""
+    """Read a flat mask; refuse one that does not set as many entries as stated."""
     total = math.prod(shape)
     count = source.varint(total)
     if count in {0, total}:
         return np.full(total, count > 0)
     mask = code.read(source, shape).reshape(-1)
-    if (found := int(mask.sum())) != count:
-        raise WireError(complain("mask", expected=f"{count} entries set", actual=found, hint="sending it again"))
+    if (actual := int(mask.sum())) != count:
+        raise WireError(complain("mask", expected=f"{count} entries set", actual=actual, hint="sending it again"))
     return mask
 
 
 def largest(magnitudes: NDArray[Any], count: int) -> Mask:
-    """Mark the `count` largest numbers, among equals the earlier ones."""
+    """Return the mask of the `count` largest numbers; of equal numbers the earlier ones."""
     if count >= len(magnitudes):
         return np.ones(len(magnitudes), np.bool_)
     threshold = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
@@ -149,7 +149,7 @@ def largest(magnitudes: NDArray[Any], count: int) -> Mask:
 
 
 def share_of(share: float, total: int) -> int:
-    """Return ``ceil(share * total)``; 0.1 of 30 is 3, whatever the last bit of the product says."""
+    """Return ``ceil(share * total)``, without the rounding error of the product: 0.1 of 30 is 3."""
     return min(total, math.ceil(share * total * (1 - 2.0**-50)))
 
 

@@ -1,4 +1,4 @@
-"""Floating-point numbers as they are: float32, IEEE half or bfloat16, and what an entropy code saves on their exponents."""
+"""`Float`: floating-point numbers as float32, IEEE half or bfloat16, with an optional entropy code of their exponents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bayesfed.keys import Key
 
 Kind = Literal[32, 16, "bf16"]
 
-# Bytes, torch type, bits of precision (half a unit in the last place is 2**-bits, relative), half the smallest subnormal number.
+# Bytes, torch dtype, bits of precision (half a unit in the last place is 2**-bits, relative), half the smallest subnormal number.
 _KINDS: dict[Kind, tuple[int, torch.dtype, int, float]] = {
     32: (4, torch.float32, 24, 0.0),
     16: (2, torch.float16, 11, 2.0**-25),
@@ -36,15 +36,15 @@ class Float:
         32 (lossless for float32 leaves), 16 (IEEE half: relative error at most 2**-11 between 6.1e-5 and 65504,
         absolute 2**-25 below) or ``"bf16"`` (relative error at most 2**-8 over the range of float32).
     entropy
-        Code for the highest byte of every number, after a rotation that moves the sign to the lowest bit, so that this byte
-        holds the exponent: trained weights use few of them. The other bytes travel as they are. None: all do.
+        Code of the highest byte of every number, after a rotation that moves the sign to the lowest bit, so that this byte
+        holds the exponent; trained weights have few distinct exponents. The other bytes are sent unchanged. None: all bytes are.
 
     Raises
     ------
     ArgumentError
-        If `kind` is none of these.
+        If `kind` is not one of these.
     WireError
-        On encoding NaN, infinity or a value beyond the range of `kind`; on decoding anything that is not finite.
+        On encoding NaN, infinity or a value outside the range of `kind`; on decoding a value that is not finite.
     """
 
     kind: Kind = 32
@@ -56,11 +56,11 @@ class Float:
 
     @property
     def unbiased(self) -> bool:
-        """True where nothing is rounded."""
+        """Whether nothing is rounded."""
         return self.kind == 32
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the numbers: ``size`` bytes each, or the code of the high bytes and the rest."""
+        """Append the numbers: all bytes, or the code of the high bytes and then the other bytes."""
         size, dtype, _, _ = _KINDS[self.kind]
         flat = entries(leaf, f"Float({self.kind!r})")
         narrow = torch.from_numpy(flat).to(dtype)
@@ -79,7 +79,7 @@ class Float:
         out.raw(planes[:, :-1].tobytes())
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take the numbers back as float32; refuse any that is not finite."""
+        """Read the numbers as float32; refuse numbers that are not finite."""
         size, dtype, _, _ = _KINDS[self.kind]
         count = math.prod(shape)
         if self.entropy is None:
@@ -98,12 +98,12 @@ class Float:
         return wide.reshape(shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return half a unit in the last place of the largest entry: ``2**-p max|x|``, at least half the smallest subnormal number."""
+        """Return half a unit in the last place of the largest entry, ``2**-p max|x|``, at least half the smallest subnormal number."""
         _, _, bits, floor = _KINDS[self.kind]
         return 0.0 if self.kind == 32 or not leaf.numel() else max(2.0**-bits * peak(entries(leaf, "Float")), floor)
 
     def variance(self, leaf: Tensor) -> float:
-        """Return ``4**-p ||x||**2`` and what the subnormal numbers add."""
+        """Return ``4**-p ||x||**2`` plus the error of subnormal numbers."""
         _, _, bits, floor = _KINDS[self.kind]
         flat = entries(leaf, "Float")
         return 0.0 if self.kind == 32 else 4.0**-bits * energy(flat) + len(flat) * floor**2

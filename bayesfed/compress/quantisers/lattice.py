@@ -1,7 +1,7 @@
 """Lattice quantisation with subtractive dither: UVeQFed (Shlezinger et al. 2021, section III-A, steps E1-E4 and D1-D3).
 
-Encoder and decoder draw the same dither from the key, so only lattice points travel. The error is uniform over the lattice's
-cell and independent of the entries; its variance is known before anything is sent. Notation:
+Encoder and decoder draw the same dither from the key, so only lattice points are sent. The error is uniform over the cell of the lattice
+and independent of the entries; its variance is known before anything is sent. Notation:
 
 ==============  ==============  =======================================================================
 Paper           Here            Meaning
@@ -42,36 +42,36 @@ from bayesfed.compress.quantisers.entries import (
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key
 
-_LARGE = 1 << 14  # coordinates from which the heads of several streams are nothing
+_LARGE = 1 << 14  # number of coordinates from which the heads of several streams are negligible
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Quantise sub-vectors to the nearest lattice point under a dither, subtract the dither again.
+    """Add a dither to sub-vectors, quantise them to the nearest lattice point, and subtract the dither after decoding.
 
-    Unbiased, up to the rounding of the result to float32. The lattice has no end, so nothing overloads. An all-zero leaf is exact.
+    Unbiased, up to the rounding of the result to float32. The lattice is infinite, so nothing overloads. A leaf of zeros is exact.
 
     Parameters
     ----------
     step
-        Side of the cube with the cell's volume, in units of the leaf's root mean square, from 2**-20 to 2**20: at equal
+        Side of the cube with the volume of the cell, in units of the leaf's root mean square, from 2**-20 to 2**20. At equal
         steps all dimensions cost about the same, and the error falls with the dimension.
     bits
-        Instead of `step`: bits an entry, from 1 to 20, that an ideal code of independent symbols would spend on Gaussian
-        entries; the step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2`` with G the cell's normalised second moment:
-        an upper bound on the entropy of entry plus dither in cells of side s. Leaves of other shapes cost more or less.
+        Instead of `step`: bits per entry, from 1 to 20, of an ideal code of independent symbols for Gaussian
+        entries. The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G the normalised second moment of the cell: an upper
+        bound on the entropy of entry plus dither in cells of side s. Leaves with other distributions cost more or less.
     dimension
         1 (integers), 2 (hexagonal, G smaller by 3.8 %) or 8 (E8, by 14 %).
     code
-        Code of the points' integer coordinates: several sequences that `Cell.streams` tells apart or, in a small leaf, one, whichever
+        Code of the integer coordinates of the points: several sequences, split by `Cell.streams`, or in a small leaf a single one if that
         is predicted to be shorter.
 
     Raises
     ------
     ArgumentError
-        Unless exactly one of `step` and `bits` is given, within its range, and `dimension` is 1, 2 or 8.
+        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1, 2 or 8.
     WireError
-        On encoding a leaf so large that the spacing is beyond the range of float32.
+        On encoding a leaf with entries so large that the spacing is outside the range of float32.
     """
 
     step: float | None = None
@@ -94,7 +94,7 @@ class Lattice:
 
     @property
     def relative_step(self) -> float:
-        """Return the step in units of the leaf's root mean square, given or worked out from `bits`."""
+        """The step in units of the leaf's root mean square, given or computed from `bits`."""
         if self.step is not None:
             return self.step
         spread = 2 * math.pi * math.e
@@ -117,12 +117,12 @@ class Lattice:
             self._write_points(coordinates, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back and subtract the dither."""
+        """Read the points and subtract the dither."""
         count = math.prod(shape)
         spacing = source.f32(0.0, LARGEST) if count else 0.0
         if not spacing:
             return tensor(np.zeros(count), shape)
-        # An entry is at most sqrt(n) root mean squares; coordinates stay within twice that in spacings, and a few more.
+        # An entry is at most sqrt(n) root mean squares; coordinates are at most twice that in spacings, plus a few.
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
         coordinates = self._read_points(source, self._padded(count))
         check_range(coordinates.reshape(-1), -most, most)
@@ -136,13 +136,13 @@ class Lattice:
         return assembled(points, count, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the largest coordinate in the cell, in units of the entries, and the rounding of the result to float32."""
+        """Return the largest coordinate in the cell, in units of the entries, plus the rounding of the result to float32."""
         flat = entries(leaf, "Lattice")
         error = self._spacing(flat) * self._cell.reach
         return error + rounding(peak(flat) + error) if error else 0.0
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the exact value, entries times ``spacing**2 * Cell.moment``, and the rounding of the result to float32."""
+        """Return the exact value, the number of entries times ``spacing**2 * Cell.moment``, plus the rounding of the result to float32."""
         flat = entries(leaf, "Lattice")
         spacing = self._spacing(flat)
         return len(flat) * (spacing**2 * self._cell.moment + rounding(peak(flat) + spacing * self._cell.reach) ** 2) if spacing else 0.0
@@ -155,7 +155,7 @@ class Lattice:
             return values
 
         self._cell.streams(coordinates, collect)
-        # In a small leaf the heads of several streams can cost more than they save.
+        # In a small leaf the heads of several streams can cost more than the streams save.
         if self.dimension == 1 or (coordinates.size < _LARGE and self._bits([coordinates.reshape(-1)]) <= self._bits(streams)):
             streams = [coordinates.reshape(-1)]
         out.byte(len(streams) > 1)
@@ -181,11 +181,11 @@ class Lattice:
         return -(-count // self.dimension) * self.dimension
 
     def _empty(self, count: int) -> Integers:
-        # A column of coordinates together: that is how the streams take them.
+        # Column-major, since the streams take columns of coordinates.
         return np.zeros((count, self.dimension), np.int64, order="F")
 
     def _spacing(self, flat: Singles) -> float:
         size = math.sqrt(energy(flat) / max(len(flat), 1))
-        # What the decoder will read: the float32. Beyond its range the writer refuses; below it the finest spacing there is.
+        # Rounded to float32, as the decoder reads it. The writer refuses larger numbers; smaller ones become the smallest spacing.
         wanted = size * self.relative_step / self._cell.side
         return max(float(np.float32(wanted)), SMALLEST) if 0 < wanted <= LARGEST else wanted

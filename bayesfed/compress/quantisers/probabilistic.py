@@ -1,7 +1,7 @@
-"""Stochastic rounding of magnitudes between the smallest and the largest: AnycostFL's probabilistic quantisation.
+"""Random rounding of magnitudes between the smallest and the largest: AnycostFL's probabilistic quantisation.
 
-Stochastic quantisers have one form here: a magnitude lies between two neighbours of an even grid and goes to either with the
-probability that makes the mean right (`entries.round_either_way`); its index, with the sign, travels as one integer. They differ
+All random quantisers here have the same form: a magnitude between two points of an even grid is rounded to one of them, with the
+probability that keeps the mean (`entries.round_either_way`), and its index and sign are sent as one integer. They differ
 in the grid:
 
 ==================  =======================================  ==========================  =======================
@@ -12,7 +12,7 @@ Name                Source                                   Grid of magnitudes 
 `FedPaqQuantiser`   Reisizadeh et al. 2020, example 1        the same                    the same
 ==================  =======================================  ==========================  =======================
 
-(3) of AnycostFL numbers its points from 1; an entry at u_min needs ``Q_0 = u_min`` too, so there are L + 1 points here.
+In AnycostFL, (3) numbers the points from 1. An entry at u_min also needs ``Q_0 = u_min``, so there are L + 1 points here.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ MOST_LEVELS = 1 << 24
 class Probabilistic:
     """Round magnitudes of the non-zero entries at random to the grid ``Q_l = u_min + l (u_max - u_min) / L``, ``l = 0 .. L``.
 
-    AnycostFL (3)(4). Unbiased, up to the rounding of the result to float32. Leaves that are all zero or have
-    ``u_min = u_max`` are exact.
+    AnycostFL (3)(4). Unbiased, up to the rounding of the result to float32. Leaves of zeros and leaves with ``u_min = u_max`` are exact.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ class Probabilistic:
     code
         Code of the signed indices ``sgn(u) (l + 1)``.
     mask
-        Code of the positions of the non-zero entries; a leaf without zeros sends none.
+        Code of the positions of the non-zero entries. A leaf without zeros sends no positions.
 
     Raises
     ------
@@ -103,7 +102,7 @@ class Probabilistic:
         self.code.write(np.where(values < 0, -1 - index, 1 + index), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back."""
+        """Read the tensor."""
         dense = np.zeros(math.prod(shape))
         if len(dense) and (active := read_positions(source, as_matrix(shape), self.mask)).any():
             low = source.f32(SMALLEST, LARGEST)
@@ -115,12 +114,12 @@ class Probabilistic:
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return one step, ``(u_max - u_min) / L``, and the rounding of the result to float32."""
+        """Return one step, ``(u_max - u_min) / L``, plus the rounding of the result to float32."""
         _, _, low, high = self._grid(leaf)
         return (high - low) / self.levels + rounding(high) if low < high else 0.0
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the exact value: the sum of ``(|u| - Q_l)(Q_{l+1} - |u|)``, and the rounding of the result to float32."""
+        """Return the exact value, the sum of ``(|u| - Q_l)(Q_{l+1} - |u|)``, plus the rounding of the result to float32."""
         flat, active, low, high = self._grid(leaf)
         if low == high:
             return 0.0

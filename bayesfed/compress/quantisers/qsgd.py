@@ -1,6 +1,6 @@
-"""Stochastic rounding of magnitudes to a few fractions of a norm: QSGD, and FedPAQ's quantiser, which is the same.
+"""Random rounding of magnitudes to multiples of a norm: QSGD, and FedPAQ's quantiser, which is the same.
 
-A sibling of `Probabilistic`, whose module says what they share.
+For the relation to `Probabilistic` see the table in its module.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from bayesfed.keys import Key
 
 @dataclass(frozen=True)
 class Qsgd:
-    """Round each ``|x_i|`` at random to a multiple of ``norm / s``; send sign and level.
+    """Round each ``|x_i|`` at random to a multiple of ``norm / s``, and send sign and level.
 
-    Alistarh et al. 2017, section 3.1, and, as `FedPaqQuantiser`, Reisizadeh et al. 2020, example 1. Unbiased, up to the
+    Alistarh et al. 2017, section 3.1, and, under the name `FedPaqQuantiser`, Reisizadeh et al. 2020, example 1. Unbiased, up to the
     rounding of the result to float32.
 
     Parameters
@@ -49,19 +49,19 @@ class Qsgd:
     levels
         s, 1 to 2**24.
     bucket
-        Entries that share a norm, in row order; None: the whole leaf. Each norm costs four bytes.
+        Number of entries that share a norm, in row order. None: the whole leaf. Each norm costs four bytes.
     norm
-        ``"l2"`` as in both papers, or ``"max"``, the largest magnitude, which keeps levels busy in long buckets: the
-        Euclidean norm grows with their length, the entries do not.
+        ``"l2"`` as in both papers, or ``"max"``, the largest magnitude, which uses more of the levels in long buckets: the
+        Euclidean norm grows with the length of a bucket, the entries do not.
     code
         Code of the signed levels, ``-s .. s``.
 
     Raises
     ------
     ArgumentError
-        If `levels`, `bucket` or `norm` is out of its domain.
+        If `levels`, `bucket` or `norm` is out of range.
     WireError
-        On encoding a leaf whose norm is beyond the range of float32.
+        On encoding a leaf whose norm is outside the range of float32.
     """
 
     levels: int = 16
@@ -95,7 +95,7 @@ class Qsgd:
             self.code.write(signed, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back."""
+        """Read the tensor."""
         count = math.prod(shape)
         norms = read_singles(source, len(self._starts(count)), low=0.0)
         if not norms.any():
@@ -104,15 +104,15 @@ class Qsgd:
         return assembled(lambda part: signed[part] * (each[part].astype(np.float64) / self.levels), count, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return one step of the bucket with the largest norm, ``norm / s``, and the rounding of the result to float32."""
+        """Return the step ``norm / s`` of the bucket with the largest norm, plus the rounding of the result to float32."""
         largest = peak(self._norms(entries(leaf, "Qsgd")))
         return largest / self.levels + rounding(largest) if largest else 0.0
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the exact value and the rounding of the result to float32.
+        """Return the exact value plus the rounding of the result to float32.
 
-        With f the fraction of ``s |x_i| / norm`` it is the sum of ``(norm / s)**2 f (1 - f)``. Over a bucket of d entries with
-        the Euclidean norm that is at most ``min(d / s**2, sqrt(d) / s) ||x||**2`` (lemma 3.1 of QSGD).
+        With f the fractional part of ``s |x_i| / norm``, it is the sum of ``(norm / s)**2 f (1 - f)``. For a bucket of d entries and the Euclidean
+        norm it is at most ``min(d / s**2, sqrt(d) / s) ||x||**2`` (lemma 3.1 of QSGD).
         """
         flat = entries(leaf, "Qsgd")
         norms = self._norms(flat)
@@ -131,7 +131,7 @@ class Qsgd:
         starts = self._starts(len(flat))
         norms = np.maximum.reduceat(np.abs(flat), starts).astype(np.float64)
         if self.norm == "l2":
-            # Never below the largest entry, however the square root was rounded: levels stop at s.
+            # Never below the largest entry, however the square root is rounded, so that levels do not exceed s.
             norms = np.maximum(norms, np.sqrt(np.add.reduceat(flat.astype(np.float64) ** 2, starts)))
         if norms.max() > LARGEST:
             raise WireError(complain("Qsgd", expected="a norm float32 can hold", actual=f"{norms.max():g}", hint="norm='max' or a bucket"))

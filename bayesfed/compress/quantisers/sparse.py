@@ -1,4 +1,4 @@
-"""Leaves with many zeros, without loss: where the others are, and what they are, from a table if there are few of them."""
+"""`Sparse`: leaves with many zeros, as the positions and the values of the non-zero entries."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _TABLE = 256
 class Sparse:
     """Send the positions of the non-zero entries and their values.
 
-    Exact in float32 with ``values=None``, but for the sign of a negative zero. Then, if the values are at most 256 distinct
-    numbers and a table of them with an index each is shorter than four bytes each, that is what travels: a ternary tensor
-    costs its positions and about one bit a sign.
+    With ``values=None`` float32 values are exact, except for the sign of a negative zero. If there are at most 256 distinct values, and a table
+    of them with an index for each entry is shorter than four bytes per entry, the table is sent: a ternary tensor costs its positions and about
+    one bit per sign.
 
     Parameters
     ----------
     values
-        Codec of the non-zero entries, a vector in row order; None: exact, as above.
+        Codec of the non-zero entries, a vector in row order. None: exact, as above.
     mask
         Code of the positions.
     code
@@ -53,11 +53,11 @@ class Sparse:
 
     @property
     def unbiased(self) -> bool:
-        """True where it is exact or the inner codec is unbiased."""
+        """Whether it is exact or the inner codec is unbiased."""
         return self.values is None or self.values.unbiased
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the positions, then the values; in front of exact ones, the number of rows of their table, 0 for none."""
+        """Append the positions, then the values; exact values after the number of rows of their table, 0 for no table."""
         flat = entries(leaf, "Sparse")
         if not len(flat):
             return
@@ -74,7 +74,7 @@ class Sparse:
                 self.code.write(np.searchsorted(table, kept).astype(np.int64), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back."""
+        """Read the tensor."""
         dense = np.zeros(math.prod(shape), np.float32)
         if len(dense):
             active = read_positions(source, as_matrix(shape), self.mask)
@@ -88,11 +88,11 @@ class Sparse:
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the inner codec's bound; 0 where exact."""
+        """Return the bound of the inner codec; 0 if exact."""
         return 0.0 if self.values is None else self.values.bound(_kept(leaf))
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the inner codec's variance; 0 where exact."""
+        """Return the variance of the inner codec; 0 if exact."""
         return 0.0 if self.values is None else self.values.variance(_kept(leaf))
 
 
@@ -102,7 +102,7 @@ def _kept(leaf: Tensor) -> Tensor:
 
 
 def _table(kept: Singles) -> Singles:
-    # Most leaves show with their first entries that they have too many values; only the others are sorted whole.
+    # In most leaves the first entries already have too many distinct values; only the other leaves are sorted as a whole.
     if len(np.unique(kept[: 4 * _TABLE])) > _TABLE:
         return kept[:0]
     table = np.unique(kept)

@@ -1,4 +1,4 @@
-"""Keep only what is large: single entries (`TopK`) or whole kernels (`KernelWise`); another codec sends what is kept."""
+"""Sparsification: keep the largest entries (`TopK`) or kernels (`KernelWise`), and send them with another codec."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ Dense = Literal["row", "entry"]
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the largest entries by magnitude, the others become zero.
+    """Keep the largest entries by magnitude and set the others to zero.
 
     Parameters
     ----------
     share
-        ``ceil(share * n)`` entries are kept, at most the non-zero ones; among equals the earlier ones.
+        Share of entries to keep: ``ceil(share * n)``, at most the non-zero ones. Of equal magnitudes the earlier ones are kept.
     values
         Codec of the kept entries, a vector in row order.
     mask
-        Code of their positions.
+        Code of the positions of the kept entries.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class TopK:
 
     @property
     def unbiased(self) -> bool:
-        """True only where everything is kept and the inner codec is unbiased."""
+        """Whether everything is kept and the inner codec is unbiased."""
         return self.share == 1 and self.values.unbiased
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
@@ -74,7 +74,7 @@ class TopK:
             self.values.write(torch.from_numpy(flat[chosen]), key.child("values"), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back."""
+        """Read the tensor."""
         dense = np.zeros(math.prod(shape), np.float32)
         if len(dense):
             chosen = read_positions(source, as_matrix(shape), self.mask)
@@ -82,13 +82,13 @@ class TopK:
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the largest entry lost, or the inner codec's bound if that is larger."""
+        """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
         flat = entries(leaf, "TopK")
         chosen = self._choose(flat)
         return max(peak(flat[~chosen]), self.values.bound(torch.from_numpy(flat[chosen])))
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the energy of the entries lost and the inner codec's variance; the sum is at most ``(1 - share) ||x||**2`` and the latter."""
+        """Return the energy of the dropped entries, at most ``(1 - share) ||x||**2``, plus the variance of the inner codec."""
         flat = entries(leaf, "TopK")
         chosen = self._choose(flat)
         return energy(flat[~chosen]) + self.values.variance(torch.from_numpy(flat[chosen]))
@@ -100,27 +100,27 @@ class TopK:
 
 @dataclass(frozen=True)
 class KernelWise:
-    """Keep the kernels of largest Euclidean norm, the others become zero. AnycostFL (2).
+    """Keep the kernels of largest Euclidean norm and set the others to zero. AnycostFL (2).
 
-    A kernel is ``[o, i]`` of a convolution's weight ``(out, in, ...)``; of a matrix, see `dense`. Vectors and scalars (biases) are kept
-    whole. One bit a kernel is coded, not one an entry.
+    A kernel is ``[o, i]`` of the weight ``(out, in, ...)`` of a convolution; for matrices see `dense`. Vectors and scalars (biases) are kept
+    whole. Positions cost one bit per kernel rather than per entry.
 
     Parameters
     ----------
     share
-        rho of section III-C, the share kept: exactly ``ceil(rho K)`` of K kernels, among equals the earlier ones. None: every kernel
-        that is not all zeros, however many; nothing is lost but by `values`.
+        rho of section III-C, the share of kernels to keep: exactly ``ceil(rho K)`` of K kernels; of equal norms the earlier ones. None: every
+        kernel that is not all zeros, so that only `values` loses information.
     values
-        Codec of what is kept: a matrix with a kernel a row, or a leaf that is kept whole, as it is.
+        Codec of the kept kernels, as a matrix with one kernel per row, and of leaves that are kept whole.
     mask
-        Code of the kernels' positions.
+        Code of the positions of the kept kernels.
     dense
-        A matrix's kernels: "row", the weights of one output; or "entry", each ``[o, i]``, as of a convolution of 1 x 1.
+        Kernels of a matrix: "row", the weights of one output; or "entry", each ``[o, i]``, as in a 1 x 1 convolution.
 
     Raises
     ------
     ArgumentError
-        If `share` is not above 0 and at most 1, or `dense` is neither.
+        If `share` is not above 0 and at most 1, or `dense` is neither of these.
     """
 
     share: float | None = 0.1
@@ -136,11 +136,11 @@ class KernelWise:
 
     @property
     def unbiased(self) -> bool:
-        """True only where everything is kept and the inner codec is unbiased."""
+        """Whether everything is kept and the inner codec is unbiased."""
         return self.share in {1, None} and self.values.unbiased
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the kernels' positions, then what is kept."""
+        """Append the positions of the kept kernels, then their values."""
         if leaf.ndim < 2:
             self.values.write(leaf, key.child("values"), out)
             return
@@ -151,21 +151,21 @@ class KernelWise:
             self.values.write(torch.from_numpy(kernels[chosen]), key.child("values"), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back; refuse more or fewer kernels than a share says."""
+        """Read the tensor; refuse a number of kernels that does not fit the share."""
         if len(shape) < 2:
             return self.values.read(source, shape, key.child("values"))
         total = math.prod(_layout(shape, self.dense))
         dense = np.zeros((total, math.prod(shape) // max(total, 1)), np.float32)
         if dense.size:
             chosen = read_positions(source, _layout(shape, self.dense), self.mask)
-            found = int(chosen.sum())
-            if self.share is not None and found != (promised := share_of(self.share, total)):
-                raise WireError(complain("KernelWise", expected=f"{promised} kernels", actual=found, hint="the share it was encoded with"))
-            dense[chosen] = self.values.read(source, (found, dense.shape[1]), key.child("values")).numpy()
+            count = int(chosen.sum())
+            if self.share is not None and count != (expected := share_of(self.share, total)):
+                raise WireError(complain("KernelWise", expected=f"{expected} kernels", actual=count, hint="the share it was encoded with"))
+            dense[chosen] = self.values.read(source, (count, dense.shape[1]), key.child("values")).numpy()
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the largest entry lost, or the inner codec's bound if that is larger."""
+        """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
         if leaf.ndim < 2:
             return self.values.bound(leaf)
         kernels = self._kernels(leaf)
@@ -173,7 +173,7 @@ class KernelWise:
         return max(peak(kernels[~chosen]), self.values.bound(torch.from_numpy(kernels[chosen])))
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the energy of the kernels lost and the inner codec's variance."""
+        """Return the energy of the dropped kernels plus the variance of the inner codec."""
         if leaf.ndim < 2:
             return self.values.variance(leaf)
         kernels = self._kernels(leaf)
@@ -189,14 +189,14 @@ class KernelWise:
 
 
 def as_kernels(leaf: Tensor, dense: Dense, where: str) -> Singles:
-    """Return a leaf with a kernel a row, in row order; each entry of a vector or a scalar is one. May share the leaf's memory."""
+    """Return a leaf with one kernel per row; each entry of a vector or scalar is a kernel. The array may share the leaf's memory."""
     shape = tuple(leaf.shape)
     total = math.prod(_layout(shape, dense)) if len(shape) > 1 else leaf.numel()
     return entries(leaf, where).reshape(total, leaf.numel() // max(total, 1))
 
 
 def squared_norms(kernels: Singles) -> Reals:
-    """Return the squared Euclidean norm of each row, in float64: of float32 none overflows, and none that is not zero vanishes."""
+    """Return the squared Euclidean norm of each row in float64, where no norm of float32 numbers overflows or underflows to 0."""
     wide = kernels.astype(np.float64)
     return np.asarray(np.einsum("ij,ij->i", wide, wide), np.float64)
 

@@ -1,4 +1,4 @@
-"""Sparse ternary compression: the largest entries, all at one magnitude. Sattler et al. 2019 (STC), algorithm 1."""
+"""Sparse ternary compression: the largest entries, all with one magnitude. Sattler et al. 2019 (STC), algorithm 1."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from bayesfed.keys import Key
 
 @dataclass(frozen=True)
 class Ternary:
-    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of theirs.
+    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of their magnitudes.
 
     With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by ``1 - d`` with
-    ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, which is what error feedback needs.
-    A tensor that is ternary already, with no more than k non-zero entries, comes back exactly.
+    ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, as error feedback requires.
+    A tensor that is already ternary, with at most k non-zero entries, is exact.
 
     Parameters
     ----------
     share
-        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries, among equals the earlier ones.
+        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries. Of equal magnitudes the earlier ones are kept.
     mask
-        Code of the positions; the paper's is the Golomb code of the gaps.
+        Code of the positions. The paper uses the Golomb code of the gaps.
 
     Raises
     ------
@@ -58,11 +58,11 @@ class Ternary:
 
     @property
     def unbiased(self) -> bool:
-        """False: small entries are always lost."""
+        """False: small entries are always dropped."""
         return False
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the positions, mu and a bit for each sign."""
+        """Append the positions, mu, and one bit for each sign."""
         flat = entries(leaf, "Ternary")
         if not len(flat):
             return
@@ -73,7 +73,7 @@ class Ternary:
             out.raw(np.packbits(flat[chosen] < 0).tobytes())
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take them back."""
+        """Read the tensor."""
         dense = np.zeros(math.prod(shape))
         if len(dense) and (chosen := read_positions(source, as_matrix(shape), self.mask)).any():
             magnitude, count = source.f32(SMALLEST, LARGEST), int(chosen.sum())
@@ -82,7 +82,7 @@ class Ternary:
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the exact value: the largest entry lost, or the largest distance of a kept magnitude from mu."""
+        """Return the exact value: the largest dropped entry, or the largest distance of a kept magnitude from mu."""
         flat = entries(leaf, "Ternary")
         chosen, magnitude = _choose(flat, self.share)
         return max(peak(flat[~chosen]), peak(np.abs(flat[chosen]) - np.float64(magnitude)))
@@ -95,21 +95,21 @@ class Ternary:
 
 
 def ternary(leaf: Tensor, share: float) -> Tensor:
-    """Return what `Ternary` makes of a tensor: for servers that compress, and error feedback.
+    """Return the tensor that `Ternary` would decode, for servers that compress and for error feedback.
 
     Parameters
     ----------
     leaf
-        Any shape.
+        Tensor of any shape.
     share
-        As in `Ternary`.
+        Share of entries to keep, as in `Ternary`.
 
     Raises
     ------
     ArgumentError
         If `share` is not above 0 and at most 1.
     WireError
-        For NaN or infinity.
+        If the tensor holds NaN or infinity.
     """
     check_share("ternary", share)
     flat = entries(leaf, "ternary")
@@ -123,5 +123,5 @@ def _choose(flat: Singles, share: float) -> tuple[Mask, float]:
     if not count:
         return np.zeros(len(flat), np.bool_), 0.0
     chosen = largest(magnitudes, count)
-    # Rounded to float32 here, so that encoder, bound and decoder speak of the same number.
+    # Rounded to float32 here, so that encoder, bound and decoder use the same number.
     return chosen, float(np.float32(magnitudes[chosen].mean(dtype=np.float64)))

@@ -1,4 +1,4 @@
-"""Deterministic rounding to an even grid between the smallest and the largest entry."""
+"""`Uniform`: deterministic rounding to an even grid between the smallest and the largest entry."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bayesfed.keys import Key
 class Uniform:
     """Round each entry to the nearest of ``2**bits`` evenly spaced numbers from the leaf's minimum to its maximum.
 
-    Both ends travel as float32 and are met exactly; a leaf of equal entries is exact and costs eight bytes. Biased: for the
-    same grid rounded at random see `Probabilistic` and `Qsgd`.
+    Minimum and maximum are sent as float32 and are exact; a leaf of equal entries is exact and costs eight bytes. Biased; for
+    random rounding see `Probabilistic` and `Qsgd`.
 
     Parameters
     ----------
     bits
-        1 to 24.
+        Bits of a grid index, 1 to 24.
     code
         Code of the grid indices, ``0`` to ``2**bits - 1``.
 
@@ -43,7 +43,7 @@ class Uniform:
 
     @property
     def unbiased(self) -> bool:
-        """False: the same entry is always rounded the same way."""
+        """False: an entry is always rounded in the same direction."""
         return False
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
@@ -55,12 +55,12 @@ class Uniform:
         out.f32(low)
         out.f32(high)
         if low < high:
-            # The quotient of two float64 numbers is within the grid up to its last bit; the minimum takes that back.
+            # By rounding, the quotient may exceed the last grid point in its last bit.
             ratios = (flat.astype(np.float64) - low) / ((high - low) / self._top)
             self.code.write(np.minimum(np.rint(ratios), self._top).astype(np.int64), out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Take ends and indices back."""
+        """Read minimum, maximum and indices."""
         count = math.prod(shape)
         if not count:
             return tensor(np.empty(0), shape)
@@ -72,7 +72,7 @@ class Uniform:
         return tensor(np.clip(low + indices * ((high - low) / self._top), low, high), shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return half the grid's step ``(max - min) / (2**bits - 1)`` and the rounding of the result to float32."""
+        """Return half the grid step, ``(max - min) / (2**bits - 1) / 2``, plus the rounding of the result to float32."""
         flat = entries(leaf, "Uniform")
         if not len(flat) or flat.min() == flat.max():
             return 0.0

@@ -1,7 +1,7 @@
-"""The binary versions of CIFAR-10 and CIFAR-100: fixed-size records of label bytes, then 3 x 32 x 32 pixels.
+"""The binary versions of CIFAR-10 and CIFAR-100: records of fixed size, with label bytes and then 3 x 32 x 32 pixels.
 
-Source: Krizhevsky, "Learning multiple layers of features from tiny images" (2009), and the format note on the data
-sets' own page. CIFAR-10 has one label byte a record; CIFAR-100 has two, the coarse class (of 20) and the fine one (of 100).
+Source: Krizhevsky, "Learning multiple layers of features from tiny images" (2009), and the format note on the page of the data
+sets. A record of CIFAR-10 has one label byte; CIFAR-100 has two, the coarse class (of 20) and the fine class (of 100).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def cifar10(folder: str | Path) -> tuple[Dataset, Dataset]:
     Parameters
     ----------
     folder
-        The unpacked ``cifar-10-batches-bin``, or the folder it lies in.
+        The unpacked folder ``cifar-10-batches-bin``, or the folder that contains it.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def cifar100(folder: str | Path) -> tuple[Dataset, Dataset]:
     Parameters
     ----------
     folder
-        The unpacked ``cifar-100-binary``, or the folder it lies in.
+        The unpacked folder ``cifar-100-binary``, or the folder that contains it.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def _read(
     folder: Path, unpacked: str, archive: str, train: Sequence[str], test: Sequence[str], *, labels: int, classes: int
 ) -> tuple[Dataset, Dataset]:
     names = [*train, *test]
-    # Whichever holds more of the files, so that the message names only what is missing there.
+    # The place with more of the files, so that the message names only what is missing there.
     home = max((folder, folder / unpacked), key=lambda place: sum((place / name).is_file() for name in names))
     if missing := [name for name in names if not (home / name).is_file()]:
         raise DataError(
@@ -74,7 +74,7 @@ def _read(
 def _join(paths: Sequence[Path], labels: int, classes: int) -> Dataset:
     files = [_records(path, labels + _PIXELS) for path in paths]
     rows = sum(map(len, files))
-    # Filled file by file from the mapped bytes: one copy of the images, the one returned, is ever in memory.
+    # Filled file by file from memory-mapped bytes, so that only one copy of the images is in memory.
     images, targets, start = np.empty((rows, _PIXELS), np.float32), np.empty(rows, np.int64), 0
     for path, records in zip(paths, files, strict=True):
         part = slice(start, start := start + len(records))

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face's `datasets`: one split, its columns by name. The library itself is not imported here."""
+"""Data sets of Hugging Face's `datasets`: one split, with columns by name. The library itself is not imported."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bayesfed.errors import DataError, complain
 
 
 class Split(Protocol):
-    """What is used of ``datasets.Dataset``: its columns' features, and rows as dictionaries."""
+    """The part of ``datasets.Dataset`` that is used: the features of its columns, and rows as dictionaries."""
 
     @property
     def features(self) -> Mapping[str, Any] | None:
-        """Columns and what they hold; a feature with ``names`` is that of a class label."""
+        """The columns and their features; the feature of class labels has ``names``."""
         ...
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over rows, a dictionary each."""
+        """Iterate over the rows, dictionaries."""
         ...
 
 
@@ -39,24 +39,27 @@ def from_hugging_face(
 
     Parameters
     ----------
+    dataset
+        One split of a ``datasets.DatasetDict``.
     inputs
-        One column, of pictures, arrays or lists of one shape; or several of one number each, which make ``(N, columns)``. None: the only column
-        beside the label. Pictures become ``(rows, columns)`` if grey and ``(3, rows, columns)`` else.
+        One column of images, arrays or lists of one shape, or several columns of one number each, which become ``(N, columns)``. None: the only
+        column beside the label. Images become ``(rows, columns)`` if grey and ``(3, rows, columns)`` otherwise.
     label
         The column of targets.
     classes
-        Names in the order of the classes' numbers. None: those of the column's feature, if it is a ``ClassLabel``; else every label that occurs,
-        integers by size and texts by alphabet.
+        Names of the classes in the order of their numbers. None: the names of the column's feature if it is a ``ClassLabel``, else all labels
+        that occur, integers by value and texts alphabetically.
     regression
-        Targets are numbers instead of labels.
+        Whether targets are numbers instead of labels.
     scale
-        Factor on inputs. None: 1 / 255 for bytes (uint8), as pixels are, and 1 for everything else.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other types.
 
     Raises
     ------
     DataError
-        If it is several splits or no such data set, a column is missing (the message names the nearest one), several might be the inputs, there are
-        no rows, a label is missing (-1 of a test split), or inputs are texts, not finite or of unlike shapes; the message names the row.
+        If it is not one split of such a data set, a column is missing (the message names the nearest one), more than one column could be the inputs,
+        there are no rows, a label is missing (-1 in a test split), or inputs are texts, not finite or of different shapes (the message names the
+        row).
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
@@ -85,7 +88,7 @@ def from_hugging_face(
 
 
 def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -> list[str]:
-    """Return the inputs' columns."""
+    """Return the columns of inputs."""
     others = [name for name in there if name != label]
     chosen = others if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
     for name in (label, *chosen):

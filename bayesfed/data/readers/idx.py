@@ -1,8 +1,7 @@
 """The IDX file format of MNIST and its relatives, plain or gzipped.
 
-Two zero bytes, a type code, the number of dimensions, each dimension as a big-endian
-32-bit integer, then the values. Source: the format note on the MNIST page of LeCun,
-Cortes and Burges.
+A file holds two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit integer, and then the values.
+Source: the format note on the MNIST page of LeCun, Cortes and Burges.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
 
 def read_idx(path: str | Path) -> Tensor:
-    """Read one IDX file as a tensor of the shape and type it declares.
+    """Read one IDX file as a tensor of the shape and type in its header.
 
     Raises
     ------
     DataError
-        If the file is missing, not IDX, or shorter or longer than its header says.
+        If the file is missing, is not IDX, or does not have the length that its header implies.
     """
     path = Path(path)
     try:
@@ -52,7 +51,12 @@ def read_idx(path: str | Path) -> Tensor:
 def fashion_mnist(folder: str | Path = FASHION_MNIST) -> tuple[Dataset, Dataset]:
     """Read Fashion-MNIST as (train, test): inputs ``(N, 28, 28)`` in [0, 1], ten classes.
 
-    Any data set in MNIST's four files works (MNIST, KMNIST, ...).
+    Any data set in the four files of MNIST can be read (MNIST, KMNIST, ...).
+
+    Parameters
+    ----------
+    folder
+        The folder with the four files.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Pictures of one's own: a folder for each class, read with Pillow."""
+"""Images of your own, in one folder for each class, read with Pillow."""
 
 from __future__ import annotations
 
@@ -24,30 +24,32 @@ def from_image_folder(
     colour: Literal["rgb", "grey"] = "rgb",
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Read ``folder/CLASS/picture.png``: inputs in [0, 1], ``(N, 3, rows, columns)``, or ``(N, rows, columns)`` in grey.
+    """Read images ``folder/CLASS/picture.png``: inputs in [0, 1], ``(N, 3, rows, columns)``, or ``(N, rows, columns)`` in grey.
 
-    Rows are ordered by class and file name. Cameras' rotation marks are obeyed, transparency is dropped. Files whose names begin with a dot,
-    and files of unknown suffix beside the classes' folders, are no pictures.
+    Rows are ordered by class and file name. The rotation in EXIF data is applied, and transparency is dropped. Files whose names begin with a dot,
+    and files of unknown suffix beside the folders of the classes, are ignored.
 
     Parameters
     ----------
+    folder
+        The folder that holds a folder for each class.
     size
-        Rows and columns to resize to, whatever the shape was. None: pictures must be of one size.
+        Rows and columns to resize every image to, regardless of its shape. None: all images must have one size.
     colour
         "rgb" or "grey".
     classes
-        Names in the order of the classes' numbers, such as a training set's ``.classes`` for its test set. None: the folders, integers by size
-        and texts by alphabet.
+        Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: the names of the folders,
+        integers by value and texts alphabetically.
 
     Raises
     ------
     MissingExtraError
         If Pillow is not installed.
     ArgumentError
-        If `size` or `colour` is none.
+        If `size` or `colour` is not valid.
     DataError
-        If there are no classes, a class is empty or none of `classes`, a picture lies outside of the classes' folders, a file is no picture or has
-        more than 8 bits a colour, or sizes differ; the message names the file.
+        If there are no classes, a class is empty or not in `classes`, an image is outside the folders of the classes, a file is not an image or has
+        more than 8 bits per colour, or sizes differ; the message names the file.
     """
     if colour not in ("rgb", "grey"):
         raise ArgumentError(complain("from_image_folder, colour", expected="'rgb' or 'grey'", actual=repr(colour), hint="'rgb'"))
@@ -65,7 +67,7 @@ def from_image_folder(
 
 
 def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
-    """Yield the pictures of all classes, by name."""
+    """Yield the image files of all classes in order of their names."""
     if not folder.is_dir():
         raise DataError(complain(str(folder), expected="a folder", actual="none", hint="checking the path"))
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -75,14 +77,14 @@ def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     if not homes:
         raise DataError(complain(str(folder), expected="a folder for each class", actual="none", hint="the folder above or below"))
     for home in homes:
-        found = sorted(path for path in home.rglob("*") if path.is_file() and not path.name.startswith("."))
-        if not found:
+        files = sorted(path for path in home.rglob("*") if path.is_file() and not path.name.startswith("."))
+        if not files:
             raise DataError(complain(str(home), expected="at least one picture", actual="none", hint="removing the folder"))
-        yield from found
+        yield from files
 
 
 def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarray[Any, Any]:
-    """Read one picture as bytes."""
+    """Read one image as an array of bytes."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:

@@ -1,4 +1,4 @@
-"""Labels of a user's data as class numbers: any values become 0, 1, ... in a stated order, and their names are kept."""
+"""Labels of a user's data as class numbers: labels become 0, 1, ... in a defined order, and their names are kept."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from bayesfed.errors import DataError, complain
 
 
 def class_numbers(labels: Sequence[object], classes: Sequence[str] | None, at: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels ``(N,)`` as numbers from 0 and the names of the classes.
+    """Return labels as class numbers ``(N,)`` from 0, and the names of the classes.
 
     Parameters
     ----------
     labels
         N values, texts or integers.
     classes
-        The names in the order of their numbers. None: all that occur, integers by size and texts by alphabet.
+        Names of the classes in the order of their numbers. None: all labels that occur, integers by value and texts alphabetically.
     at
-        Where a row is, for messages.
+        ``(number) -> where that row is``, for error messages.
 
     Raises
     ------
     DataError
-        If a label is missing, is a number with a fraction, or is none of `classes`; the message names the row.
+        If a label is missing, is not an integer or a text, or is not in `classes`; the message names the row.
     """
     texts = [_text(label, at(row)) for row, label in enumerate(labels)]
     names = tuple(_ordered(set(texts))) if classes is None else tuple(classes)
     numbers = {name: number for number, name in enumerate(names)}
     if strange := [row for row, text in enumerate(texts) if text not in numbers]:
-        found = texts[strange[0]]
+        unknown = texts[strange[0]]
         expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        raise DataError(complain(at(strange[0]), expected=expected, actual=repr(found), hint=nearest(found, names)))
+        raise DataError(complain(at(strange[0]), expected=expected, actual=repr(unknown), hint=nearest(unknown, names)))
     return torch.tensor([numbers[text] for text in texts]), names
 
 
 def named_numbers(
     labels: Sequence[object], names: Sequence[str], classes: Sequence[str] | None, at: Callable[[int], str]
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels that are places in `names` as places in `classes`, if those are given, and the names in force.
+    """Return labels that are positions in `names` as positions in `classes`, if these are given, and the names that are used.
 
     Raises
     ------
     DataError
-        If a label is no place in `names`, or its name is none of `classes`.
+        If a label is not a position in `names`, or its name is not in `classes`.
     """
     for row, label in enumerate(labels):
         if not isinstance(label, int) or not 0 <= label < len(names):
@@ -64,23 +64,23 @@ def regression_targets(values: Sequence[object], at: Callable[[int], str]) -> Te
     Raises
     ------
     DataError
-        If one is no finite number; the message names the row.
+        If a value is not a finite number; the message names the row.
     """
     return torch.tensor([_number(value, at(row)) for row, value in enumerate(values)], dtype=torch.float32)
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Return the one of `names` that is spelt most like `name`, quoted, or all of them where none is."""
-    found = get_close_matches(name, names, n=1, cutoff=0.5)
-    return repr(found[0]) if found else f"one of {', '.join(map(repr, list(names)[:20]))}"
+    """Return the name spelt most like `name`, quoted, or a list of the names if none is similar."""
+    matches = get_close_matches(name, names, n=1, cutoff=0.5)
+    return repr(matches[0]) if matches else f"one of {', '.join(map(repr, list(names)[:20]))}"
 
 
 def _text(label: object, where: str) -> str:
-    """Return a label's name; numbers without a fraction are integers, however they are written."""
+    """Return the name of a label; a number without a fraction is an integer, however it is written."""
     text = str(label).strip() if isinstance(label, str | int | float | np.generic) else ""
     if not text:
         actual = "none" if label is None or isinstance(label, str) else repr(label)
-        raise DataError(complain(where, expected="a label, an integer or a text", actual=actual, hint="leaving out rows without"))
+        raise DataError(complain(where, expected="a label, an integer or a text", actual=actual, hint="leaving out rows without one"))
     try:
         number = float(text)
     except ValueError:
@@ -108,5 +108,5 @@ def _number(value: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not np.isfinite(number):
-        raise DataError(complain(where, expected="a finite number", actual=repr(value), hint="leaving out rows without"))
+        raise DataError(complain(where, expected="a finite number", actual=repr(value), hint="leaving out rows without one"))
     return number

@@ -1,4 +1,4 @@
-"""Arrays of one's own, from NumPy's npz."""
+"""Arrays of your own, from NumPy's npz files."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ def from_npz(
 
     Parameters
     ----------
+    path
+        The npz file.
     inputs, targets
-        The arrays' names in the file.
+        Names of the arrays in the file.
     classes
-        Names in the order of the classes' numbers, such as a training set's ``.classes`` for its test set. None: every label that occurs,
-        integers by size and texts by alphabet.
+        Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: all labels that occur,
+        integers by value and texts alphabetically.
     regression
-        Targets are numbers, of any shape ``(N, ...)``, instead of labels.
+        Whether targets are numbers, of any shape ``(N, ...)``, instead of labels.
     scale
-        Factor on inputs. None: 1 / 255 for bytes (uint8), as pixels are, and 1 for everything else.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other types.
     channels_last
-        Inputs are pictures ``(N, rows, columns, channels)``; channels come first in what is returned.
+        Whether inputs are images ``(N, rows, columns, channels)``. The result always has channels first.
 
     Raises
     ------
     DataError
-        If the file is missing or no npz, has no such arrays (the message names the nearest one) or holds Python objects, which are never
-        unpickled; if lengths differ, there are no rows, values are not finite, or labels are neither integers nor texts.
+        If the file is missing or not npz, does not have these arrays (the message names the nearest one), or holds Python objects, which are never
+        unpickled; or if lengths differ, there are no rows, values are not finite, or labels are neither integers nor texts.
     """
     path = Path(path)
-    found = _arrays(path, inputs, targets)
-    values, labels = found[inputs], found[targets]
+    arrays = _arrays(path, inputs, targets)
+    values, labels = arrays[inputs], arrays[targets]
     if values.dtype.kind not in "biuf":
         raise DataError(complain(f"{path}, {inputs}", expected="an array of numbers", actual=values.dtype, hint="encoding texts as numbers"))
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
@@ -79,10 +81,10 @@ def from_npz(
 
 
 def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Read arrays by name; nothing is unpickled."""
+    """Read arrays by name, without unpickling."""
     try:
         with zipfile.ZipFile(path):
-            pass  # an npz is a zip; anything else would be taken for a pickle or a single array
+            pass  # an npz file is a zip file; NumPy would take anything else for a pickle or a single array
         with np.load(path, allow_pickle=False) as opened:
             if missing := [name for name in names if name not in opened.files]:
                 actual = f"{', '.join(opened.files) or 'none'}"

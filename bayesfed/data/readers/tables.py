@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV with a heading, a column of labels and columns of numbers."""
+"""Tables of your own: CSV with a heading, a column of labels and columns of numbers."""
 
 from __future__ import annotations
 
@@ -26,27 +26,31 @@ def from_csv(
 ) -> Dataset:
     """Read a table whose first line names its columns: inputs ``(N, columns)``, float32, and targets ``(N,)``.
 
-    Nothing is scaled or imputed. Columns with other figures than numbers need encoding first, or are left out by `columns`.
+    Nothing is scaled or imputed. Columns that do not hold numbers must be encoded first or left out with `columns`.
 
     Parameters
     ----------
+    path
+        The CSV file.
     label
         The column of targets.
     columns
-        Those of inputs, in this order. None: all others.
+        The columns of inputs, in this order. None: all other columns.
     classes
-        Names in the order of the classes' numbers, such as a training set's ``.classes`` for its test set. None: every label that occurs,
-        integers by size and texts by alphabet.
+        Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: all labels that occur,
+        integers by value and texts alphabetically.
     regression
-        Targets are numbers instead of labels.
+        Whether targets are numbers instead of labels.
     delimiter
-        Between cells: ``";"``, a tab, ...
+        Character between cells, such as ``";"`` or a tab.
+    encoding
+        Encoding of the file.
 
     Raises
     ------
     DataError
-        If the file is missing, empty or not of the encoding; a column is missing (the message names the nearest one) or there twice; a line has
-        too many or too few cells; a cell is no finite number or a label is missing (the message names line and column).
+        If the file is missing, empty or in another encoding; a column is missing (the message names the nearest one) or occurs twice; a line has
+        too many or too few cells; a cell is not a finite number or a label is missing (the message names line and column).
     """
     path = Path(path)
     try:
@@ -77,11 +81,11 @@ def from_csv(
 
 
 def _wanted(path: Path, heading: list[str], label: str, columns: Sequence[str] | None) -> list[int]:
-    """Return the places of the inputs' columns."""
+    """Return the positions of the columns of inputs."""
     if not any(heading):
         raise DataError(complain(str(path), expected="a first line with the columns' names", actual="nothing", hint="another file"))
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
-        raise DataError(complain(f"{path}, line 1", expected="columns of unlike names", actual=f"{double[0]!r} twice", hint="renaming one"))
+        raise DataError(complain(f"{path}, line 1", expected="distinct names of columns", actual=f"{double[0]!r} twice", hint="renaming one"))
     for name in (label, *(columns or ())):
         if name not in heading:
             actual = f"{len(heading)} others"
@@ -98,7 +102,7 @@ def _number(cell: str, where: str) -> float:
         number = float(cell)
     except ValueError:
         number = float("nan")
-    # Beyond float32 is as useless as infinite, and would be so once converted.
+    # A number outside the range of float32 would become infinite in the conversion.
     if not abs(number) <= float(np.finfo(np.float32).max):
         raise DataError(complain(where, expected="a finite number", actual=repr(cell), hint="columns=[...] without it, or encoding it"))
     return number

@@ -1,4 +1,4 @@
-"""PyTorch's data sets: pairs of an input and a target, read once."""
+"""Data sets of PyTorch: pairs of an input and a target, read once."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from bayesfed.errors import DataError, complain
 def from_torch(dataset: TorchDataset[Any], *, classes: Sequence[str] | None = None, regression: bool = False, scale: float | None = None) -> Dataset:
     """Read every pair of a map-style or iterable data set: inputs ``(N, ...)``, float32, and targets ``(N,)``.
 
-    Transforms are applied once, here: one that draws at random gives the same picture in every epoch.
+    Transforms are applied once, while reading. A random transform therefore gives the same image in every epoch.
 
     Parameters
     ----------
     dataset
-        Of pairs (input, target); inputs are tensors, arrays or Pillow's pictures, targets integers, texts or numbers.
+        Pairs (input, target). Inputs are tensors, arrays or Pillow images; targets are integers, texts or numbers.
     classes
-        Names in the order of the classes' numbers. None: the data set's own ``classes``, as torchvision's sets have (of a ``Subset``, those of
-        what it is of); else every label that occurs, integers by size and texts by alphabet.
+        Names of the classes in the order of their numbers. None: ``classes`` of the data set, which those of torchvision have, or for a ``Subset``
+        those of the underlying data set; else all labels that occur, integers by value and texts alphabetically.
     regression
-        Targets are numbers instead of labels.
+        Whether targets are numbers instead of labels.
     scale
-        Factor on inputs. None: 1 / 255 for bytes (uint8), as pixels are, and 1 for everything else.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other types.
 
     Raises
     ------
     DataError
-        If there are no rows, a row is no pair, a label is missing or has no name, or inputs are texts, not finite or of unlike shapes; the message
-        names the row.
+        If there are no rows, a row is not a pair, a label is missing or has no name, or inputs are texts, not finite or of different shapes; the
+        message names the row.
     """
     rows: list[np.ndarray[Any, Any]] = []
     labels: list[object] = []
     for number, row in enumerate(_rows(dataset)):
         if not isinstance(row, tuple | list) or len(row) != 2:
-            found = f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
-            raise DataError(complain(f"row {number}", expected="a pair (input, target)", actual=found, hint="a data set of two tensors"))
+            actual = f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
+            raise DataError(complain(f"row {number}", expected="a pair (input, target)", actual=actual, hint="a data set of two tensors"))
         rows.append(numbers_of(row[0], f"row {number}, input"))
         labels.append(row[1].item() if hasattr(row[1], "item") and np.ndim(row[1]) == 0 else row[1])
 
@@ -58,7 +58,7 @@ def from_torch(dataset: TorchDataset[Any], *, classes: Sequence[str] | None = No
 
 
 def _rows(dataset: Any) -> Iterator[Any]:
-    """Yield all rows; by number where there is a length, since plain iteration would trust an IndexError to end it."""
+    """Yield all rows; by number if there is a length, since plain iteration ends only with an IndexError."""
     if isinstance(dataset, IterableDataset):
         yield from dataset
         return
@@ -70,8 +70,8 @@ def _rows(dataset: Any) -> Iterator[Any]:
 
 
 def _names(dataset: Any) -> list[str] | None:
-    """Return the classes' names of a data set, or of that which it is a subset of."""
+    """Return the class names of a data set or, for a subset, of the underlying data set."""
     while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
-    found = getattr(dataset, "classes", None)
-    return [str(name) for name in found] if isinstance(found, list | tuple) and found else None
+    names = getattr(dataset, "classes", None)
+    return [str(name) for name in names] if isinstance(names, list | tuple) and names else None

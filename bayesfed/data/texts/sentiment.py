@@ -1,6 +1,6 @@
 """Sentences with the mean of twenty people's ratings, from four domains (Hutto and Gilbert, 2014, VADER).
 
-They come with the source distribution of vaderSentiment, one file a domain, each line ``id TAB mean rating from -4 to 4 TAB text``::
+They are part of the source distribution of vaderSentiment: one file for each domain, each line ``id TAB mean rating from -4 to 4 TAB text``::
 
     pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
     tar xzOf vaderSentiment-3.3.2.tar.gz vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz
@@ -42,21 +42,21 @@ def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), thr
     Parameters
     ----------
     folder
-        With the files ``*_GroundTruth.txt``.
+        The folder with the files ``*_GroundTruth.txt``.
     domains
-        Among "movies", "products", "tweets" and "editorials", in the order in which rows come.
+        Some of "movies", "products", "tweets" and "editorials", in the order of the rows.
     threshold
-        Rows from ``-threshold`` to ``threshold``, neither clearly one nor the other, are left out. At 0 those are 383 of 23,703.
+        Rows with ratings from ``-threshold`` to ``threshold`` are left out as undecided. At 0 these are 383 of 23,703.
     encoding
-        Of the files; the published ones are UTF-8.
+        Encoding of the files. The published files are UTF-8.
 
     Raises
     ------
     ArgumentError
-        If a domain is unknown or named twice, there is none, or the threshold is negative.
+        If there are no domains, a domain is unknown or occurs twice, or the threshold is not from 0 to 4.
     DataError
-        If a file is missing (the message names the command that gets it), is not of the encoding, or a line has no rating from -4 to 4 or no
-        text; the message names file and line. If no row is left.
+        If a file is missing (the message names the command that gets it) or in another encoding, a line has no rating from -4 to 4 or no
+        text (the message names file and line), or no rows are left.
     """
     if not domains or isinstance(domains, str) or not set(domains) <= _FILES.keys() or len(set(domains)) != len(domains):
         raise ArgumentError(complain("sentiment, domains", expected=f"some of {list(_FILES)}", actual=domains, hint="['movies', 'tweets']"))
@@ -78,7 +78,7 @@ def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), thr
 
 
 def _rated(path: Path, encoding: str) -> Iterator[tuple[float, str]]:
-    """Yield rating and text of every line."""
+    """Yield the rating and the text of each line."""
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:

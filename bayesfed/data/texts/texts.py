@@ -1,4 +1,4 @@
-"""Labelled texts of several domains, before they are tokens."""
+"""`Texts`: labelled texts of several domains."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bayesfed.keys import Key
 
 @dataclass(frozen=True)
 class Texts:
-    """Hold N texts, each with a class and the name of the domain it is from.
+    """N texts, each with a class label and the name of its domain.
 
     Parameters
     ----------
     texts
         N strings, none of them blank.
     labels
-        ``(N,)``, integers from 0.
+        Class labels ``(N,)``, integers from 0.
     domains
-        N names, for partitions.
+        N names of domains, for partitions.
 
     Raises
     ------
@@ -40,7 +40,7 @@ class Texts:
         lengths = (len(self.texts), len(self.labels) if self.labels.ndim == 1 else -1, len(self.domains))
         if len(set(lengths)) != 1:
             actual = f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
-            raise DataError(complain("Texts", expected="a label and a domain for every text", actual=actual, hint="leaving out texts without"))
+            raise DataError(complain("Texts", expected="a label and a domain for every text", actual=actual, hint="leaving out texts that have none"))
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
             raise DataError(complain("Texts labels", expected="integers from 0", actual=self.labels[:5], hint="labels.long()"))
         if blank := [row for row, text in enumerate(self.texts) if not text.strip()]:
@@ -54,9 +54,9 @@ class Texts:
         return Texts([self.texts[row] for row in chosen], self.labels[rows], [self.domains[row] for row in chosen])
 
     def split(self, share: float, key: Key) -> tuple[Texts, Texts]:
-        """Return (train, test) with `share` of every class of every domain in test.
+        """Return (train, test) with `share` of every class of every domain in the test set.
 
-        A text that occurs more than once is on one side only, so that no test row is trained on.
+        A text that occurs more than once is in one of them only, so that no text of the test set is trained on.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""Texts as tokens: cut and padded to one length, once, and kept on disk.
+"""Texts as tokens: truncated and padded to one length, and cached on disk.
 
-A row's input is an integer matrix ``(2, L)``: token ids, and under them the mask, 1 for tokens and 0 for padding. So a `Dataset` of tokens is like
-any other to samplers, partitions and pools, and `bayesfed.models.nets.text` has the networks that read it.
+The input of a row is an integer matrix ``(2, L)``: token ids, and below them the mask, 1 for tokens and 0 for padding. A `Dataset` of tokens thus
+works like any other with samplers, partitions and pools; `bayesfed.models.nets.text` has the networks that read it.
 """
 
 from __future__ import annotations
@@ -23,37 +23,39 @@ from bayesfed.data.texts.texts import Texts
 from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError, complain
 from bayesfed.files import write_whole
 
-# What a tokenizer is made of; weights beside it are not.
+# Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 
 
 def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None) -> Dataset:
-    """Return a data set of tokens: inputs ``(N, 2, length)``, integers, and the texts' labels and domains.
+    """Return a data set of tokens: integer inputs ``(N, 2, length)`` with the labels and domains of the texts.
 
     Parameters
     ----------
+    texts
+        The texts to tokenise.
     tokenizer
-        A folder with a Hugging Face tokenizer, such as `minilm_folder`, or a name that is in their cache. Nothing is downloaded, and no code from
+        A folder with a Hugging Face tokenizer, such as `minilm_folder`, or a name in their local cache. Nothing is downloaded, and no code from
         the folder is run.
     length
-        L: longer texts lose their end, shorter ones are padded at theirs.
+        L. Longer texts are truncated and shorter ones padded, both at the end.
     cache
-        A folder to keep the tokens in, made if need be. The file's name is a digest of the texts, of the tokenizer's files and of the
-        settings, so another tokenizer is another file. None: tokenise anew.
+        A folder to keep the tokens in, created if needed. The name of the file is a digest of the texts, the tokenizer's files and the
+        settings, so another tokenizer uses another file. None: no cache.
 
     Raises
     ------
     MissingExtraError
         If transformers is not installed.
     ArgumentError
-        If `length` is below 1, or leaves no room for a token beside those that the tokenizer adds.
+        If `length` is below 1, or leaves no room for a token besides those that the tokenizer adds.
     DataError
-        If there is no tokenizer, or it has no token for padding.
+        If there is no tokenizer, or it has no padding token.
 
     Warns
     -----
     CacheWarning
-        If the file is damaged; it is made again.
+        If the cached file is damaged; it is made again.
     """
     if length < 1:
         raise ArgumentError(complain("tokenised, length", expected="at least 1", actual=length, hint="64"))
@@ -73,22 +75,22 @@ def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: s
 
 
 def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
-    """Tokenise."""
+    """Return the tokens of the texts ``(N, 2, length)``."""
     try:
         from transformers import AutoTokenizer
     except ImportError as problem:
         raise MissingExtraError("transformers", "lora") from problem
-    found = offline("a tokenizer", folder, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
-    if found.pad_token is None:
+    loaded = offline("a tokenizer", folder, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    if loaded.pad_token is None:
         raise DataError(complain(str(folder), expected="a tokenizer with a token for padding", actual="one without", hint="a pad_token there"))
-    if length <= (added := found.num_special_tokens_to_add()):
+    if length <= (added := loaded.num_special_tokens_to_add()):
         raise ArgumentError(complain("tokenised, length", expected=f"more than the {added} tokens added to a text", actual=length, hint="64"))
-    made = found(list(texts), padding="max_length", truncation=True, max_length=length, padding_side="right", return_tensors="np")
+    made = loaded(list(texts), padding="max_length", truncation=True, max_length=length, padding_side="right", return_tensors="np")
     return torch.from_numpy(np.stack([made["input_ids"], made["attention_mask"]], axis=1).astype(np.int64))
 
 
 def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
-    """Return a digest of everything that tokens depend on."""
+    """Return a digest of everything that the tokens depend on."""
     digest = hashlib.blake2b(digest_size=16)
     files = sorted(path for path in folder.iterdir() if path.suffix in _KINDS)
     settings = {"length": length, "texts": list(texts), "versions": _versions()}
@@ -98,7 +100,7 @@ def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
 
 
 def _versions() -> list[str]:
-    """Return the versions of what tokenises; rules have changed between them."""
+    """Return the versions of the tokenizing packages, since their rules have changed between versions."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -108,7 +110,7 @@ def _versions() -> list[str]:
 
 
 def _keep(file: Path, inputs: Tensor) -> None:
-    """Write tokens with their own digest."""
+    """Write tokens together with their digest."""
     from safetensors.torch import save
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,7 @@ def _keep(file: Path, inputs: Tensor) -> None:
 
 
 def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
-    """Read tokens; raise `ValueError` unless they are those that were written."""
+    """Read tokens; raise `ValueError` if they are not those that were written."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,9 +1,5 @@
 """Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client.
 
-The last 16 bytes of a message are the digest of the bytes before them. An envelope masks the digest (exclusive or). Messages therefore do not become
-longer, and the digest is correct only for a receiver that expects this very message.
-
-==========  ====================================================================================================
 no key      8 bytes that name the run, and 8 that name the exchange (its nonce): strays, replays and mix-ups are detected,
             and can be told apart
 with key    BLAKE2b of envelope and message under the client's secret: nobody without the secret can write a message that
@@ -12,11 +8,26 @@ with key    BLAKE2b of envelope and message under the client's secret: nobody wi
 
 Messages must have the layout of `bayesfed.compress.wire`. The secret is never sent. Anyone can compute the digest, but the mask is a keyed hash of
 the message, so a masked digest is as hard to forge as that hash.
+=======
+The last 16 bytes of a message are the digest of what is before them. An envelope replaces them by 16 others, so that it costs nothing, and only a
+receiver who expects this very message gets the digest back.
+
+===========  ===========================================================================================================
+mode         last 16 bytes
+===========  ===========================================================================================================
+without key  the digest, masked (exclusive or) with 8 bytes that name the run and 8 that name the exchange (its nonce): strays, replays
+             and mix-ups are recognised and told apart
+with key     a tag, keyed BLAKE2b of envelope and message under the client's secret: without the secret nobody can write a message that
+             is accepted, or pass an old message for a new one
+===========  ===========================================================================================================
+
+Messages must have the layout of `bayesfed.compress.wire`. The secret is never sent.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import struct
 import threading
@@ -24,7 +35,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, unseal
+from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
 from bayesfed.errors import ArgumentError, WireError, complain
 from bayesfed.federated.core.protocols import Direction
 
@@ -58,13 +69,16 @@ class Envelope:
     round: int
     phase: str
 
-    def mask(self, body: bytes | memoryview, secret: bytes | None = None) -> bytes:
-        """Return the 16 bytes that mask the digest of `body`."""
-        if secret is not None:
-            text = _text(asdict(self))
-            keyed = hashlib.blake2b(struct.pack("<I", len(text)) + text, digest_size=DIGEST, key=secret)
-            keyed.update(body)
-            return keyed.digest()
+    def tag(self, body: bytes | memoryview, secret: bytes) -> bytes:
+        """Return the 16 bytes that end a message with this body in keyed mode."""
+        text = _text(asdict(self))
+        keyed = hashlib.blake2b(struct.pack("<I", len(text)) + text, digest_size=DIGEST, key=secret)
+        keyed.update(body)
+        return keyed.digest()
+
+    @property
+    def mask(self) -> bytes:
+        """The 16 bytes that mask the digest without a key; zeros without a run."""
         return _name(self.run) + self.nonce if self.run else bytes(DIGEST)
 
     @property
@@ -76,21 +90,19 @@ class Envelope:
 def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> bytes:
     """Put a message into its envelope, or take it out: the second call undoes the first.
 
-    Parameters
-    ----------
-    message
-        Message in the layout of `bayesfed.compress.wire`, its digest masked or not.
-    envelope
-        What the message is bound to.
-    secret
-        The client's secret, in keyed mode.
+    In keyed mode digest and tag are exchanged. A message that ends with neither is returned unchanged, and is refused for its digest.
     """
     last = _last.masked
     if last and message is last[1] and last[2:] == (envelope, secret):
         # In process, a message is taken out of the envelope that it was just put into.
         return last[0]
     body = memoryview(message)[:-DIGEST]
-    result = b"".join([body, _xor(message[-DIGEST:], envelope.mask(body, secret))])
+    if secret is None:
+        result = b"".join([body, _xor(message[-DIGEST:], envelope.mask)])
+    elif hmac.compare_digest(message[-DIGEST:], tag := envelope.tag(body, secret)):
+        result = with_digest(body)
+    else:
+        result = b"".join([body, tag]) if is_intact(message) else message
     _last.masked = (message, result, envelope, secret) if type(message) is bytes else None
     return result
 
@@ -131,7 +143,7 @@ def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, l
     except WireError as problem:
         if problem.field != "digest":
             raise
-        raise _explained(plain, envelope, secret, limit) from None
+        raise _explained(message, envelope, secret, limit) from None
     return plain
 
 
@@ -163,15 +175,16 @@ def check_secrets(where: str, secrets: Mapping[str, bytes], clients: Iterable[st
     return checked
 
 
-def _explained(plain: bytes, envelope: Envelope, secret: bytes | None, limit: int) -> WireError:
-    """Return an error that says what is wrong with a message whose digest is not correct."""
-    body = memoryview(plain)[:-DIGEST]
-    # The mask that the sender used, if the message is undamaged.
-    theirs = _xor(_xor(digest_of(body), plain[-DIGEST:]), envelope.mask(body, secret))
-    claims = _claims(plain, limit)
+def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: int) -> WireError:
+    """Return the error of a message that does not come out of this envelope."""
+    body = memoryview(message)[:-DIGEST]
+    # The sender's tag or, without a key, its mask, if nothing else is wrong.
+    theirs = message[-DIGEST:] if secret is not None else _xor(digest_of(body), message[-DIGEST:])
+    claims = _claims(body, limit)
     if differing := [name for name in CLAIMS if name in claims and claims[name] != getattr(envelope, name)]:
         try:
-            genuine = replace(envelope, **claims).mask(body, secret) == theirs
+            claimed = replace(envelope, **claims)
+            genuine = hmac.compare_digest(claimed.tag(body, secret) if secret is not None else claimed.mask, theirs)
         except (TypeError, ValueError):
             genuine = False
         if genuine:
@@ -192,10 +205,10 @@ def _refusal(field: str, expected: str, actual: str) -> WireError:
     return WireError(complain("message", expected=expected, actual=actual, hint="this exchange's own message"), field=field)
 
 
-def _claims(plain: bytes, limit: int) -> dict[str, Any]:
-    """Return the client, round and phase in the header of a message that has not been verified."""
+def _claims(body: memoryview, limit: int) -> dict[str, Any]:
+    """Return what the body of an unproven message says of client, round and phase."""
     try:
-        _, meta = unseal(plain[:-DIGEST] + digest_of(memoryview(plain)[:-DIGEST]), limit=limit)
+        _, meta = unseal(with_digest(body), limit=limit)
     except WireError:
         return {}
     return {name: meta[name] for name in CLAIMS if name in meta and type(meta[name]) in {str, int}}

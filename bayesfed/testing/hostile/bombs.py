@@ -1,6 +1,6 @@
-"""Small messages whose headers promise much: each must be refused before time or memory is spent on the promise.
+"""Bombs: small messages whose headers promise much. Each must be refused before it costs time or memory.
 
-They fit any codec over `bayesfed.compress.wire`. Those that lie inside a section are in `bayesfed.testing.sections`.
+They can be used with any codec over `bayesfed.compress.wire`. Bombs inside of a section are in `bayesfed.testing.hostile.sections`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from bayesfed.testing.mutations import reseal
+from bayesfed.testing.hostile.mutations import reseal
 
 
 def bombs(limit: int = 1 << 20) -> dict[str, bytes]:
-    """Return messages that a codec with this limit, a mebibyte or a few, must refuse for what their headers say."""
+    """Return messages that a codec with this limit, of about a mebibyte, must refuse because of their headers."""
     huge = 10**4000
     leaves: dict[str, Sequence[Sequence[Any]]] = {
         "a shape beyond any memory": [("a", "f4", [1 << 40, 1 << 20], 0)],

@@ -1,8 +1,8 @@
-"""Canaries: numbers and names planted where nothing may leave, in clients' rows, memories and secrets, and looked for in every byte that is sent.
+"""Canaries: numbers and names that are planted in clients' rows, memories and secrets, none of which may leave, and are searched for in all messages.
 
-A pattern is what two or more of the planted numbers look like side by side in memory, in any of the usual widths and byte orders, a planted
-name, or a secret: eight bytes at least, so that none turns up by chance. What is decoded is searched too, for the numbers themselves:
-entropy codes would hide them from a search of bytes.
+A pattern is the bytes of consecutive planted numbers in any of the usual widths and byte orders, a planted name, or a secret. It has at least
+eight bytes, so that none occurs by chance. Decoded messages are searched too, for the numbers themselves, since entropy codes would hide them
+from a search of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.keys import Key
-from bayesfed.testing.hostile import Arrivals, Between
+from bayesfed.testing.hostile.pool import Arrivals, Between
 from bayesfed.testing.law import law
 from bayesfed.testing.recipes import Tiny
 from bayesfed.trees import Tree
@@ -32,12 +32,16 @@ KINDS = ("<f2", ">f2", "<f4", ">f4", "<f8", ">f8")
 
 @dataclass
 class Canaries:
-    """What was planted, and how many messages were searched.
+    """The canaries of a run.
 
     Parameters
     ----------
     data
-        Clients' rows; the first row of each becomes one of canaries.
+        Rows by client. The first row of each client is overwritten by canaries.
+    searched
+        Number of messages searched so far.
+    memories, secrets
+        Planted memories and keys by client.
     """
 
     data: Mapping[str, Dataset]
@@ -57,7 +61,7 @@ class Canaries:
         self._pattern = re.compile(b"|".join(map(re.escape, patterns)))
 
     def search(self, message: bytes, tree: Tree) -> None:
-        """Raise `LawError` if a canary is in a message, or in what it is read as."""
+        """Raise `LawError` if a canary is in a message or in its decoded tree."""
         self.searched += 1
         law(not self._pattern.search(message), "a canary was sent, byte for byte")
         for name, leaf in tree.items():
@@ -66,7 +70,7 @@ class Canaries:
             law("canary" not in name, f"leaf {name!r} was sent")
 
     def watch(self, algorithm: Algorithm, tiny: Tiny, count: int, *, seed: int = 0) -> int:
-        """Run so many rounds of a keyed run with everything planted; return how many messages were searched."""
+        """Run `count` rounds of a keyed run with all canaries planted, and return the number of messages searched."""
         before = self.searched
 
         def search(task: Task, outcome: Outcome) -> Arrivals:
@@ -86,7 +90,7 @@ class Canaries:
 
 
 def _patterns(numbers: np.ndarray) -> Iterator[bytes]:
-    """Yield what windows of at least eight bytes of the numbers look like."""
+    """Yield windows of at least eight bytes of the numbers in each of `KINDS`."""
     for kind in KINDS:
         raw, width = numbers.astype(kind).tobytes(), np.dtype(kind).itemsize
         for start in range(0, len(raw) - 7, width):

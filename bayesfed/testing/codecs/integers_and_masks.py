@@ -1,4 +1,4 @@
-"""Laws of the lossless codes: integers and masks come back as they were, at the length predicted, and garbage is survived."""
+"""Laws of the lossless codes: integers and masks are unchanged, lengths are as predicted, and damage is survived."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode, Integers, Mask, MaskCode
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.damage import damaged, survives
+from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
 
 SHAPES = ((1, 1), (0, 3), (5, 0), (1, 9), (9, 1), (13, 40), (40, 13), (200, 150))
 
 
 def sequences(key: Key, largest: int) -> dict[str, Integers]:
-    """Return the sequences an integer code is tried on; the last has `largest` integers."""
+    """Return sequences to try an integer code on; the last has `largest` integers."""
     random = key.numpy()
     return {
         "empty": np.zeros(0, np.int64),
@@ -37,20 +37,24 @@ def sequences(key: Key, largest: int) -> dict[str, Integers]:
 
 
 def check_integer_code(code: IntegerCode, *, entropy: float | None = None, largest: int = 1_000_000, damages: int = 200) -> None:
-    """Check that an integer code is lossless, as long as it predicts within 1 %, refuses what it cannot hold and survives damage.
+    """Check that an integer code is lossless, predicts its length within 1 %, refuses what it cannot represent and survives damage.
 
     Parameters
     ----------
+    code
+        The integer code to check.
     entropy
-        The most that a sequence a hundred times as long as its alphabet may cost, in multiples of its empirical entropy and beside 64
-        bytes; None: not asked.
-    largest, damages
-        As in `check_leaf_codec`.
+        Largest cost of a sequence a hundred times as long as its alphabet, in multiples of its empirical entropy, plus 64 bytes.
+        None: not checked.
+    largest
+        Number of integers of the largest sequence.
+    damages
+        Number of damaged sections, each of which it must refuse or read as the right number of integers.
 
     Raises
     ------
     LawError
-        With what was broken.
+        If a law is broken.
     """
     key = Key(0, "integer-law")
     random = key.child("damage").numpy()
@@ -74,19 +78,21 @@ def check_integer_code(code: IntegerCode, *, entropy: float | None = None, large
 
 
 def check_mask_code(code: MaskCode, *, largest: int = 1000, damages: int = 200) -> None:
-    """Check that a mask code is lossless for every shape and density, takes nothing for nothing, refuses non-masks and survives damage.
+    """Check that a mask code is lossless for all shapes and densities, takes no bytes for empty masks, refuses non-masks and survives damage.
 
     Parameters
     ----------
+    code
+        The mask code to check.
     largest
-        Side of the largest mask it is tried on; 0 for none.
+        Side of the largest mask; 0 for no large mask.
     damages
-        As in `check_leaf_codec`.
+        Number of damaged sections, each of which it must refuse or read as a mask of the right shape.
 
     Raises
     ------
     LawError
-        With what was broken.
+        If a law is broken.
     """
     key = Key(0, "mask-law")
     random, damage = key.numpy(), key.child("damage").numpy()
@@ -117,5 +123,5 @@ def entropy_bits(values: Integers) -> float:
     return float(counts @ np.log2(max(len(values), 1) / counts))
 
 
-def _is_like(expected: Integers | Mask, found: Integers | Mask) -> bool:
-    return found.shape == expected.shape and found.dtype == expected.dtype
+def _is_like(expected: Integers | Mask, actual: Integers | Mask) -> bool:
+    return actual.shape == expected.shape and actual.dtype == expected.dtype

@@ -1,4 +1,4 @@
-"""Laws of codecs: what comes back, what it weighs, and what a damaged message does."""
+"""Laws of codecs of messages: what is decoded, with which errors, and the effect of damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bayesfed.trees import Tree
 
 
 def trees(key: Key) -> dict[str, Tree]:
-    """Return the trees a codec is tried on: ordinary, empty, zero, constant, scalar, with integers and masks."""
+    """Return trees to try a codec on: ordinary, empty, zero, constant, scalar, with integers and masks, not contiguous."""
     generator = key.generator()
     ordinary = {"a": torch.randn(5, 7, generator=generator), "b.c": torch.randn(3, generator=generator)}
     return {
@@ -43,19 +43,21 @@ def check_codec(
 
     Parameters
     ----------
+    codec
+        The codec to check.
     tolerance
-        Relative error of the values that is allowed; 0: none, every bit as it was.
+        Allowed relative error of the values; 0 means bit for bit.
     bound
-        Instead: the largest absolute error of a floating-point leaf, given its name and the tree; other leaves are exact.
+        Instead of `tolerance`: ``(name, tree) -> largest absolute error`` of a floating-point leaf; other leaves must be exact.
     further
-        Trees to try the codec on, beside the usual ones.
+        Further trees to try the codec on.
     damages
-        How many damaged messages it must refuse.
+        Number of damaged messages that it must refuse.
 
     Raises
     ------
     LawError
-        With what was broken.
+        If a law is broken.
     """
     key = Key(0, "codec-law")
     meta: dict[str, str | int | float | bool] = {"client": "k", "round": 3, "scale": 0.1}

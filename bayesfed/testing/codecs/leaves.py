@@ -1,4 +1,4 @@
-"""Laws of leaf codecs: what one tensor is after `write` and `read`, how far off, on average where, and what garbage does."""
+"""Laws of leaf codecs: shapes, errors, averages and the effect of damage, for one tensor after `write` and `read`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.damage import damaged, survives
+from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (0, 3), (5, 7), (2, 3, 4, 4))
@@ -21,11 +21,11 @@ _FEW, _MANY = 16, 256
 
 
 def tensors(key: Key) -> dict[str, Tensor]:
-    """Return the tensors a leaf codec is tried on: every shape, all zero, all equal, sparse, of two magnitudes, not contiguous."""
+    """Return tensors to try a leaf codec on: of several shapes, all zero, all equal, sparse, ternary, small, of doubles, not contiguous."""
     generator = key.generator()
-    found = {f"shape {shape}": torch.randn(shape, generator=generator) for shape in SHAPES}
+    shaped = {f"shape {shape}": torch.randn(shape, generator=generator) for shape in SHAPES}
     noise = torch.randn(20, 30, generator=generator)
-    return found | {
+    return shaped | {
         "all zero": torch.zeros(4, 6),
         "all equal": torch.full((7, 5), -0.3),
         "sparse": noise * (noise > 1),
@@ -37,21 +37,23 @@ def tensors(key: Key) -> dict[str, Tensor]:
 
 
 def check_leaf_codec(codec: LeafCodec, *, largest: int = 1_000_000, damages: int = 200) -> None:
-    """Check that a leaf codec keeps shapes, errs no more than it says, depends on its key alone, refuses NaN and survives damage.
+    """Check that a leaf codec keeps shapes, keeps to its error bounds, depends on its key only, refuses NaN and survives damage.
 
-    If it says that it is unbiased, the error of the mean over keys must fall like one over the root of their number.
+    If it claims to be unbiased, the error of the mean over keys must fall like one over the square root of their number.
 
     Parameters
     ----------
+    codec
+        The leaf codec to check.
     largest
-        Entries of the largest tensor it is tried on; 0 for none.
+        Number of entries of the largest tensor; 0 for no large tensor.
     damages
-        How many damaged sections it must refuse or read as finite tensors of the right shape.
+        Number of damaged sections, each of which it must refuse or read as a finite tensor of the right shape.
 
     Raises
     ------
     LawError
-        With what was broken.
+        If a law is broken.
     """
     key = Key(0, "leaf-law")
     for what, leaf in tensors(key).items():
@@ -78,7 +80,7 @@ def _check_trip(codec: LeafCodec, leaf: Tensor, key: Key, what: str) -> None:
     back = codec.read(source, tuple(leaf.shape), key)
     law(bytes(source.raw(len(source))) == b"next", f"{what}: a reader takes what the writer wrote, no more and no less")
     law(back.shape == leaf.shape and back.dtype is torch.float32, f"{what}: {back.dtype} of shape {tuple(back.shape)} came back")
-    law(back.is_contiguous() and bool(torch.isfinite(back).all()), f"{what}: what comes back is contiguous and finite")
+    law(back.is_contiguous() and bool(torch.isfinite(back).all()), f"{what}: the decoded tensor is contiguous and finite")
     law(torch.equal(back, codec.read(Reader(raw), tuple(leaf.shape), key)), f"{what}: read twice, one section differs")
     law(torch.equal(stream, torch.get_rng_state()), f"{what}: torch's global generator was drawn from")
     law(torch.equal(before, leaf), f"{what}: the tensor was changed")
@@ -98,13 +100,13 @@ def _check_averages(codec: LeafCodec, key: Key) -> None:
         total += error
         squares.append(float(error.square().sum()))
         errors[number + 1] = float(total.norm()) / (number + 1)
-    variance, found = codec.variance(leaf), float(np.mean(squares))
+    variance, measured = codec.variance(leaf), float(np.mean(squares))
     slack = 5 * float(np.std(squares)) / math.sqrt(_MANY)
-    law(found <= variance * (1 + 1e-4) + slack, f"the mean squared error is {found:g}, the variance promised {variance:g}")
-    if codec.unbiased and found > 0:
+    law(measured <= variance * (1 + 1e-4) + slack, f"the mean squared error is {measured:g}, the variance promised {variance:g}")
+    if codec.unbiased and measured > 0:
         ratio, expected = errors[_FEW] / errors[_MANY], math.sqrt(_MANY / _FEW)
         law(0.75 * expected < ratio < 1.33 * expected, f"{_MANY // _FEW} times the keys divide the error of the mean by {ratio:.3g}")
-        law(errors[_MANY] ** 2 < 1.5 * found / _MANY, f"the mean over {_MANY} keys is off by {errors[_MANY]:g}")
+        law(errors[_MANY] ** 2 < 1.5 * measured / _MANY, f"the mean over {_MANY} keys is off by {errors[_MANY]:g}")
 
 
 def _is_finite(leaf: Tensor, back: Tensor) -> bool:

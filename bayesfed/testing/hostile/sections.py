@@ -1,6 +1,6 @@
-"""Small messages whose sections promise much, within the limit that their headers keep: each must be refused before it costs anything.
+"""Bombs in sections: small messages whose headers keep to the limit but whose sections promise much. Each must be refused before it costs anything.
 
-Codes that spend no bit on what never varies may promise a whole limit's worth and keep it: these are none of them.
+A code that spends no bits on constant values may validly fill the whole limit from a few bytes; such messages are not among these.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _KEY = Key(0, "bombs")
 
 
 def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
-    """Return codecs of this limit and messages that they must refuse for what their sections say."""
-    count, found = limit // 8 - 200, dict[str, tuple[Codec, bytes]]()
+    """Return codecs with this limit and messages that they must refuse because of their sections."""
+    count, listed = limit // 8 - 200, dict[str, tuple[Codec, bytes]]()
 
     def promise(what: str, codec: Codec, dtype: str, *parts: Part) -> None:
         shape = (count // 100, 10, 10) if dtype == "f4" else (count // 100, 100)
-        found[what] = codec, seal([Leaf("a", dtype, shape, _section(*parts))], {})
+        listed[what] = codec, seal([Leaf("a", dtype, shape, _section(*parts))], {})
 
     for tag, code in enumerate(STANDARD):
         few = _written(code)
@@ -67,10 +67,10 @@ def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
         "an sd of zero": [("a.mean", "i8", (2,), b"\0\0\0"), ("sd", "f4", (1,), zero)],
         "means that are booleans": [("a.mean", "b1", (2,), b"\0"), ("sd", "f4", (1,), one)],
     }.items():
-        found[f"PosteriorGrid: {what}"] = PosteriorGrid(inner=Coded(Float(32), limit=limit)), seal([Leaf(*leaf) for leaf in promises], {})
+        listed[f"PosteriorGrid: {what}"] = PosteriorGrid(inner=Coded(Float(32), limit=limit)), seal([Leaf(*leaf) for leaf in promises], {})
     for what, dtype, raw in (("NaN", "f4", struct.pack("<f", float("nan"))), ("1e300", "f8", struct.pack("<d", 1e300)), ("Inf", "f2", b"\0\x7c")):
-        found[f"Cast: {what}"] = Cast(limit=limit), seal([Leaf("a", dtype, (1,), raw)], {})
-    return found
+        listed[f"Cast: {what}"] = Cast(limit=limit), seal([Leaf("a", dtype, (1,), raw)], {})
+    return listed
 
 
 _LEAVES: dict[str, LeafCodec] = {

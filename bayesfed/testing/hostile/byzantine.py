@@ -1,4 +1,4 @@
-"""Clients that do harm within the protocol: sound messages with chosen numbers."""
+"""Byzantine clients: harmful numbers in valid messages."""
 
 from __future__ import annotations
 
@@ -15,27 +15,41 @@ from bayesfed.trees import Tree
 
 
 def byzantine(algorithm: Algorithm, clients: Collection[str], factor: float) -> Algorithm:
-    """Let some clients send their own change times a factor: -1 flips its signs, 100 scales it.
+    """Return the algorithm with some clients that send their change multiplied by a factor: -1 flips its sign, 100 scales it.
 
     Parameters
     ----------
+    algorithm
+        The algorithm to attack.
     clients
-        Names of those who do.
+        Names of the Byzantine clients.
+    factor
+        The factor.
     """
     return replace(algorithm, phases=tuple(replace(phase, local=Byzantine(phase.local, frozenset(clients), factor)) for phase in algorithm.phases))
 
 
 @dataclass(frozen=True)
 class Byzantine(Around):
-    """Another local, of whose clients some send a multiple of what they found."""
+    """A local step around another one; some clients send a multiple of their result.
+
+    Parameters
+    ----------
+    local
+        The inner local step.
+    clients
+        Names of the Byzantine clients.
+    factor
+        The factor.
+    """
 
     clients: frozenset[str]
     factor: float
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit, then multiply; values are measured from the message."""
+        """Fit, then multiply the change; values are multiplied relative to the message."""
         fit = self.local.fit(message, memory, data, key, options)
-        # A client's stream is named by phase, round and client.
+        # The path of a client's key is phase, round, client.
         if key.path[2] not in self.clients:
             return fit
         if self.kind == "value":

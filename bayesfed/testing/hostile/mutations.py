@@ -1,8 +1,8 @@
-"""Messages that were changed on the way: what a decoder must refuse, and what it may make of the rest.
+"""Mutants: messages with a change, which a decoder must refuse or read as their header promises.
 
-With the digest as it was, every change must be refused: none is silent. A change that carries its own good digest, as a hostile sender
-would write it, must be refused or be read as what its header promises: leaves of those names and shapes, finite. For codecs whose
-messages have the layout of `bayesfed.compress.wire`; to run them on a codec of your own::
+With the old digest every change must be refused. With a valid digest, as a hostile sender would write it, a mutant must be refused or
+be read as what its header promises: finite leaves of these names and shapes. For codecs whose messages have the layout of
+`bayesfed.compress.wire`. To run mutants on a codec of your own::
 
     tally = check_mutants(codec, [codec.encode(tree, {}, key) for tree in trees], key, count=10_000)
 """
@@ -25,18 +25,28 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.compress.wire import DIGEST, Leaf, digest_of, seal, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.damage import damaged, survives
+from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
 from bayesfed.trees import Tree
 
 KINDS = ("flip", "cut", "splice", "length", "insert", "delete", "section", "promise")
-# Numbers that lie between what fits and what does not.
+# Numbers at the limits of integer types and of readers.
 _EDGES = (0, 1, 2, 127, 128, 255, 256, 65535, 65536, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 64, 10**30)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed message: in which way, and whether its digest was made good again."""
+    """A changed message.
+
+    Parameters
+    ----------
+    kind
+        The kind of change, one of `KINDS`.
+    resealed
+        Whether its digest is valid.
+    message
+        The bytes.
+    """
 
     kind: str
     resealed: bool
@@ -44,21 +54,25 @@ class Mutant:
 
 
 def check_mutants(codec: Codec, messages: Sequence[bytes], key: Key, *, count: int = 1000, stream: int = 0) -> Counter[tuple[str, str]]:
-    """Decode `count` mutants of messages that `codec` wrote; return how many of each kind were "refused" and how many "read".
+    """Decode `count` mutants of messages of a codec, and return how many of each kind were "refused" and how many were "read".
 
     Parameters
     ----------
+    codec
+        The codec to check.
     messages
-        Valid messages, two or more so that they can be spliced.
+        Valid messages, at least two so that they can be spliced.
     key
-        The key that they were written with.
+        The key they were written with.
+    count
+        Number of mutants.
     stream
-        Numbers give mutants of their own.
+        Number of the random stream; each gives other mutants.
 
     Raises
     ------
     LawError
-        If a mutant raises anything but `WireError`, is read although its digest is wrong, or as something else than its header promises.
+        If a mutant raises anything but `WireError`, is read although its digest is wrong, or is read as something other than its header promises.
     """
     tally = Counter[tuple[str, str]]()
     for mutant in mutants(messages, key.child("mutants", stream), count):
@@ -73,43 +87,43 @@ def check_mutants(codec: Codec, messages: Sequence[bytes], key: Key, *, count: i
 
 
 def mutants(messages: Sequence[bytes], key: Key, count: int) -> Iterator[Mutant]:
-    """Yield `count` changed messages, all `KINDS` in turn, none equal to one that was given.
+    """Yield `count` mutants of all `KINDS` in turn. None of them equals one of the messages.
 
     ========= ===========================================================================================
-    flip      one to three bits
-    cut       the end is missing, or the beginning
-    splice    the front of one, the back of another
-    length    the length of the header, or a number in the header
-    insert    some bytes more
-    delete    some bytes less
-    section   one section `damaged` or exchanged with another's, the header brought up to date
-    promise   a shape, dtype or name that is not the section's, everything else in order
+    flip      one to three bits are flipped
+    cut       the end or the beginning is missing
+    splice    the front of one message and the back of another
+    length    the length of the header is changed, or a number in the header
+    insert    some bytes are inserted
+    delete    some bytes are deleted
+    section   one section is `damaged` or exchanged with another, and the header is updated
+    promise   a shape, dtype or name that is not the section's; everything else is valid
     ========= ===========================================================================================
 
-    The first six come with the old digest and with a good one, in turn; the last two always with a good one.
+    The first six have the old digest and a valid one in turn; the last two always have a valid one.
     """
     random, known, number = key.numpy(), set(messages), 0
     while number < count:
         kind, resealed = KINDS[number % len(KINDS)], bool(number // len(KINDS) % 2)
         message, other = (messages[int(random.integers(len(messages)))] for _ in range(2))
         if kind in {"section", "promise"}:
-            found, resealed = _rewritten(kind, message, other, random), True
+            changed, resealed = _rewritten(kind, message, other, random), True
         else:
-            found = _changed(kind, message, other, random)
-            found = reseal(found[:-DIGEST]) if resealed else found
-        if found not in known:
-            yield Mutant(kind, resealed, found)
+            changed = _changed(kind, message, other, random)
+            changed = reseal(changed[:-DIGEST]) if resealed else changed
+        if changed not in known:
+            yield Mutant(kind, resealed, changed)
             number += 1
 
 
 def reseal(body: bytes) -> bytes:
-    """Append the digest that makes a body a message."""
+    """Return the body with its valid digest."""
     return body + digest_of(body)
 
 
-def _as_promised(message: bytes, found: tuple[Tree, Mapping[str, Any]]) -> bool:
+def _as_promised(message: bytes, decoded: tuple[Tree, Mapping[str, Any]]) -> bool:
     leaves, _ = unseal(message)
-    tree = found[0]
+    tree = decoded[0]
     law([leaf.name for leaf in leaves] == list(tree), f"leaves {list(tree)} came of a header of {[leaf.name for leaf in leaves]}")
     return all(tuple(tree[leaf.name].shape) == leaf.shape and _is_sound(tree[leaf.name]) for leaf in leaves)
 
@@ -129,7 +143,7 @@ def _changed(kind: str, message: bytes, other: bytes, random: np.random.Generato
         case "cut":
             return message[:place] if random.integers(4) else message[place:]
         case "splice":
-            # At the same place half of the time, so that sections of one meet a header of the other.
+            # At the same place half of the time, so that sections of one message follow the header of the other.
             return message[:place] + other[place if random.integers(2) else int(random.integers(len(other))) :]
         case "insert":
             return message[:place] + (random.bytes(size) if random.integers(2) else message[place : place + 50 * size]) + message[place:]
@@ -139,7 +153,7 @@ def _changed(kind: str, message: bytes, other: bytes, random: np.random.Generato
 
 
 def _other_length(message: bytes, random: np.random.Generator) -> bytes:
-    """Return the message with another length in front of its header, or another number in it."""
+    """Return the message with another length of its header, or another number in the header."""
     (length,) = struct.unpack_from("<I", message, 4)
     if not random.integers(3):
         near = int(length + random.integers(-9, 10))
@@ -147,7 +161,7 @@ def _other_length(message: bytes, random: np.random.Generator) -> bytes:
     numbers = list(re.finditer(rb"\d+", message[8 : 8 + length]))
     chosen = numbers[int(random.integers(len(numbers)))]
     header = message[8 : 8 + chosen.start()] + str(_number(int(chosen[0]), random)).encode() + message[8 + chosen.end() : 8 + length]
-    # Half of the time the header's own length goes along.
+    # Half of the time the length of the header is updated too.
     return message[:4] + struct.pack("<I", len(header) if random.integers(2) else length) + header + message[8 + length :]
 
 
@@ -157,7 +171,7 @@ def _number(value: int, random: np.random.Generator) -> int:
 
 
 def _rewritten(kind: str, message: bytes, other: bytes, random: np.random.Generator) -> bytes:
-    """Return a message in order but for one leaf."""
+    """Return a message that is valid except for one leaf."""
     leaves, meta = unseal(message)
     strangers, _ = unseal(other)
     if not leaves or not strangers:

@@ -1,4 +1,4 @@
-"""Every codec and code that is shipped, at one setting or more, and small trees for their messages: what the laws are run on."""
+"""Every codec and code of the package, in one or more settings, and small trees for their messages. The laws are run on these."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MASK_CODES: dict[str, MaskCode] = {
 
 
 def message_codecs(limit: int = MAX_BYTES) -> dict[str, Codec]:
-    """Return a codec of messages for each of the above, and those that have none of them."""
+    """Return a codec of messages for each leaf codec and code, and those that use none of them."""
     return {
         "cast 32": Cast(32, limit),
         "cast 16": Cast(16, limit),
@@ -75,7 +75,7 @@ def message_codecs(limit: int = MAX_BYTES) -> dict[str, Codec]:
 
 
 def small_trees() -> list[Tree]:
-    """Return trees with leaves of every kind, integers and booleans and posterior means and sds among them."""
+    """Return trees with leaves of all kinds, including integers, booleans, and posterior means and sds."""
     generator = Key(0, "small trees").generator()
 
     def normal(*shape: int) -> torch.Tensor:

@@ -1,0 +1,37 @@
+"""Matplotlib figures and axes, imported only when something is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bayesfed.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches.
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "examples") from problem
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def given_or_new(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
+    """Return the axes that are given, or else the axes of a new figure of this size in inches.
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    """
+    return new_figure(width, height).subplots() if axes is None else axes
