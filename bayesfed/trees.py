@@ -157,6 +157,16 @@ def to(tree: Mapping[str, Tensor], device: torch.device | str) -> Tree:
     return {name: leaf.to(device) for name, leaf in tree.items()}
 
 
+def under(tree: Mapping[str, Tensor], prefix: str) -> Tree:
+    """Return the leaves whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix)}
+
+
+def without(tree: Mapping[str, Tensor], prefix: str) -> Tree:
+    """Return the leaves whose names do not begin with `prefix`."""
+    return {name: leaf for name, leaf in tree.items() if not name.startswith(prefix)}
+
+
 def leaf_of(name: str, leaf: str) -> str:
     """Return the name of a layer's leaf; a layer that is the whole network is called ""."""
     return f"{name}.{leaf}" if name else leaf
