@@ -64,7 +64,7 @@ class FactorGraph:
     @property
     def shape(self) -> tuple[int, ...]:
         """How the evidence is arranged: in node order ``(n,)`` for graphs that come from networkx."""
-        return (len(self.model.cards),) if isinstance(self.model, Tables) else self.model.shape
+        return self.model.shape
 
     @property
     def variables(self) -> Sequence[Hashable]:
@@ -215,7 +215,7 @@ class FactorGraph:
 
     @cached_property
     def _network(self) -> nx.Graph[int]:
-        return write(self)
+        return write(self.model, self.order, self.log_constant)
 
     def draw(self, axes: Axes | None = None) -> Axes:
         """Draw variables as circles and factors as squares, one colour a table if there are at most ten; grids lie as grids.
@@ -227,7 +227,7 @@ class FactorGraph:
         MissingExtraError
             If matplotlib is not installed.
         """
-        return draw(self, axes)
+        return draw(self.model, self.to_networkx, self.order, self.variables, axes)
 
 
 def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:

@@ -18,7 +18,7 @@ class TableGroup:
     which
         ``(F,)`` the table of each factor.
     scope
-        ``(F, arity)`` the variables of each factor, in the table's order.
+        ``(F, arity)`` the variables of each factor, in the order of the table's axes.
     """
 
     tables: Tensor
@@ -43,3 +43,8 @@ class Tables:
     cards: Tensor
     unary: Tensor
     groups: tuple[TableGroup, ...]
+
+    @property
+    def shape(self) -> tuple[int]:
+        """How the evidence of n variables is arranged: ``(n,)``."""
+        return (len(self.cards),)
