@@ -107,17 +107,17 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         arities.append(len(scope))
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
-            found = "neither" if table is None else "both"
-            refuse(f"factor {node!r}", expected="either 'factor' (logs) or 'table' (weights)", actual=found, hint="factor=[[0.0, 0.0], [0.0, 1.0]]")
+            actual = "neither" if table is None else "both"
+            refuse(f"factor {node!r}", expected="either 'factor' (logs) or 'table' (weights)", actual=actual, hint="factor=[[0.0, 0.0], [0.0, 1.0]]")
         # Objects are told apart here, values in `lowering.group`. One object may hold logs here and weights there: hence the sign.
         which.append(seen.setdefault(id(table) if weights is None else -id(weights), len(tables)))
         if which[-1] == len(tables):
             tables.append((node, data))
     if sum(len(adjacency[node]) for node in index) != len(members):
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
-        found = "a self loop" if left == right else "two variables"
+        actual = "a self loop" if left == right else "two variables"
         hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
-        refuse(f"edge {left!r}-{right!r}", expected="a variable and a factor", actual=found, hint=hint)
+        refuse(f"edge {left!r}-{right!r}", expected="a variable and a factor", actual=actual, hint=hint)
     return Nodes(
         factors,
         tables,

@@ -75,10 +75,10 @@ class Outcome:
 def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return a copy of messages to start from, of `like`'s dtype and device; raise `ArgumentError` if they belong elsewhere."""
     if not isinstance(state, Tensor) or tuple(state.shape) != tuple(shape) or not bool(state.isfinite().all()):
-        found = f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+        actual = f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         raise ArgumentError(
             complain(
-                "infer state", expected=f"finite messages of shape {tuple(shape)}", actual=found, hint="that of the same graph, method and batch"
+                "infer state", expected=f"finite messages of shape {tuple(shape)}", actual=actual, hint="that of the same graph, method and batch"
             )
         )
     return state.to(like, copy=True)
