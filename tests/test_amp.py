@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import Lasso
 
 from bayesfed.errors import ArgumentError, ConvergenceWarning
-from bayesfed.inference.amp.amp import Projection, amp
+from bayesfed.inference.amp.iteration import Projection, amp
 from bayesfed.inference.amp.state_evolution import (
     BernoulliGaussian,
     PosteriorMean,

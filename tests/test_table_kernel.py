@@ -9,7 +9,7 @@ import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.methods.outcome import Settings
-from bayesfed.inference.sum_product.methods.tables.tables import pass_tables
+from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from tests.table_graphs import TIGHT, Graph, assert_agrees, enumerate_exactly, flood, random_evidence, random_forest, random_graph, random_loops
 
 

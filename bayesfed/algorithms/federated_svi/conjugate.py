@@ -1,4 +1,4 @@
-"""Conjugate models in closed form: clients send what their rows add to the prior's natural parameters, and the server adds it up.
+"""Conjugate models in closed form: clients send what their rows add to the prior's natural parameters, and the server adds it all up.
 
 With a prior ``p(z) ∝ exp(<eta_0, T(z)>)`` and a likelihood ``p(D_t | z) ∝ exp(<s_t, T(z)>)`` the posterior of all rows has
 ``eta = eta_0 + sum_t s_t`` (Bishop, 2006, 2.4): no approximation and no iterations, whatever the partition.
@@ -8,7 +8,7 @@ notation                here
 ======================  ==============================================
 eta_0, eta              `prior`, the state
 s_t                     ``statistics(rows)``, in the client's memory
-T, the family           the caller's; nothing here needs it
+T                       the caller's; not needed here
 ======================  ==============================================
 """
 
@@ -33,19 +33,25 @@ from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.variational.fusion import SITE
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, zip_map
+from bayesfed.trees import Tree, shapes, under, zip_map
 
 Statistics = Callable[[Dataset], Tree]
 
 
 @dataclass(frozen=True)
 class NaturalParameters:
-    """A `Predictor` in name only: natural parameters, of whatever family the caller has in mind."""
+    """The natural parameters of the posterior, in the place of a model. They predict nothing: the family is the caller's."""
 
     parameters: Tree
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Refuse: what the parameters say of new inputs depends on the family."""
+        """Refuse: predictions depend on the family.
+
+        Raises
+        ------
+        PosteriorError
+            Always.
+        """
         raise PosteriorError(
             complain("conjugate", expected="a look at `model.parameters`, the posterior's natural parameters", actual="a call", hint="no `test` rows")
         )
@@ -53,12 +59,18 @@ class NaturalParameters:
 
 @dataclass(frozen=True)
 class AddStatistics:
-    """A client's closed-form step: what its rows say, less what it said before; memory ``site/NAME``.
+    """A client's step: the statistics of its rows, less those it sent before, which its memory keeps as ``site/NAME``.
 
     Parameters
     ----------
+    statistics
+        ``statistics(rows)``, a tree of the names and shapes of the prior.
     zeros
-        A tree like the natural parameters, all zero: what a client without rows says.
+        A tree like the prior, all zero: the statistics of a client without rows.
+    kind
+        "natural": natural parameters.
+    uses_global_randomness
+        False: nothing is drawn.
     """
 
     statistics: Statistics
@@ -72,25 +84,25 @@ class AddStatistics:
         Raises
         ------
         DataError
-            If the statistics have not the names and shapes of the prior, or are not finite.
+            If names or shapes of the statistics differ from the prior's, or a number is not finite.
         """
-        found = self._found(data) if len(data) else self.zeros
-        change = {name: leaf - memory[f"{SITE}{name}"] if f"{SITE}{name}" in memory else leaf.clone() for name, leaf in found.items()}
-        return Fit(change, {f"{SITE}{name}": leaf for name, leaf in found.items()}, {"samples": float(len(data))})
+        now, before = self._checked(data) if len(data) else self.zeros, under(memory, SITE)
+        change = {name: leaf - before[name] if name in before else leaf.clone() for name, leaf in now.items()}
+        return Fit(change, {f"{SITE}{name}": leaf for name, leaf in now.items()}, {"samples": float(len(data))})
 
-    def _found(self, data: Dataset) -> Tree:
-        found = {name: torch.as_tensor(leaf).detach().cpu() for name, leaf in self.statistics(data).items()}
-        shapes, expected = ({name: tuple(leaf.shape) for name, leaf in tree.items()} for tree in (found, self.zeros))
-        if shapes != expected:
-            raise DataError(complain("conjugate, statistics", expected=f"shapes {expected}", actual=shapes, hint="one leaf for each of the prior's"))
-        if broken := [name for name, leaf in found.items() if not bool(torch.isfinite(leaf).all())]:
+    def _checked(self, data: Dataset) -> Tree:
+        given = {name: torch.as_tensor(leaf).detach().cpu() for name, leaf in self.statistics(data).items()}
+        expected, actual = shapes(self.zeros), shapes(given)
+        if actual != expected:
+            raise DataError(complain("conjugate, statistics", expected=f"shapes {expected}", actual=actual, hint="one leaf for each of the prior's"))
+        if broken := [name for name, leaf in given.items() if not bool(torch.isfinite(leaf).all())]:
             raise DataError(complain("conjugate, statistics", expected="finite numbers", actual=f"{broken} are not", hint="a look at the rows"))
-        return {name: found[name].to(leaf.dtype) for name, leaf in self.zeros.items()}
+        return {name: given[name].to(leaf.dtype) for name, leaf in self.zeros.items()}
 
 
 @dataclass(frozen=True)
 class AddNatural:
-    """Add what clients say to the posterior's natural parameters. Clients need to hear nothing, and do not."""
+    """Add the clients' changes to the posterior's natural parameters. Nothing is published: clients do not need it."""
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish nothing."""
@@ -105,18 +117,18 @@ class AddNatural:
 def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None, link: Link | None = None) -> Algorithm:
     """Infer a conjugate model exactly, in one round.
 
-    A client that takes part again sends only what changed, so more rounds of the same rows change nothing and a client whose rows
-    changed corrects itself. `Result.model.parameters` are the posterior's natural parameters.
+    A client that takes part again sends only what changed. So more rounds on the same rows change nothing, and a client whose rows
+    changed corrects what it sent. `Result.model.parameters` are the posterior's natural parameters.
 
     Parameters
     ----------
     prior
-        Its natural parameters, of any names and shapes, floating point; counted once, by the server.
+        Natural parameters of the prior, floating point, of any names and shapes; counted once, by the server.
     statistics
-        ``statistics(rows)``: what the likelihood of a client's rows adds to them, a tree of the same names and shapes. Not asked of a client
+        ``statistics(rows)``: what the likelihood of a client's rows adds to them, a tree of the same names and shapes. Not called for a client
         without rows, which adds exactly nothing. With ``InProcess(..., workers=...)`` it must be picklable.
     codec
-        Of the clients' messages; default floats as the prior has them, 32 or 64 bits. With a codec that rounds the answer is rounded too.
+        Codec of the clients' messages. Default: floats as the prior has them, 32 or 64 bits. A codec that rounds, rounds the answer too.
 
     link
         How statistics reach the server. Default: `Digital()`.
@@ -127,11 +139,11 @@ def conjugate(prior: Tree, statistics: Statistics, *, codec: Codec | None = None
         If the prior is empty or not of finite floating-point numbers.
     """
     if not prior or not all(leaf.is_floating_point() and bool(torch.isfinite(leaf).all()) for leaf in prior.values()):
-        found = {name: str(leaf.dtype) for name, leaf in prior.items()}
-        raise ArgumentError(complain("conjugate, prior", expected="finite floating-point leaves", actual=found, hint="{'h': torch.zeros(8)}"))
+        actual = {name: str(leaf.dtype) for name, leaf in prior.items()}
+        raise ArgumentError(complain("conjugate, prior", expected="finite floating-point leaves", actual=actual, hint="{'h': torch.zeros(8)}"))
     initial = {name: leaf.detach().cpu().clone() for name, leaf in prior.items()}
     codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
-    view = Whole({name: tuple(leaf.shape) for name, leaf in initial.items()})
+    view = Whole(shapes(initial))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(view, 1.0, codec, codec)

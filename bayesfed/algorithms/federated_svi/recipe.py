@@ -12,7 +12,7 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from pyro.infer import Trace_ELBO
@@ -29,12 +29,12 @@ from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
-from bayesfed.inference.variational.fusion import Fused, Fusion
+from bayesfed.inference.variational.fusion import Fused, Fusion, FusionKind
 from bayesfed.inference.variational.layout import read_layout
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, shapes
 
 
 @recipe(cites=("bingham2019pyro",))
@@ -61,44 +61,49 @@ def federated_svi(
     Parameters
     ----------
     model
-        ``model(inputs, targets=None)``: a PyroModule or a function of `pyro.sample` and `pyro.param`.
+        ``model(inputs, targets=None)``: a PyroModule, or a function that calls `pyro.sample` and `pyro.param`.
     guide
-        The same, an automatic guide of the model, or its class (``AutoNormal``, ``partial(AutoNormal, init_scale=0.01)``): what a model
-        with local latents needs.
+        The same for the guide: an automatic guide of the model, or its class (``AutoNormal``, ``partial(AutoNormal, init_scale=0.01)``). A model
+        with local latents needs a class.
     fusion
-        How posteriors become one: `MeanParameters`, `Wasserstein`, `ReverseKL`, `ProductOfExperts`, `PVI`, `SummedGradients`.
+        Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`, `ProductOfExperts`, `PVI`, `SummedGradients`, or
+        one of your own (`bayesfed.inference.variational.fusion.Fusion`).
     scale
         "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI (21). Rules that add clients up take
         "local" only.
     observations
-        N, the rows of all clients together.
+        N, the number of rows of all clients together.
     example
-        A few rows, to run model and guide on for names and shapes; their values are not learned from.
+        A few rows on which model and guide are run once, for names and shapes; nothing is learned from their values.
     training
         Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``. With `SummedGradients`, whose clients take no steps of their
         own, the schedule is the server's and `steps` counts the draws of a gradient.
     averaging
-        The share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
+        Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
     antithetic
-        Whether every second step mirrors the Gaussian draws of the one before, which takes most of the noise out of the gradients.
+        Whether every second step mirrors the Gaussian draws of the one before, which removes most of the noise of the gradients.
     elbo
-        Default `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too.
-    client_plate, stay
-        Sites under a plate of this name are local latents: their parameters, and others whose names match a pattern of `stay`, never travel.
+        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too.
+    client_plate
+        Name of the plate of local latents: the parameters of sites under it never travel.
+    stay
+        Patterns of the names of further parameters that never travel.
     codec
-        Of both directions; default floats as the guide has them, 32 or 64 bits.
+        Codec of both directions. Default: floats as the guide has them, 32 or 64 bits.
     link
-        Default `Digital()`. `OverTheAir` adds any rule's sums; its noise reaches precisions too, which `SummedGradients` bears best.
+        How payloads reach the server. Default: `Digital()`. `OverTheAir` adds any rule's sums; its noise reaches precisions too, which
+        `SummedGradients` bears best.
     seed
-        Of the parameters' first values.
+        Seed of the parameters' first values.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, or the scale is one that the rule would count rows twice with.
+        If an argument is outside its domain, `fusion` is not a rule, or its scale would count rows twice.
     PosteriorError
         If the rule cannot serve the guide.
     """
+    _check_fusion(fusion)
     if observations < 1 or not len(example):
         actual = (observations, len(example))
         raise ArgumentError(
@@ -125,7 +130,7 @@ def federated_svi(
     server = Fuse(fused, fusion, work.schedule)
     initial = server.initial()
     codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
-    sent = {name: tuple(leaf.shape) for name, leaf in server.publish(initial, 0, None).items()}
+    sent = shapes(server.publish(initial, 0, None))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         times = observations / profile.samples if scale == "global" and profile.samples else 1.0
@@ -140,3 +145,20 @@ def federated_svi(
     return Algorithm(
         "federated_svi", initial, (Phase("train", assign, local, server, link or Digital()),), lambda state: posterior(state).predictor, posterior
     )
+
+
+def _check_fusion(fusion: object) -> None:
+    """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the round knows."""
+    where = "federated_svi, fusion"
+    if isinstance(fusion, type):
+        actual = f"the class {fusion.__name__}"
+        raise ArgumentError(complain(where, expected="a fusion rule", actual=actual, hint=f"an instance, {fusion.__name__}()"))
+    members = [name for name in vars(Fusion) if not name.startswith("_")]
+    kinds, kind = get_args(FusionKind), getattr(fusion, "kind", None)
+    if missing := [name for name in members if name != "kind" and not hasattr(fusion, name)]:
+        actual = f"{fusion!r}, which has no {', '.join(missing)}"
+        raise ArgumentError(complain(where, expected="a fusion rule", actual=actual, hint="PVI(damping=0.3), or SummedGradients()"))
+    if kind not in kinds:
+        actual = repr(kind) if hasattr(fusion, "kind") else "none"
+        hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
+        raise ArgumentError(complain(f"{where}, kind", expected=f"what payloads mean, one of {list(kinds)}", actual=actual, hint=hint))

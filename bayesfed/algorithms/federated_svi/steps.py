@@ -1,4 +1,4 @@
-"""What a client's steps do with gradients: move parameters and average them, or only add the gradients up."""
+"""`Steps`: what a client does with the gradients of a round. It moves parameters and averages them, or only averages the gradients."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ class Steps:
 
     Parameters
     ----------
+    pair, layout
+        The model and guide, and what the guide's parameters mean.
     leaves
-        Everything the guide and the model use.
+        All parameters of guide and model, by name.
     held
-        Leaves that do not move: their gradients are averaged.
+        Names of leaves that do not move: their gradients are averaged.
+    optimiser
+        How the others move.
     rate
-        A factor on the optimiser's learning rate.
-    count, averaging
-        Steps of the round, and the share of them, the last ones, whose parameters are averaged.
+        Factor on the optimiser's learning rate.
+    count
+        Steps of the round.
+    averaging
+        Share of the steps, the last ones, whose parameters are averaged.
     """
 
     def __init__(
@@ -51,7 +57,7 @@ class Steps:
         self.means = {name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name not in apart}
 
     def step(self) -> None:
-        """Use the gradients that the leaves hold, and clear them."""
+        """Take one step from the gradients of the leaves, and clear them."""
         for name, total in self.held.items():
             if (gradient := self.leaves[name].grad) is not None:
                 total.add_(gradient)
@@ -66,7 +72,7 @@ class Steps:
             for name, mean in self.means.items():
                 mean.lerp_(self.leaves[name].detach(), 1 / (self.done - self.first))
 
-    def found(self) -> Tree:
-        """Return averaged parameters, and average gradients of those that are held."""
+    def result(self) -> Tree:
+        """Return averaged parameters, and the mean gradients of held ones."""
         natural = self.natural.averaged() if self.natural else {}
         return {**self.means, **natural, **{name: total / self.count for name, total in self.held.items()}}

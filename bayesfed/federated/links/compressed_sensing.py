@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bayesfed.inference.amp.amp import Projection
+from bayesfed.inference.amp.iteration import Projection
 from bayesfed.inference.amp.state_evolution import Denoiser
 from bayesfed.keys import Key
 

@@ -1,7 +1,7 @@
-"""The scalar channel behind AMP: two denoisers, their risk, and the recursion that says how AMP fares before it runs.
+"""The scalar channel behind AMP: two denoisers, their risk, and the recursion that predicts how AMP fares before it runs.
 
-In the limit of large Gaussian A, the n numbers AMP denoises are the truth plus independent noise, ``R = X + tau Z``, Z ~ N(0, 1). All there is to
-know is tau. It starts at ``tau_0^2 = sigma^2 + E[X^2] / delta``, delta = m / n, and moves by
+In the limit of large Gaussian A, the n numbers that AMP denoises are the truth plus independent noise, ``R = X + tau Z``, Z ~ N(0, 1). Its state is
+the number tau, which starts at ``tau_0^2 = sigma^2 + E[X^2] / delta``, delta = m / n, and moves by
 ``tau'^2 = sigma^2 + E[(eta(X + tau Z; tau) - X)^2] / delta``.
 
 References
@@ -22,9 +22,9 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 
-# Thresholds are sought below this many standard deviations; what passes 8 of them by chance is one entry in 10^15.
+# Thresholds are sought up to this many standard deviations; noise exceeds 8 of them in one entry of 10^15.
 LARGEST_ALPHA = 8.0
-# Above this m / n the minimax threshold falls to zero, where the residual is never shrunk and AMP stands still.
+# Above this m / n the minimax threshold falls to zero, where nothing is shrunk and AMP makes no progress.
 LARGEST_DELTA = 0.9
 
 
@@ -37,7 +37,7 @@ class BernoulliGaussian:
     density
         Share of non-zero entries, in (0, 1].
     variance
-        Of the non-zero entries, in the square of x's unit; positive.
+        Variance of the non-zero entries, in the square of x's unit; positive.
 
     Raises
     ------
@@ -50,17 +50,22 @@ class BernoulliGaussian:
 
     def __post_init__(self) -> None:
         if not (0 < self.density <= 1 and 0 < self.variance < math.inf):
-            found = (self.density, self.variance)
-            raise ArgumentError(complain("BernoulliGaussian", expected="a density in (0, 1], a variance > 0", actual=found, hint="(0.1, 1.0)"))
+            actual = (self.density, self.variance)
+            raise ArgumentError(complain("BernoulliGaussian", expected="a density in (0, 1], a variance > 0", actual=actual, hint="(0.1, 1.0)"))
 
 
 class Denoiser(Protocol):
-    """eta of the scalar channel."""
+    """A denoiser eta of the scalar channel."""
 
     def __call__(self, observed: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-        """Estimate x ``(..., n)`` from ``x + deviation * noise``, `deviation` ``(..., 1)``.
+        """Return the estimate of x ``(..., n)`` and the mean of the derivative over the last axis ``(..., 1)``.
 
-        Also return the mean of the derivative over the last axis, ``(..., 1)``.
+        Parameters
+        ----------
+        observed
+            ``(..., n)``, ``x + deviation * noise``.
+        deviation
+            ``(..., 1)``, tau.
         """
         ...
 
@@ -91,7 +96,7 @@ class SoftThreshold:
             raise ArgumentError(complain("SoftThreshold", expected="a finite alpha >= 0", actual=self.alpha, hint="minimax_alpha(delta)"))
 
     def __call__(self, observed: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-        """Shrink every entry towards zero by ``alpha * deviation``; the derivative is 1 on what survives."""
+        """Shrink every entry towards zero by ``alpha * deviation``; the derivative is 1 where the result is not zero."""
         threshold = self.alpha * deviation
         estimate = observed - observed.clamp(-threshold, threshold)
         return estimate, (estimate != 0).to(observed.dtype).mean(dim=-1, keepdim=True)
@@ -124,7 +129,7 @@ class PosteriorMean:
     Parameters
     ----------
     prior
-        What x is taken to be drawn from.
+        The assumed law of the entries of x.
     """
 
     prior: BernoulliGaussian
@@ -133,7 +138,7 @@ class PosteriorMean:
         """Return ``pi c r`` with pi the posterior probability of a non-zero entry; the derivative is ``Var[X | r] / tau^2``."""
         noise = deviation.square().clamp_min(torch.finfo(observed.dtype).tiny)
         c = self.prior.variance / (self.prior.variance + noise)
-        # Beyond 1e4 nats the probability is one in any dtype; the bound keeps infinity times zero out of the derivative.
+        # Above 1e4 nats the probability is one in any dtype; the bound avoids infinity times zero in the derivative.
         evidence = (c * observed.square() / (2 * noise)).clamp_max(1e4)
         log_odds = evidence + (1 - c).log() / 2 + (math.log(self.prior.density / (1 - self.prior.density)) if self.prior.density < 1 else math.inf)
         active = log_odds.sigmoid()
@@ -141,22 +146,26 @@ class PosteriorMean:
         return active * c * observed, slope.mean(dim=-1, keepdim=True)
 
     def risk(self, prior: BernoulliGaussian, deviation: float) -> float:
-        """Return the mean squared error, by `quadrature`; `prior` is the truth and may differ from what is assumed."""
+        """Return the mean squared error, by `quadrature`; `prior` is the true law and may differ from the assumed one."""
         return quadrature(self, prior, deviation)
 
 
 def quadrature(denoiser: Denoiser, prior: BernoulliGaussian, deviation: float, nodes: int = 4001) -> float:
     """Return the risk of any odd denoiser by the trapezoidal rule in asinh(r / tau).
 
-    The rule is spectrally accurate for a smooth integrand that is even at one end and gone at the other. Gauss-Hermite nodes of the wide component
-    would miss the turn of the posterior mean, which happens within a few tau of zero.
+    The rule is spectrally accurate for a smooth integrand that is even at one end and vanishes at the other. Gauss-Hermite nodes of the wide
+    component would miss the bend of the posterior mean, which lies within a few tau of zero.
 
     Parameters
     ----------
-    denoiser, prior, deviation
-        eta, the law of X, and tau > 0.
+    denoiser
+        eta, an odd function.
+    prior
+        The law of X.
+    deviation
+        tau > 0.
     nodes
-        Points of the rule.
+        Number of points.
     """
     total = 0.0
     for weight, variance in ((prior.density, prior.variance), (1 - prior.density, 0.0)):
@@ -177,14 +186,16 @@ def state_evolution(denoiser: Denoiser, prior: BernoulliGaussian, delta: float, 
 
     Parameters
     ----------
-    denoiser, prior
-        eta and the law of the entries of x.
+    denoiser
+        eta.
+    prior
+        The law of the entries of x.
     delta
         m / n > 0.
     noise_variance
-        sigma^2 of an entry of w, for columns of A of unit length.
+        sigma^2, the variance of an entry of w, for columns of A of unit length.
     iterations
-        How many after the zero estimate.
+        Number of iterations after the zero estimate.
 
     Raises
     ------
@@ -199,15 +210,20 @@ def state_evolution(denoiser: Denoiser, prior: BernoulliGaussian, delta: float, 
 
 
 def tuned_alpha(prior: BernoulliGaussian, delta: float, noise_variance: float) -> float:
-    """Return the alpha whose state evolution has the lowest fixed point; without noise, the fastest way to zero.
+    """Return the alpha whose state evolution has the lowest fixed point; without noise, the one that reaches zero fastest.
 
-    As the recursion increases in tau, the lowest fixed point over alpha is the fixed point of the recursion that takes the best alpha each time;
-    that also has an answer where many alphas reach zero.
+    The recursion increases in tau. So the lowest fixed point over all alphas is that of the recursion that takes the best alpha at every step,
+    which is also defined where many alphas reach zero.
+
+    Parameters
+    ----------
+    prior, delta, noise_variance
+        As in `state_evolution`.
 
     Raises
     ------
     ArgumentError
-        As `state_evolution`.
+        As in `state_evolution`.
     """
     _check(delta, noise_variance)
     variance = start = noise_variance + prior.density * prior.variance / delta
@@ -222,7 +238,12 @@ def tuned_alpha(prior: BernoulliGaussian, delta: float, noise_variance: float) -
 
 
 def minimax_alpha(delta: float) -> float:
-    """Return the alpha that recovers the densest x exactly, whatever its non-zero entries are (DMM, eq. 5 and after); delta above 0.9 counts as 0.9.
+    """Return the alpha that recovers the densest x exactly, whatever its non-zero entries are (DMM, eq. 5 and after).
+
+    Parameters
+    ----------
+    delta
+        m / n > 0; values above 0.9 count as 0.9.
 
     Raises
     ------
@@ -238,6 +259,11 @@ def phase_transition(delta: float) -> float:
     """Return the largest k / m at which l1 recovers x with k of n entries non-zero from m = delta n noiseless numbers (DMM, eq. 5).
 
     ``rho(delta) = max_z (1 - M(z) / delta) / (1 + z^2 - M(z))``, ``M(z) = 2 [(1 + z^2) Phi(-z) - z phi(z)]``: Donoho and Tanner's curve.
+
+    Parameters
+    ----------
+    delta
+        m / n, in (0, 1).
 
     Raises
     ------
@@ -257,5 +283,5 @@ def _recoverable(z: float, delta: float) -> float:
 
 def _check(delta: float, noise_variance: float) -> None:
     if not (0 < delta < math.inf and 0 <= noise_variance < math.inf):
-        found = (delta, noise_variance)
-        raise ArgumentError(complain("state evolution", expected="m / n > 0 and a noise variance >= 0", actual=found, hint="delta = m / n"))
+        actual = (delta, noise_variance)
+        raise ArgumentError(complain("state evolution", expected="m / n > 0 and a noise variance >= 0", actual=actual, hint="delta = m / n"))

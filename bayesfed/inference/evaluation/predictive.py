@@ -1,6 +1,6 @@
-"""The posterior predictive distribution at given inputs, as S draws of the parameters see it: ``1/S sum_s p(y | x, theta_s)``.
+"""The posterior predictive distribution at given inputs, from S draws of the parameters: ``1/S sum_s p(y | x, theta_s)``.
 
-S is the number of draws, B of rows, C of classes. Everything scored is a mean over draws first: the mixture is the prediction, not its parts.
+S draws, B rows, C classes. Scores are those of the mixture over draws, which is the prediction, not means of the draws' scores.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Observing(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """What a posterior predicts for some inputs. Nothing is computed before it is asked for, and the draws only once.
+    """What a posterior predicts for some inputs. Everything is computed when it is first asked for, and kept.
 
     Parameters
     ----------
     posterior
-        Anything with `draw` and `observe`.
+        Any object with `draw` and `observe`.
     inputs
         ``(B, ...)``.
     key
-        Names the draws: the same key, the same predictions.
+        Names the draws: equal keys give equal predictions.
     count
-        S, draws of the parameters.
+        S, the number of draws of the parameters.
     batch_size
-        Rows predicted at a time. For a model whose rows depend on each other, given the parameters, it has to be B or more.
+        Rows predicted at a time. If rows depend on each other given the parameters, it must be at least B.
 
     Raises
     ------
@@ -70,21 +70,21 @@ class Predictive:
         if not self.inputs.ndim or not len(self.inputs):
             raise ArgumentError(complain("Predictive", expected="inputs (B, ...)", actual=tuple(self.inputs.shape), hint="at least one row"))
         if min(self.count, self.batch_size) < 1:
-            found = (self.count, self.batch_size)
-            raise ArgumentError(complain("Predictive", expected="draws and batch_size >= 1", actual=found, hint="100 draws"))
+            actual = (self.count, self.batch_size)
+            raise ArgumentError(complain("Predictive", expected="draws and batch_size >= 1", actual=actual, hint="100 draws"))
 
     @cached_property
-    def _found(self) -> list[list[Any]]:
-        """Return the distribution of each batch at each draw."""
-        found: list[list[Any]] = []
+    def _distributions(self) -> list[list[Any]]:
+        """Return the distribution of the targets by draw and batch of rows."""
+        distributions: list[list[Any]] = []
         for number in range(self.count):
             draw, key = self.posterior.draw(self.key.child("draw", number)), self.key.child("observe", number)
-            found.append([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts])
-            for part, given in zip(self._parts, found[-1], strict=True):
+            distributions.append([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts])
+            for part, given in zip(self._parts, distributions[-1], strict=True):
                 batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
                 if batch != rows:
                     raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
-        return found
+        return distributions
 
     @property
     def _parts(self) -> list[slice]:
@@ -92,12 +92,12 @@ class Predictive:
 
     @property
     def _event(self) -> tuple[int, ...]:
-        return tuple(self._found[0][0].event_shape)
+        return tuple(self._distributions[0][0].event_shape)
 
     @property
     def classes(self) -> bool:
-        """Whether a target is a class: categorical or Bernoulli, one a row."""
-        return isinstance(self._found[0][0], dist.Categorical | dist.Bernoulli)
+        """Whether each row's target is one class: categorical or Bernoulli."""
+        return isinstance(self._distributions[0][0], dist.Categorical | dist.Bernoulli)
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -106,32 +106,32 @@ class Predictive:
         Raises
         ------
         PosteriorError
-            If the targets are not classes, one a row.
+            If a row's target is not one class.
         """
         if not self.classes:
-            found = f"{type(self._found[0][0]).__name__} of shape {self._event}"
-            raise PosteriorError(complain("Predictive.probabilities", expected="categorical or Bernoulli targets", actual=found, hint="mean"))
+            actual = f"{type(self._distributions[0][0]).__name__} of shape {self._event}"
+            raise PosteriorError(complain("Predictive.probabilities", expected="categorical or Bernoulli targets", actual=actual, hint="mean"))
         return self._stacked(expected)
 
     @cached_property
     def mean(self) -> Tensor:
-        """The mean of the predictive distribution, ``(B, ...)``; of classes their probabilities, ``(B, C)``.
+        """The mean of the predictive distribution, ``(B, ...)``; for classes their probabilities, ``(B, C)``.
 
         Raises
         ------
         PosteriorError
-            If the distribution of the targets says nothing about its mean.
+            If the distribution of the targets has no mean that Pyro knows.
         """
         try:
             return self.probabilities.mean(0) if self.classes else self._stacked(expected).mean(0)
         except NotImplementedError as problem:
-            found = type(self._found[0][0]).__name__
-            raise PosteriorError(complain("Predictive.mean", expected="a distribution with a mean", actual=found, hint="draws(key)")) from problem
+            actual = type(self._distributions[0][0]).__name__
+            raise PosteriorError(complain("Predictive.mean", expected="a distribution with a mean", actual=actual, hint="draws(key)")) from problem
 
     def draws(self, key: Key) -> Tensor:
-        """Return targets drawn from the predictive distribution, one at each draw of the parameters, ``(S, B, ...)``."""
+        """Return draws of the targets from the predictive distribution, one per draw of the parameters, ``(S, B, ...)``."""
         rows = []
-        for number, batches in enumerate(self._found):
+        for number, batches in enumerate(self._distributions):
             with forked(key.child("respond", number)):
                 rows.append(torch.cat([given.sample() for given in batches]))
         return torch.stack(rows)
@@ -142,59 +142,61 @@ class Predictive:
         Raises
         ------
         DataError
-            If the targets are not of the shape that is predicted, or cannot be observed at all.
+            If the targets have another shape than the predictions, or a value that the model cannot draw.
         """
         shape = (len(self.inputs), *self._event)
         if tuple(targets.shape) != shape:
             raise DataError(complain("Predictive, targets", expected=f"shape {shape}", actual=tuple(targets.shape), hint="one target a row"))
         if self.classes:
             self._labels(targets)
-        coin = isinstance(self._found[0][0], dist.Bernoulli)
+        coin = isinstance(self._distributions[0][0], dist.Bernoulli)
         values = targets.to(torch.get_default_dtype()) if coin and not targets.is_floating_point() else targets
         try:
-            rows = [[given.log_prob(values[part]) for part, given in zip(self._parts, batches, strict=True)] for batches in self._found]
+            rows = [[given.log_prob(values[part]) for part, given in zip(self._parts, batches, strict=True)] for batches in self._distributions]
         except ValueError as problem:
-            found = str(problem).splitlines()[0]
-            raise DataError(complain("Predictive, targets", expected="values the model can draw", actual=found, hint="draws(key)")) from problem
+            actual = str(problem).splitlines()[0]
+            raise DataError(complain("Predictive, targets", expected="values the model can draw", actual=actual, hint="draws(key)")) from problem
         return torch.stack([torch.cat(row) for row in rows])
 
     def scores(self, targets: Tensor) -> dict[str, float]:
-        """Score the mixture of all draws; means over rows.
+        """Return the scores of the mixture over draws, means over rows.
 
-        Of classes: nll, brier, ece, accuracy, and the uncertainties entropy and mutual_information, in nats. Of other targets: nll, rmse of the mean,
-        and coverage_50, _80 and _95 of the central intervals: 3, 9 and 39 draws are the fewest that have one.
+        For classes: nll, brier, ece, accuracy, and the uncertainties entropy and mutual_information, in nats. For other targets: nll, rmse of the
+        mean, and coverage_50, _80 and _95 of the central intervals, which need at least 3, 9 and 39 draws.
 
         Raises
         ------
         DataError
             If the targets do not fit.
         PosteriorError
-            If the targets are several classes a row: only `log_likelihood` is meant for these.
+            If a row has several classes: these have only `log_likelihood`.
         """
         return self.scores_of(targets, {"all": slice(None)})["all"]
 
     def scores_of(self, targets: Tensor, groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
-        """Return the `scores` of groups of rows by name, from the same draws."""
+        """Return the `scores` of groups of rows, by name, all from the same draws."""
         likely = self.log_likelihood(targets)
         if self.classes:
             labels, given = targets.long(), self.probabilities
             return {name: {"nll": float(scoring.nll(likely[:, rows])), **_of_classes(given[:, rows], labels[rows])} for name, rows in groups.items()}
-        base = getattr(self._found[0][0], "base_dist", None)
+        base = getattr(self._distributions[0][0], "base_dist", None)
         if isinstance(base, dist.Categorical | dist.Bernoulli):
             raise PosteriorError(complain("Predictive.scores", expected="one class a row", actual=self._event, hint="log_likelihood(targets)"))
         drawn, mean = self.draws(self.key.child("coverage")), self.mean
         drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
-        found = {name: _of_values(drawn[:, rows], mean[rows], targets[rows]) for name, rows in groups.items()}
-        return {name: {"nll": float(scoring.nll(likely[:, rows])), **found[name]} for name, rows in groups.items()}
+        return {
+            name: {"nll": float(scoring.nll(likely[:, rows])), **_of_values(drawn[:, rows], mean[rows], targets[rows])}
+            for name, rows in groups.items()
+        }
 
     def _labels(self, targets: Tensor) -> None:
         classes = self.probabilities.shape[-1]
         if not bool(((targets >= 0) & (targets < classes) & (targets == targets.long())).all()):
-            found = f"{float(targets.min()):g} to {float(targets.max()):g}"
-            raise DataError(complain("Predictive, targets", expected=f"whole labels 0 to {classes - 1}", actual=found, hint="targets.long()"))
+            actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
+            raise DataError(complain("Predictive, targets", expected=f"whole labels 0 to {classes - 1}", actual=actual, hint="targets.long()"))
 
     def _stacked(self, of: Any) -> Tensor:
-        return torch.stack([torch.cat([of(given) for given in batches]) for batches in self._found])
+        return torch.stack([torch.cat([of(given) for given in batches]) for batches in self._distributions])
 
 
 def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
@@ -209,9 +211,9 @@ def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def _of_values(drawn: Tensor, mean: Tensor, targets: Tensor) -> dict[str, float]:
-    found = {"rmse": math.sqrt(float((mean - targets).square().mean()))}
+    scores = {"rmse": math.sqrt(float((mean - targets).square().mean()))}
     levels = [level for level in LEVELS if level <= (len(drawn) - 1) / (len(drawn) + 1) + 1e-9]
     if levels:
         shares = scoring.coverage(drawn.flatten(1), targets.to(drawn.dtype).flatten(), levels)
-        found |= {f"coverage_{round(100 * level)}": float(share) for level, share in zip(levels, shares, strict=True)}
-    return found
+        scores |= {f"coverage_{round(100 * level)}": float(share) for level, share in zip(levels, shares, strict=True)}
+    return scores

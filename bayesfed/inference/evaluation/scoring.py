@@ -1,7 +1,7 @@
 """How good predictions are: proper scores, calibration, coverage, uncertainty in nats.
 
-S is the number of draws from the posterior, B of rows, C of classes. Every function takes torch tensors on any device and gives tensors on that
-device. Scores are means over rows; lower is better.
+S draws from the posterior, B rows, C classes. Functions take torch tensors on any device and return tensors on that device. Scores are means over
+rows; lower is better.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ TOLERANCE = 1e-3
 
 
 def _real(where: str, values: Tensor, shape: str) -> None:
-    """Raise unless the values are finite floating-point numbers of a shape such as "(S, B)", and there are some."""
+    """Raise unless the values are finite floating-point numbers, at least one, with the axes of `shape`, such as "(S, B)"."""
     if values.ndim != shape.count(",") + 1 or not values.numel() or not values.is_floating_point():
-        found = f"{tuple(values.shape)} of {values.dtype}"
-        raise ArgumentError(complain(where, expected=f"floating-point numbers {shape}, at least one", actual=found, hint="reshaping, or .float()"))
+        actual = f"{tuple(values.shape)} of {values.dtype}"
+        raise ArgumentError(complain(where, expected=f"floating-point numbers {shape}, at least one", actual=actual, hint="reshaping, or .float()"))
     if not bool(values.isfinite().all()):
-        found = f"{int((~values.isfinite()).sum())} that are not"
-        raise ArgumentError(complain(where, expected="finite numbers", actual=found, hint="looking for the draw or row that overflowed"))
+        actual = f"{int((~values.isfinite()).sum())} that are not"
+        raise ArgumentError(complain(where, expected="finite numbers", actual=actual, hint="looking for the draw or row that overflowed"))
 
 
 def _probabilities(where: str, values: Tensor, shape: str) -> None:
     _real(where, values, shape)
     off = float((values.sum(-1) - 1).abs().max())
     if float(values.min()) < 0 or off > TOLERANCE:
-        found = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
-        raise ArgumentError(complain(where, expected="probabilities, a sum of 1 over the last axis", actual=found, hint="torch.softmax(logits, -1)"))
+        actual = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
+        raise ArgumentError(complain(where, expected="probabilities, a sum of 1 over the last axis", actual=actual, hint="torch.softmax(logits, -1)"))
 
 
 def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
     rows, classes = probabilities.shape
     if targets.shape != (rows,) or targets.is_floating_point() or targets.dtype == torch.bool:
-        found = f"{tuple(targets.shape)} of {targets.dtype}"
-        raise DataError(complain(where, expected=f"integer labels ({rows},), one a row", actual=found, hint="targets.long()"))
+        actual = f"{tuple(targets.shape)} of {targets.dtype}"
+        raise DataError(complain(where, expected=f"integer labels ({rows},), one a row", actual=actual, hint="targets.long()"))
     if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
-        found = f"{int(targets.min())} to {int(targets.max())}"
-        raise DataError(complain(where, expected=f"labels 0 to {classes - 1}", actual=found, hint="a column of probabilities for every class"))
+        actual = f"{int(targets.min())} to {int(targets.max())}"
+        raise DataError(complain(where, expected=f"labels 0 to {classes - 1}", actual=actual, hint="a column of probabilities for every class"))
 
 
 def _whole(where: str, name: str, value: int) -> None:
@@ -65,7 +65,7 @@ def nll(log_likelihood: Tensor) -> Tensor:
     ArgumentError
         If the shape is another, or a number is NaN or plus infinity.
     """
-    # A zero probability is legal, so it is looked at as a very small one.
+    # Minus infinity is legal: any finite number stands for it in the check.
     _real("nll", torch.where(log_likelihood.isneginf(), -1.0, log_likelihood), "(S, B)")
     return math.log(len(log_likelihood)) - log_likelihood.logsumexp(dim=0).mean()
 
@@ -76,14 +76,16 @@ def brier(probabilities: Tensor, targets: Tensor) -> Tensor:
     Parameters
     ----------
     probabilities
-        ``(B, C)``; of draws, their mean.
+        ``(B, C)``, the mean over draws.
     targets
         Labels ``(B,)``, 0 to C - 1.
 
     Raises
     ------
-    ArgumentError, DataError
-        If these are not probabilities, or not labels of such rows.
+    ArgumentError
+        If the probabilities are none.
+    DataError
+        If the targets are not labels of these rows.
     """
     _probabilities("brier", probabilities, "(B, C)")
     _labels("brier", probabilities, targets)
@@ -100,9 +102,9 @@ class CalibrationBins:
     edges
         ``(bins + 1,)``, from 0 to 1.
     confidence, accuracy
-        ``(bins + 1,)``: mean probability of the likeliest class, and the share of rows where it is the right one; NaN where there is no row.
+        ``(bins + 1,)``: mean probability of the likeliest class, and the share of rows where it is the right one; NaN in empty bins.
     count
-        ``(bins + 1,)``: rows. Bin i is ``edges[i] <= confidence < edges[i + 1]``; the last one holds the confidences of exactly 1.
+        ``(bins + 1,)``: number of rows. Bin i is ``edges[i] <= confidence < edges[i + 1]``; the last one holds the confidences of exactly 1.
     """
 
     edges: Tensor
@@ -123,16 +125,18 @@ def calibration_bins(probabilities: Tensor, targets: Tensor, bins: int = 15) -> 
     Parameters
     ----------
     probabilities
-        ``(B, C)``; of draws, their mean.
+        ``(B, C)``, the mean over draws.
     targets
         Labels ``(B,)``, 0 to C - 1.
     bins
-        How many. They are those of torchmetrics: closed on the left, in 32 bits, confidences of exactly 1 apart.
+        Number of bins, as torchmetrics has them: closed on the left, in 32 bits, confidences of exactly 1 in one bin more.
 
     Raises
     ------
-    ArgumentError, DataError
-        If these are not probabilities, or not labels of such rows, or bins is below 1.
+    ArgumentError
+        If the probabilities are none, or bins is below 1.
+    DataError
+        If the targets are not labels of these rows.
     """
     _whole("calibration_bins", "bins", bins)
     _probabilities("calibration_bins", probabilities, "(B, C)")
@@ -141,14 +145,14 @@ def calibration_bins(probabilities: Tensor, targets: Tensor, bins: int = 15) -> 
     top = top.float().clamp(max=1.0)
     edges = torch.linspace(0, 1, bins + 1, device=top.device)
     bin_of_row = torch.bucketize(top, edges, right=True) - 1
-    # A mask in place of scattered sums: the same bits whenever it runs, on any device.
+    # A mask, not scattered sums, whose order and so whose last bits vary on GPUs.
     member = bin_of_row == torch.arange(bins + 1, device=top.device)[:, None]
     count = member.sum(1)
     return CalibrationBins(edges, torch.where(member, top, 0.0).sum(1) / count, (member & (likeliest == targets)).sum(1) / count, count)
 
 
 def expected_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> Tensor:
-    """Return the expected calibration error (Guo et al. 2017), that of `calibration_bins`; it takes the same arguments."""
+    """Return the expected calibration error (Guo et al. 2017) of `calibration_bins`, which takes the same arguments."""
     return calibration_bins(probabilities, targets, bins).error
 
 
@@ -158,11 +162,11 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
     Parameters
     ----------
     draws
-        ``(S, B)`` of p(y | x, D), in the units of the targets.
+        ``(S, B)``, drawn from p(y | x, D), in the units of the targets.
     targets
         ``(B,)``.
     level
-        Predictive mass of the interval, or several ``(K,)``; in (0, 1), at most ``(S - 1) / (S + 1)``.
+        Predictive mass of the interval, one or several ``(K,)``; in (0, 1), at most ``(S - 1) / (S + 1)``.
 
     Raises
     ------
@@ -171,13 +175,13 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
 
     Notes
     -----
-    The end points are the quantiles at position ``q (S + 1)`` of the ordered draws (Weibull's; "weibull" in NumPy). If a target comes from where the
-    draws come from, then P(target <= k-th of S draws) is k / (S + 1), so `level` is what to expect at any S; NumPy's default covers less.
+    The end points are the quantiles at position ``q (S + 1)`` of the ordered draws (Weibull's; "weibull" in NumPy). If target and draws
+    have one distribution, P(target <= k-th of S draws) is k / (S + 1), so the expected coverage is `level` at any S; NumPy's default covers less.
     """
     _real("coverage, draws", draws, "(S, B)")
     if targets.shape != draws.shape[1:] or not bool(targets.isfinite().all()):
-        found = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
-        raise ArgumentError(complain("coverage", expected=f"finite targets ({draws.shape[1]},)", actual=found, hint="draws (S, B), targets (B,)"))
+        actual = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
+        raise ArgumentError(complain("coverage", expected=f"finite targets ({draws.shape[1]},)", actual=actual, hint="draws (S, B), targets (B,)"))
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
     if levels.ndim > 1 or not levels.numel() or not bool(((levels > 0) & (levels < 1)).all()):
         raise ArgumentError(complain("coverage", expected="levels inside (0, 1)", actual=level, hint="[0.5, 0.9]"))
@@ -217,7 +221,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def mutual_information(probabilities: Tensor) -> Tensor:
-    """Return I(y; theta | x) = H[E p] - E H[p], ``(B,)`` in nats: what a label would say about the weights (BALD; Houlsby et al. 2011).
+    """Return I(y; theta | x) = H[E p] - E H[p], ``(B,)`` in nats: the information that a label has about the weights (BALD; Houlsby et al. 2011).
 
     Parameters
     ----------

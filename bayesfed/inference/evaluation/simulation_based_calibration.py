@@ -1,4 +1,4 @@
-"""Simulation-based calibration: the ranks of simulated truths among a posterior's draws, beside uniform ones.
+"""Simulation-based calibration: the ranks of simulated truths among a posterior's draws, compared with uniform ranks.
 
 Talts, Betancourt, Simpson, Vehtari and Gelman (2018); the band is that of Säilynoja, Bürkner and Vehtari (2022).
 """
@@ -17,7 +17,7 @@ from torch.distributions import Binomial, Poisson
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.evaluation.scoring import _whole
 
-# At most so many points of an ECDF are compared with its band.
+# Largest number of points at which an ECDF is compared with its band.
 POINTS = 100
 
 
@@ -28,9 +28,9 @@ class RankStatistics:
     Parameters
     ----------
     uniform, ecdf
-        P(rank <= r) at K values of r, if ranks are uniform and as observed.
+        P(rank <= r) at K values of r, for uniform ranks and as observed.
     lower, upper
-        The simultaneous band: where all of the ECDF lies, with at least the level's probability, if ranks are uniform.
+        The simultaneous band: if ranks are uniform, all of the ECDF lies in it with at least the level's probability.
     """
 
     uniform: Tensor
@@ -57,9 +57,9 @@ def rank_statistics(ranks: Tensor, draws: int, level: float = 0.95) -> RankStati
     ranks
         Integers ``(n,)``: in each of n simulated data sets, how many of the posterior's draws are below the true value, 0 to `draws`.
     draws
-        L, how many draws each rank was taken among.
+        L, the number of draws behind each rank.
     level
-        Of the simultaneous band, in (0, 1).
+        Probability of the simultaneous band, in (0, 1).
 
     Raises
     ------
@@ -68,8 +68,8 @@ def rank_statistics(ranks: Tensor, draws: int, level: float = 0.95) -> RankStati
     """
     _whole("rank_statistics", "draws", draws)
     if ranks.ndim != 1 or not ranks.numel() or ranks.is_floating_point() or not 0 <= int(ranks.min()) <= int(ranks.max()) <= draws:
-        found = f"{tuple(ranks.shape)} of {ranks.dtype}" + (f", {float(ranks.min()):g} to {float(ranks.max()):g}" if ranks.numel() else "")
-        raise ArgumentError(complain("rank_statistics", expected=f"integer ranks (n,), 0 to {draws}", actual=found, hint="(draws < truth).sum(0)"))
+        actual = f"{tuple(ranks.shape)} of {ranks.dtype}" + (f", {float(ranks.min()):g} to {float(ranks.max()):g}" if ranks.numel() else "")
+        raise ArgumentError(complain("rank_statistics", expected=f"integer ranks (n,), 0 to {draws}", actual=actual, hint="(draws < truth).sum(0)"))
     uniform, lower, upper = (values.to(ranks.device) for values in ecdf_band(len(ranks), draws, level))
     counts = torch.bincount(ranks, minlength=draws + 1).cumsum(0)[_points(draws).to(ranks.device)]
     return RankStatistics(uniform, counts.double() / len(ranks), lower, upper)
@@ -94,9 +94,9 @@ def ecdf_band(count: int, draws: int, level: float = 0.95) -> tuple[Tensor, Tens
 
     Notes
     -----
-    Exact, without simulation: pointwise binomial intervals, all of the largest tail probability gamma at which the whole band still holds
-    the level (Säilynoja, Bürkner and Vehtari 2022, by optimisation). The joint probability is a sum over the counts at successive points, a Markov
-    chain: independent Poisson steps given their sum n. Counts are whole numbers, so the band holds a little more than the level.
+    Exact, without simulation: pointwise binomial intervals of one tail probability gamma, the largest for which the whole band still has the
+    level (Säilynoja, Bürkner and Vehtari 2022, by optimisation). The joint probability is a sum over the counts at successive points, a Markov
+    chain: independent Poisson steps given their sum n. Counts are whole numbers, so the probability of the band is a little above the level.
     """
     _whole("ecdf_band", "count", count)
     _whole("ecdf_band", "draws", draws)
@@ -115,7 +115,7 @@ def _points(draws: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _counts(count: int, draws: int, level: float) -> tuple[list[int], list[int]]:
-    """Return both ends of the band as counts of ranks; the ranks of a thousand parameters have one band."""
+    """Return both ends of the band as counts of ranks. Cached: the ranks of a thousand parameters have one band."""
     uniform = (_points(draws) + 1).double() / (draws + 1)
     counts = torch.arange(count + 1, dtype=torch.float64)
     cdf = Binomial(count, uniform[:, None]).log_prob(counts).exp().cumsum(1)

@@ -1,9 +1,8 @@
-"""What a client minimises: per-observation negative ELBOs of declared models.
+"""What a client minimises: the negative ELBO per observation.
 
-Every objective is a value with three verbs: `start` turns the message received into what is
-trained and what stays fixed, `loss` scores a batch, `finish` says what is sent back. All of them
-divide the negative ELBO by the number of observations it speaks for, so learning rates keep their
-meaning whatever the likelihood's scale.
+An objective is a value: `start` splits the received message into trained and fixed leaves, `loss` scores a batch, `finish` returns what is sent
+back. Losses are divided by the number of observations that the likelihood stands for, so a learning rate means the same at every scale of the
+likelihood.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bayesfed.trees import Tree, placed
 
 
 class Terms(NamedTuple):
-    """A batch's score: the loss to minimise, and its data term (mean negative log likelihood) alone."""
+    """The loss of a batch, and its data term alone: the mean negative log likelihood."""
 
     loss: Tensor
     nll: Tensor
@@ -33,7 +32,7 @@ class Objective(Protocol):
     """The seam between a message and a local optimiser."""
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Return (trained, fixed) leaves; the trained ones are fresh copies."""
+        """Split a message into (trained, fixed) leaves; the trained ones are new copies."""
         ...
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
@@ -41,29 +40,41 @@ class Objective(Protocol):
 
         Parameters
         ----------
+        trained, fixed
+            Leaves as `start` returned them, the trained ones after some steps.
+        batch
+            Rows of the step.
         observations
-            Rows the likelihood speaks for: N_t times the likelihood scale.
+            Rows that the likelihood stands for: N_t times the likelihood scale.
         noise
-            Where posterior draws come from.
+            Generator of posterior draws.
         """
         ...
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Set up whatever `loss` needs for the length of a fit; the same leaves are trained inside the block."""
+        """Set up what `loss` needs for the length of a fit; inside the block the same leaves are trained."""
         ...
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
-        """Return the leaves that travel back."""
+        """Return the leaves that are sent back."""
         ...
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
-        """Raise `DataError` if the data cannot be scored by the network."""
+        """Raise `DataError` if the network cannot score the data."""
         ...
 
 
 @dataclass(frozen=True)
 class MaximumLikelihood:
-    """Flat priors and point posteriors: the mean negative log likelihood."""
+    """The mean negative log likelihood: flat priors and point posteriors.
+
+    Parameters
+    ----------
+    net
+        The network, whose parameters are trained.
+    likelihood
+        Distribution of targets given the network's outputs.
+    """
 
     net: nn.Module
     likelihood: Likelihood
@@ -73,12 +84,12 @@ class MaximumLikelihood:
         return {name: leaf.clone() for name, leaf in message.items()}, {}
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
-        """Return the mean loss of the batch, of the leaves that are held."""
+        """Return the mean loss of the batch with the leaves that `held` placed in the network."""
         nll = self.likelihood.loss(self.net(batch.inputs), batch.targets)
         return Terms(nll, nll)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Place the leaves in the network once: cheaper than a functional call a step."""
+        """Place the leaves in the network once, which is cheaper than a functional call every step."""
         return placed(self.net, trained)
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
@@ -96,17 +107,24 @@ class Proximal:
 
     ``strength / 2 * ||w - w_broadcast||^2`` is the negative log density of N(w_broadcast, 1 / (N_t strength)) per
     observation. Strength 0 is `MaximumLikelihood`, bit for bit.
+
+    Parameters
+    ----------
+    likelihood_part
+        The data term.
+    strength
+        mu of the paper.
     """
 
     likelihood_part: MaximumLikelihood
     strength: float
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Train every parameter and remember where it started."""
+        """Train every parameter; the message stays fixed as the centre."""
         return self.likelihood_part.start(message)[0], message
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold as the likelihood does."""
+        """Hold the leaves as the likelihood does."""
         return self.likelihood_part.held(trained)
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
@@ -127,10 +145,20 @@ class Proximal:
 
 
 def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: Dataset) -> None:
-    """Raise `DataError` unless the network takes the inputs and its output fits every target."""
+    """Raise `DataError` unless the network takes the inputs and its output fits every target.
+
+    Parameters
+    ----------
+    net, likelihood
+        Those of the objective.
+    parameters
+        The network's parameters, by name.
+    data
+        Rows, of which one goes through the network; none is legal.
+    """
     if not len(data):
         return
-    # Copied, since a forward pass may count in place. Batch norm in training takes no single row where channels are single values: two alike.
+    # Buffers are copied, since a forward pass may change them. Batch norm in training mode refuses a single row of vectors: it gets the row twice.
     buffers = {name: value.clone() for name, value in net.named_buffers()}
     row = data.inputs[:1].expand(1 + bool(batch_norms(net)), *data.inputs.shape[1:])
     with torch.no_grad():

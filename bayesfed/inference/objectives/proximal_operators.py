@@ -1,9 +1,9 @@
-"""Proximal operators: what a penalty without a gradient does to a weight after a gradient step.
+"""Proximal operators: the step that a penalty without a gradient takes after a gradient step.
 
     prox_{rate * penalty}(w) = argmin_x  rate * penalty(x) + ||x - w||^2 / 2
 
-`SoftThreshold` is that of the l1 norm, `SingularThreshold` that of the nuclear norm of the weight matrix, `LargestShare` keeps the largest
-entries. (`objectives.Proximal` is FedProx's smooth quadratic: it has a gradient.)
+`SoftThreshold` is that of the l1 norm, `SingularThreshold` that of the nuclear norm of the weight matrix; `LargestShare` keeps the largest
+entries. (`Proximal` is FedProx's quadratic term, which has a gradient.)
 
 References
 ----------
@@ -25,7 +25,7 @@ from bayesfed.trees import is_finite
 
 
 class ProximalOperator(Protocol):
-    """The seam: one leaf in, one leaf out, nothing remembered."""
+    """A proximal operator: one leaf in, one leaf out, no state."""
 
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Return ``prox_{rate * penalty}(leaf)``, in the shape, dtype and device of `leaf`; at rate 0 it is `leaf`, bit for bit."""
@@ -36,13 +36,18 @@ class ProximalOperator(Protocol):
         ...
 
     def figures(self, leaf: Tensor) -> dict[str, float]:
-        """Return what is left of `leaf`, for a report."""
+        """Return figures on what is left of `leaf`, for a report."""
         ...
 
 
 @dataclass(frozen=True)
 class SoftThreshold:
-    """``strength * ||w||_1``: every magnitude shrinks by ``rate * strength``, to zero at most.
+    """``strength * ||w||_1``: every magnitude shrinks by ``rate * strength``, but not below zero.
+
+    Parameters
+    ----------
+    strength
+        Factor on the norm, finite and >= 0.
 
     Raises
     ------
@@ -71,9 +76,14 @@ class SoftThreshold:
 
 @dataclass(frozen=True)
 class SingularThreshold:
-    """``strength * ||W||_*`` of the matrix ``(out, in * k * k)``: every singular value shrinks by ``rate * strength``, to zero at most.
+    """``strength * ||W||_*`` of the matrix ``(out, in * k * k)``: singular values shrink by ``rate * strength``, but not below zero.
 
     One dense SVD a call. Source of the penalty: FedRLR (1).
+
+    Parameters
+    ----------
+    strength
+        Factor on the norm, finite and >= 0.
 
     Raises
     ------
@@ -94,7 +104,7 @@ class SingularThreshold:
         if not threshold or not leaf.numel():
             return leaf
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        # A rebuilt matrix has exactly the rank that is left, but rounds by more than a threshold of 1e-6 of the largest value takes away.
+        # A rebuilt matrix has exactly the remaining rank, but its rounding exceeds a threshold of 1e-6 of the largest value: then subtract.
         shrunk: Tensor
         if threshold > 0.01 * float(values.amax()):
             shrunk = (left * (values - threshold).clamp_min(0)) @ right
@@ -117,10 +127,15 @@ class SingularThreshold:
 
 @dataclass(frozen=True)
 class LargestShare:
-    """Keep the ``ceil(share * n)`` largest of a leaf's n entries by magnitude, among equals the earlier ones; the others become zero.
+    """Keep the ``ceil(share * n)`` largest of a leaf's n entries by magnitude, among equals the earlier ones; set the others to zero.
 
-    Not the proximal operator of a convex penalty: the nearest point of a set that is not convex, whatever the rate. Steps followed by it have no
-    convergence theory here, and averages of its results leave the set.
+    Not the proximal operator of a convex penalty, but the projection onto a set that is not convex, whatever the rate. No convergence theory
+    covers it here, and averages of its results leave the set.
+
+    Parameters
+    ----------
+    share
+        Share of the entries to keep, above 0 and at most 1.
 
     Raises
     ------
@@ -138,7 +153,7 @@ class LargestShare:
         count, magnitudes = share_of(self.share, leaf.numel()), leaf.abs().reshape(-1)
         if not _threshold("LargestShare", rate, 1.0) or count == len(magnitudes):
             return leaf
-        # Top-k leaves open which of equal entries it returns; the least of them has the same value everywhere.
+        # Which of several equal entries top-k returns is undefined; the value of the least is not.
         least = magnitudes.topk(count, sorted=False).values.amin()
         above, equal = magnitudes > least, magnitudes == least
         kept = above | (equal & (equal.cumsum(0) <= count - above.sum()))
@@ -154,7 +169,7 @@ class LargestShare:
 
 
 def density(leaf: Tensor) -> float:
-    """Return the share of entries that are not zero; 0 of no entries."""
+    """Return the share of entries that are not zero; 0 if there are no entries."""
     return int(leaf.count_nonzero()) / max(1, leaf.numel())
 
 
@@ -176,5 +191,5 @@ def _matrix(leaf: Tensor) -> Tensor:
         )
     if not is_finite(leaf):
         raise DataError(complain("SingularThreshold", expected="finite weights", actual="NaN or Inf", hint="a smaller learning rate"))
-    # Decompositions want 32 bits at least.
+    # Decompositions need at least 32 bits.
     return leaf.flatten(1).to(torch.promote_types(leaf.dtype, torch.float32))

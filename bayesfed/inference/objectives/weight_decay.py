@@ -1,4 +1,4 @@
-"""Weight decay as a prior: Gaussian on whole weights, and on the *product* of factored ones (Frobenius decay, Khodak et al., 2021)."""
+"""Weight decay as a Gaussian prior on whole weights, and on the *product* of factored ones (Frobenius decay, Khodak et al., 2021)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Decayed:
-    """``coefficient / 2`` times the squared norm of every weight on top of a mean loss; of a factored weight U V^T that of the product.
+    """Add ``coefficient / 2`` times the squared norm of every weight to a mean loss; for a factored weight U V^T, the norm of the product.
 
-    The negative log density per observation of N(0, 1 / (N_t coefficient)) on each weight. Coefficient 0 is the inner objective, bit for bit.
+    This is the negative log density per observation of N(0, 1 / (N_t coefficient)) on each weight. Coefficient 0 is the inner objective, bit for bit.
+
+    Parameters
+    ----------
+    inner
+        The objective to which decay is added.
+    coefficient
+        Strength of the decay, >= 0.
     """
 
     inner: MaximumLikelihood
@@ -29,7 +36,7 @@ class Decayed:
         return self.inner.start(message)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold as the inner objective does."""
+        """Hold the leaves as the inner objective does."""
         return self.inner.held(trained)
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.methods.edges.edges import pass_edges, pass_forest
+from bayesfed.inference.sum_product.methods.edges.propagation import pass_edges, pass_forest
 from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
 from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
 from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
-from bayesfed.inference.sum_product.methods.strips.strip import pass_strips
+from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
+from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from bayesfed.inference.sum_product.methods.tables.schedule import compile_tables
-from bayesfed.inference.sum_product.methods.tables.tables import pass_tables
 from bayesfed.inference.sum_product.result import Method, Model
 from bayesfed.models.random_fields import transfer_matrix as transfer
 from bayesfed.models.random_fields.grid import Grid
@@ -28,7 +28,22 @@ Run = Callable[[Settings, Tensor | None], Outcome]
 
 
 def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
-    """Return the method and its run on flat evidence."""
+    """Return the name of the method that serves a model, and a function that runs it.
+
+    Parameters
+    ----------
+    model
+        A flat model.
+    evidence
+        As `infer` takes it, with any batch dimensions.
+    method
+        The user's choice: a name, or "auto".
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such method, or it does not serve the model.
+    """
     if isinstance(model, Tables):
         flat = evidence.reshape(-1, *model.unary.shape)
         name: Method = "exact" if compile_tables(model, flat.dtype, flat.device).forest else "bp"
@@ -40,7 +55,7 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
     ising = placed(model.ising(), evidence.device)
     nodes = evidence.reshape(-1, ising.field.numel())
     if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
-        # On a single row or column every method is exact.
+        # A grid of a single row or column gets here; every method is exact on it.
         return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
     if method in ("auto", "bp"):
         return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
@@ -50,14 +65,14 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
 
 
 def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
-    """Return the method and its run on a grid ``(B, K, M)`` of two rows and columns or more; None if it has no kernel of its own."""
+    """Return the method and its run for evidence ``(B, K, M)`` on a grid of at least two rows and columns; None: as an edge list."""
     if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
         if not transfer.fits(grid, len(evidence), limit=2**34):
             raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
-    # What float32 would have to clip is done in float64.
+    # Where float32 would clip, float64 is used.
     wide = evidence if evidence.dtype == torch.float64 or holds(grid, evidence) else evidence.double()
     if method == "chains":
         return "chains", lambda settings, state: pass_chains(grid, wide, settings, state)
@@ -67,7 +82,7 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
 
 
 def _as_grid(model: Grid | Ising, outcome: Outcome) -> Outcome:
-    """Sort the pair tables of a grid that was solved as an edge list into those of row links and those of column links."""
+    """Split the pair tables of a grid that was solved as an edge list into those of row links and of column links."""
     if isinstance(model, Ising):
         return outcome
     rows, columns = model.size

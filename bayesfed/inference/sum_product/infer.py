@@ -1,6 +1,6 @@
-"""`infer`: sum-product on any factor graph, by the best method there is for it.
+"""`infer`: sum-product on any factor graph.
 
-Exact where it can be: trees in two passes, grids with a side of at most 12 by the transfer matrix. Elsewhere belief propagation ("bp"), which
+Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix. Elsewhere belief propagation ("bp"), which
 is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100 times smaller.
 """
 
@@ -22,7 +22,7 @@ from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods import outcome as passing
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
-from bayesfed.inference.sum_product.methods.strips.strip import WIDEST
+from bayesfed.inference.sum_product.methods.strips.propagation import WIDEST
 from bayesfed.inference.sum_product.result import Inferred, Method, Model
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
@@ -43,48 +43,54 @@ def infer(
     backend: Literal["auto", "numba", "torch"] = "auto",
     warn: bool = True,
 ) -> Inferred:
-    """Find the marginals of every variable.
+    """Return the marginals of every variable.
 
     Parameters
     ----------
     graph
         A `FactorGraph` or a flat model.
     evidence
-        From outside the graph, default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C the
-        largest cardinality. Batch dimensions may stand in front; float32 or float64; the computation runs on its device.
+        Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C
+        the largest cardinality. Batch dimensions may come first; float32 or float64; the computation runs on its device.
     method
         "exact" (grids with a side of at most 12, trees), "bp", "strip" and "chains" (grids). "auto" is "exact" where it applies, else "bp".
     init
-        Start belief propagation from neutral messages, or from the largest ("hi") or smallest ("lo") there can be: with attractive
-        couplings those runs bracket every fixed point of "bp" and "chains".
+        Start from neutral messages ("zero"), or from the largest ("hi") or smallest ("lo") possible ones: with attractive
+        couplings, the last two bracket every fixed point of "bp" and "chains".
     state
         Messages of an earlier result with this graph, method and batch, for a warm start; overrides `init`.
     tol, max_sweeps
-        Stop when no message changes by more than `tol` nats, or after so many sweeps. float32 settles to about 1e-5; "exact" and "strip" compute
-        in float64, and so do the others where float32 cannot hold the couplings or the evidence.
+        Stop when no message changes by more than `tol` nats, or after `max_sweeps` sweeps. float32 settles to about 1e-5; "exact" and "strip" compute
+        in float64, and so do the others where float32 cannot represent the couplings or the evidence.
     damping
         Share of the old message that is kept, in [0, 1). Needed only where couplings of both signs frustrate each other.
     strip_rows
-        Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, each further row takes about a third off
-        the error. A grid of so many rows is exact.
+        Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, and every further row reduces the error by about a
+        third. A grid with no more rows is solved exactly.
     certify
-        Also run from both extremes and report the share of variables on which they disagree; doubles or triples the work.
+        Whether to run also from both extremes and report the share of variables on which they disagree; doubles or triples the work.
     backend
-        "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where it can.
+        "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where possible.
     warn
-        False leaves saying what is wrong to the caller, by the result's fields.
+        Whether to warn; the result's fields have the same information.
+
+    Returns
+    -------
+    Inferred
+        Marginals, messages, log Z.
 
     Raises
     ------
     ArgumentError
-        If the evidence has another shape or is not finite, the method does not serve the graph, or the state belongs elsewhere.
+        If the evidence has another shape or is not finite, the method does not serve the graph, or the state is not one of this graph, method
+        and batch.
     MissingExtraError
         If numba is asked for and not installed.
 
     Warns
     -----
     ConvergenceWarning
-        If `max_sweeps` passed first.
+        If messages had not settled after `max_sweeps` sweeps.
     MultistableWarning
         If `certify` finds that more than 1 % of the variables depend on the start.
     """
@@ -98,8 +104,8 @@ def infer(
     _check_settings(settings)
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
-        there = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        chosen, run = choose(_detached(model), there.detach().contiguous(), method)
+        ordered = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
+        chosen, run = choose(_detached(model), ordered.detach().contiguous(), method)
         if certify and chosen != "exact" and (isinstance(model, Tables) or not model.attractive()):
             hint = "certify=False: extremes bracket nothing here"
             raise ArgumentError(complain("infer certify", expected="attractive couplings between binary variables", actual="others", hint=hint))
@@ -123,7 +129,7 @@ def infer(
 def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
     """Return log Z with gradients in the evidence and the model's tensors: ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
 
-    Options are those of `infer`.
+    Arguments are those of `infer`.
     """
     return infer(graph, evidence, **options).log_z
 
@@ -135,16 +141,16 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu")
     kind, finite = "log-odds", False
     if isinstance(evidence, Tensor):
-        # A general graph takes -inf: a state that cannot be.
+        # A general graph takes -inf: an impossible state.
         kind, finite = ("log weights", bool((evidence < math.inf).all())) if isinstance(model, Tables) else (kind, bool(evidence.isfinite().all()))
     fits = isinstance(evidence, Tensor) and evidence.dtype in (torch.float32, torch.float64)
     if not fits or not finite or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape or not evidence.numel():
-        found = f"{evidence.dtype} of shape {tuple(evidence.shape)}" if isinstance(evidence, Tensor) else type(evidence).__name__
+        actual = f"{evidence.dtype} of shape {tuple(evidence.shape)}" if isinstance(evidence, Tensor) else type(evidence).__name__
         raise ArgumentError(
             complain(
                 "infer evidence",
                 expected=f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
-                actual=found if finite or not fits else f"{found}, not all finite",
+                actual=actual if finite or not fits else f"{actual}, not all finite",
                 hint="0 where nothing is known",
             )
         )
@@ -203,7 +209,7 @@ def _multistable(method: Method, run: Run, settings: Settings) -> float:
     """Return the share of variables whose probability depends on where the messages start."""
     if method == "exact":
         return 0.0
-    # A loose tolerance would let an unfinished run look like another fixed point.
+    # With a loose tolerance, an unfinished run could pass for another fixed point.
     sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
     high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
     return float((high - low > 0.01).double().mean())

@@ -1,4 +1,4 @@
-"""What sum-product found: marginals, messages, log Z, and how far to trust them."""
+"""`Inferred`, the result of `infer`: marginals, messages, log Z, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ class Inferred:
     Parameters
     ----------
     method
-        The one that ran.
+        The method that ran.
     belief, extrinsic
-        Log-odds of the graph's shape, ``belief = evidence + extrinsic``: with the variable's own evidence and without. For graphs with other
-        than binary variables or pairs: log marginals ``(..., n, C)``, and the log of what the rest of the graph says, normalised.
+        Log-odds of the graph's shape, ``belief = evidence + extrinsic``: with the variable's own evidence and without. For general graphs:
+        log marginals ``(..., n, C)``, and the same without the variable's own evidence, normalised.
     state
-        Messages: hand them to the next call for a warm start.
+        Messages; pass them to the next call for a warm start.
     sweeps, residual, converged
-        Sweeps made, largest change of a message in the last one (nats), and whether that is within the tolerance. 1, 0, true where
-        the sum is exact.
+        Number of sweeps, largest change of a message in the last one (nats), and whether that is within the tolerance. Exact sums have 1, 0
+        and true.
     multistable_share
-        Share of variables whose probability differs by more than 0.01 between the highest and the lowest fixed point; None if
-        not asked for. For "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point; for "strip" it only says that the extremes
-        agree; 0 where the sum is exact.
+        Share of variables whose probability differs by more than 0.01 between the highest and the lowest fixed point; None without `certify`.
+        For "bp" and "chains", 0 proves, up to the tolerance, that there is one fixed point; for "strip", only that the two extremes agree.
+        Exact sums have 0.
+    model
+        The flat model.
     """
 
     method: Method
@@ -55,12 +57,12 @@ class Inferred:
 
     @property
     def marginals(self) -> Tensor:
-        """Probability of 1, of the graph's shape; for general graphs probabilities ``(..., n, C)``."""
+        """Probabilities of 1, of the graph's shape; for general graphs, of every state ``(..., n, C)``."""
         return self.belief.exp() if isinstance(self.model, Tables) else self.belief.sigmoid()
 
     @cached_property
     def pair_marginals(self) -> tuple[Tensor, ...]:
-        """Marginal tables of the factors, in float64 where there are two states.
+        """Marginal tables of the factors; for binary pairwise graphs in float64.
 
         Grids: row links ``(..., [copies,] K, M - 1, 2, 2)`` and column links ``(..., [copies,] K - 1, M, 2, 2)``, in the grid's own order.
         Edge lists: ``(..., [copies,] E, 2, 2)``.
@@ -71,10 +73,10 @@ class Inferred:
 
     @cached_property
     def log_z(self) -> Tensor:
-        """Log of the sum over all states, of the batch's shape, float64: exact, Kikuchi's (strip) or Bethe's estimate.
+        """Log of the sum over all states, of the batch's shape, float64: exact, Kikuchi's estimate (strip) or Bethe's.
 
-        Differentiable once in the evidence and in the model's tensors if these require gradients: at a fixed point the derivative is the
-        marginal (Wainwright and Jordan, 2008), so nothing is differentiated through the sweeps.
+        Differentiable once in the evidence and in the model's tensors, if these require gradients. At a fixed point, the derivative is the
+        marginal (Wainwright and Jordan, 2008), so no gradient goes through the sweeps.
         """
         with torch.no_grad():
             value = self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
@@ -91,7 +93,7 @@ class Inferred:
         return table.reshape(*self._batch, *([copies] if copies > 1 else []), *table.shape[1:])
 
     def _expected_energy(self) -> Tensor | None:
-        """Return the expectation of evidence and energy under the marginals, if anything in it wants a gradient."""
+        """Return the expectation of evidence and log weights under the marginals; None if nothing in it requires a gradient."""
         model = self.model
         if isinstance(model, Tables):
             leaves = [model.unary, *(group.tables for group in model.groups)]

@@ -1,8 +1,8 @@
 """Closed-form block updates of q(s) and q(rho), and the exact divergence that they lower.
 
-Source: D-Turbo-VBI (14)-(17), for *real* weights. With ``w ~ N(0, 1/rho)`` real, (17) must read
-``a~ = pi~ a + (1 - pi~) a-bar + 1/2`` and ``b~ = E[w^2]/2 + pi~ b + (1 - pi~) b-bar``; the paper prints the
-complex-valued form (+1, no halving), under which the negative ELBO can rise. `as_printed` keeps it for
+Source: D-Turbo-VBI (14)-(17), for *real* weights. For real ``w ~ N(0, 1/rho)``, (17) must read
+``a~ = pi~ a + (1 - pi~) a-bar + 1/2`` and ``b~ = E[w^2]/2 + pi~ b + (1 - pi~) b-bar``. The paper prints the
+complex-valued form (+1, no halving), with which the negative ELBO can rise; `as_printed` keeps that form for
 comparison.
 
 Notation: second_moment = mu^2 + sigma^2; prior_log_odds = logit(pi) of (10), Module B's message;
@@ -24,14 +24,24 @@ from bayesfed.models.priors.precisions import Gammas
 
 
 class Blocks(Protocol):
-    """The seam: a guide's closed-form updates of everything but q(w)."""
+    """A guide's closed-form updates of q(s) and q(rho | s), given q(w)."""
 
     def start(self, belief: SiteBelief, gammas: Gammas) -> SiteBelief:
-        """Return the belief with q(rho | s) as it stands before the first update."""
+        """Return the belief with the q(rho | s) from before the first update."""
         ...
 
     def update(self, belief: SiteBelief, prior_log_odds: Tensor, gammas: Gammas) -> SiteBelief:
-        """Return the belief with new q(s) and q(rho | s)."""
+        """Return the belief with new q(s) and q(rho | s).
+
+        Parameters
+        ----------
+        belief
+            Belief of one site, ``(M, N)``.
+        prior_log_odds
+            ``(M, N)``, logit(pi) of (10).
+        gammas
+            The site's prior on precisions.
+        """
         ...
 
 
@@ -40,10 +50,17 @@ def _pair(values: tuple[float, float], like: Tensor) -> Tensor:
 
 
 def support_evidence(second_moment: Tensor, gammas: Gammas) -> Tensor:
-    """Return ``log Z_1 - log Z_0``: how much better the slab explains E[w^2] than the spike.
+    """Return ``log Z_1 - log Z_0``, the evidence for the slab against the spike, in the shape of `second_moment`.
 
-    ``Z_s = b_s^a_s / Gamma(a_s) * Gamma(a_s + 1/2) / (b_s + E[w^2] / 2)^(a_s + 1/2)``: the precision is
+    ``Z_s = b_s^a_s / Gamma(a_s) * Gamma(a_s + 1/2) / (b_s + E[w^2] / 2)^(a_s + 1/2)``. The precision is
     integrated out, so this is the message from Module A to Module B under the structured guide.
+
+    Parameters
+    ----------
+    second_moment
+        E[w^2], of any shape.
+    gammas
+        The prior on precisions: shapes and rates of spike and slab.
     """
     logs = [
         a * math.log(b) - math.lgamma(a) + math.lgamma(a + 0.5) - (a + 0.5) * torch.log(b + second_moment / 2)
@@ -54,7 +71,7 @@ def support_evidence(second_moment: Tensor, gammas: Gammas) -> Tensor:
 
 @dataclass(frozen=True)
 class Structured:
-    """The guide q(s) q(rho | s): tighter, closed form, and without hysteresis."""
+    """The guide q(s) q(rho | s): a tighter bound, in closed form, without hysteresis."""
 
     def start(self, belief: SiteBelief, gammas: Gammas) -> SiteBelief:
         """Set both Gammas to their optimum given q(w)."""
@@ -76,13 +93,13 @@ class MeanField:
     Parameters
     ----------
     as_printed
-        True uses (17) as printed, for complex weights.
+        Whether to use (17) as printed, which is for complex weights.
     """
 
     as_printed: bool = False
 
     def start(self, belief: SiteBelief, gammas: Gammas) -> SiteBelief:
-        """Set q(rho) from (17) at the present q(s)."""
+        """Set q(rho) by (17) at the current q(s)."""
         inclusion, half = belief.inclusion, 1.0 if self.as_printed else 0.5
         (spike_shape, slab_shape), (spike_rate, slab_rate) = gammas.shapes, gammas.rates
         shape = inclusion * slab_shape + (1 - inclusion) * spike_shape + half
@@ -105,6 +122,15 @@ def kl_divergence(belief: SiteBelief, prior_log_odds: Tensor, gammas: Gammas) ->
     """Return the exact ``KL(q(w, rho, s) || p(w, rho, s))`` of one site under Module A's prior (11), a scalar.
 
     The negative ELBO is this plus the expected negative log likelihood, which depends on q(w) alone.
+
+    Parameters
+    ----------
+    belief
+        q of the site, ``(M, N)``.
+    prior_log_odds
+        ``(M, N)``, logit(pi) of (10).
+    gammas
+        The site's prior on precisions.
     """
     on = torch.stack([1 - belief.inclusion, belief.inclusion])
     log_q = torch.stack([logsigmoid(-belief.log_odds), logsigmoid(belief.log_odds)])

@@ -1,10 +1,10 @@
 """The local negative ELBO of a declared model: analytic KL, local reparameterisation.
 
-Source: D-Turbo-VBI (21). With q(rho, s) fixed for the round the divergence of q(w) is, up to a constant,
-``sum_n <rho_n> (mu_n^2 + sigma_n^2) / 2 - ln sigma_n`` over the active entries, and the expected likelihood is sampled
-at the layers' outputs rather than at their weights (Kingma, Salimans and Welling, 2015): for the same
-distribution one draw a row costs one more product instead of a weight matrix a row. (For convolutions the same at each position by
-itself: noise is independent between positions, where drawn weights would share theirs.)
+Source: D-Turbo-VBI (21). With q(rho, s) fixed during the round, the divergence of q(w) is, up to a constant,
+``sum_n <rho_n> (mu_n^2 + sigma_n^2) / 2 - ln sigma_n`` over the active entries. The expected likelihood is sampled
+at the layers' outputs rather than at their weights (Kingma, Salimans and Welling, 2015): the distribution is the
+same, and a draw for every row costs one more matrix product instead of a weight matrix for every row. (For convolutions, the distribution is the
+same at each position alone: noise is independent between positions, which would share drawn weights.)
 
 An inactive entry is exactly zero here: it adds no noise, gets no gradient and is not sent back.
 """
@@ -40,13 +40,21 @@ def spread_leaf(site: str, spread: Spread) -> str:
 
 
 def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
-    """Quantise probabilities in [1/2, 1] to one byte, of which only `levels` values are used: fewer cost fewer bits where bytes are coded."""
+    """Return probabilities in [1/2, 1] as bytes.
+
+    Parameters
+    ----------
+    inclusion
+        Probabilities, of any shape.
+    levels
+        Number of byte values in use, 2 to 256: fewer cost fewer bits where bytes are entropy-coded.
+    """
     code = ((inclusion - 0.5) * 2 * (levels - 1)).round().clamp(0, levels - 1)
     return (code * (255 / (levels - 1))).round().to(torch.uint8)
 
 
 def decode_inclusion(code: Tensor) -> Tensor:
-    """Undo `encode_inclusion`."""
+    """Return the probabilities that bytes stand for: the inverse of `encode_inclusion`, up to rounding."""
     return code.float() / 510 + 0.5
 
 
@@ -54,20 +62,22 @@ def decode_inclusion(code: Tensor) -> Tensor:
 class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
-    The message received holds, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
-    for the active entries, ``NAME.support`` (booleans), and the sd; the message sent back holds the
+    The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
+    of the active entries, ``NAME.support`` (booleans), and the sd. The message sent back has the
     active means, the sd and the points.
 
     Parameters
     ----------
+    declared
+        The model: network, sites and likelihood.
     spread
-        One sd for all, one a layer, or one a weight.
+        "shared": one sd for all weights; "layer": one per layer; "weight": one per weight.
     blocks
-        How q(rho) follows from q(w) and q(s); the client recomputes it instead of receiving it.
+        How q(rho) follows from q(w) and q(s): clients compute it instead of receiving it.
     use_prior
-        False leaves out the divergence: the likelihood alone.
+        Whether the loss includes the divergence; False: the likelihood alone.
     sample
-        False puts no noise on the weights: the likelihood at the mean.
+        Whether weights are drawn; False: the likelihood at the mean.
     """
 
     declared: Declared
@@ -96,7 +106,7 @@ class MeanFieldElbo:
         return trained | {name: message[name].clone() for name in message if name in self._points}, fixed
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
-        """Return the tempered negative ELBO per observation, up to the constants of q(rho) and q(s)."""
+        """Return the tempered negative ELBO per observation, up to a constant that depends on q(rho) and q(s)."""
         weights, spreads = self._weights(trained, fixed)
         layers = {name: spread for name, spread in spreads.items() if self.sample and spread.at_outputs(self.declared.net)}
         for name in spreads.keys() - layers.keys() if self.sample else ():
@@ -109,11 +119,11 @@ class MeanFieldElbo:
         return Terms(nll + self.declared.likelihood.temperature / observations * self.divergence(trained, fixed), nll)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold nothing: weights are made from means and masks at every step."""
+        """Hold nothing: every step makes the weights from means and masks."""
         return nullcontext()
 
     def divergence(self, trained: Tree, fixed: Tree) -> Tensor:
-        """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: (19)'s first term up to a constant."""
+        """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: the first term of (19) up to a constant."""
         parts = []
         for name in self.declared.sites:
             mean, log_sd = trained[f"{name}.mean"], trained[spread_leaf(name, self.spread)]
@@ -158,24 +168,34 @@ class MeanFieldElbo:
 
 
 class Noise(NamedTuple):
-    """The posterior spread of one site: log sd, scalar or ``(M, N)``, and the mask of active entries."""
+    """The noise on one site's weights.
+
+    Parameters
+    ----------
+    site
+        The site.
+    log_sd
+        Scalar or ``(M, N)``.
+    mask
+        ``(M, N)``, 1 at active entries; None if all are active.
+    """
 
     site: Site
     log_sd: Tensor
     mask: Tensor | None
 
     def at_outputs(self, net: nn.Module) -> bool:
-        """Say whether the owning layer is one whose outputs can be sampled in place of its weights."""
+        """Whether outputs of the site's layer can be sampled instead of its weights."""
         return isinstance(net.get_submodule(self.site.module), nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
 
     def draw(self, generator: Generator) -> Tensor:
-        """Draw one perturbation of the weight itself, for layers of any other kind."""
+        """Return one draw of the noise on the weight itself, for layers of other kinds."""
         unit = torch.randn(self.site.matrix, generator=generator, device=self.log_sd.device, dtype=self.log_sd.dtype)
         scaled = unit * self.log_sd.exp()
         return (scaled if self.mask is None else scaled * self.mask).view(self.site.shape)
 
     def variance_of(self, layer: nn.Module, squares: Tensor) -> Tensor:
-        """Return the variance of the layer's outputs for squared inputs."""
+        """Return the variance of the layer's outputs, given the squares of its inputs."""
         variance = (2 * self.log_sd).exp()
         if not self.log_sd.ndim and self.mask is None and isinstance(layer, nn.Linear):
             return variance * squares.sum(dim=-1, keepdim=True).expand(*squares.shape[:-1], layer.out_features)
@@ -194,11 +214,21 @@ def _linear(layer: nn.Module, inputs: Tensor, weight: Tensor) -> Tensor:
 
 @contextmanager
 def sampled_outputs(net: nn.Module, noises: Mapping[str, Noise], generator: Generator) -> Iterator[None]:
-    """Make the linear and convolution layers that own a site add Gaussian noise of the right variance, inside the block."""
+    """Add Gaussian noise to the outputs of linear and convolution layers inside the block, as if their weights were drawn.
+
+    Parameters
+    ----------
+    net
+        The network.
+    noises
+        Noise by site, of the layers concerned.
+    generator
+        Generator of the draws, on the device of the network.
+    """
 
     def hook(noise: Noise):  # type: ignore[no-untyped-def]
         def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            # Clamped: the square root has no gradient at zero, where every input of a unit is off.
+            # Clamped: where all inputs of a unit are zero, the square root has no gradient.
             sd = noise.variance_of(layer, inputs[0].square()).clamp_min(1e-12).sqrt()
             return output + sd * torch.randn(output.shape, generator=generator, device=output.device, dtype=output.dtype)
 

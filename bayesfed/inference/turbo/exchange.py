@@ -1,11 +1,11 @@
-"""The turbo exchange: Module A's closed forms and Module B's sum-product, taking turns.
+"""The turbo exchange: Module A's closed forms and Module B's sum-product, by turns.
 
-Source: D-Turbo-VBI (section III). Module A hands over ``logit q(s) - logit prior``, Module B the extrinsic part of
-its belief; each hears only what the other knows by itself. Under the structured guide A's message
-does not depend on B's, so one exchange settles; under the mean-field guide more may be worth making.
+Source: D-Turbo-VBI (section III). Module A sends ``logit q(s) - logit prior``, Module B the extrinsic part of
+its belief: neither gets its own message back. Under the structured guide, A's message
+does not depend on B's, so one exchange is enough; under the mean-field guide, more can help.
 
-An inactive entry (q(s) <= 1/2) is not trained, so it has no fresh evidence: it keeps the evidence it was
-switched off with, and returns when its neighbours' messages outweigh that.
+An inactive entry (q(s) <= 1/2) is not trained, so it has no new evidence. It keeps the evidence with which it was
+switched off, and becomes active again when its neighbours' messages outweigh that.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from bayesfed.models.random_fields.ising import Ising
 
 @dataclass(frozen=True)
 class SupportState:
-    """What the server remembers of one site's support.
+    """What the server keeps of one site's support between rounds.
 
     Parameters
     ----------
     prior_log_odds, evidence
         Log-odds ``(M, N)``: Module B's message, and Module A's.
     messages
-        Where Module B starts next time.
+        Messages with which Module B starts next.
     transitions
-        ``(3,)`` parameters of the grid as `even_grid` takes them if they are learned, else ``(0,)``.
+        ``(3,)``, the parameters of the grid as `even_grid` takes them, if they are learned; else ``(0,)``.
     """
 
     prior_log_odds: Tensor
@@ -49,22 +49,22 @@ class SupportState:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the two modules take turns.
+    """How Modules A and B take turns.
 
     Parameters
     ----------
     turns
-        A-to-B-to-A exchanges a round.
+        A-to-B-to-A exchanges per round.
     method
-        Module B's, as in `infer`: "auto" (exact on narrow layers, else belief propagation) or, for Kikuchi's accuracy and better, "strip".
-        Supports that are no grid are served by "auto" whatever is asked for.
+        Module B's method, as in `infer`: "auto" (exact on narrow layers, else belief propagation) or "strip", which is at least as accurate as
+        Kikuchi's approximation. Supports that are no grids always use "auto".
     tolerance, max_sweeps
-        When Module B's messages count as settled, and when it gives up and says so. Messages are kept warm
-        between rounds, so a loose tolerance loses little.
+        Module B's messages count as settled when they change by no more than `tolerance` nats; it stops after `max_sweeps` sweeps. Every round
+        starts from the messages of the last, so a loose tolerance loses little.
     certify
-        Report every round how many weights' probabilities depend on the starting messages (attractive supports only).
+        Whether to report every round on how many weights the probability depends on the starting messages (attractive supports only).
     learn_transitions
-        Re-estimate each Markov grid's couplings and field by EM, one M-step a round, from the posterior's pair marginals.
+        Whether to re-estimate each Markov grid's couplings and field by EM, one M-step per round, from the posterior's pair marginals.
 
     Raises
     ------
@@ -86,7 +86,13 @@ class Exchange:
             raise ArgumentError(complain("Exchange", expected=expected, actual=self, hint="Exchange()"))
 
     def start(self, site: Site) -> SupportState:
-        """Return a support of which nothing is known but its prior: Module B's message without evidence."""
+        """Return the state before round 0: Module B's message without evidence.
+
+        Raises
+        ------
+        ArgumentError
+            If transitions are to be learned and the site's support has none.
+        """
         nothing = torch.zeros(site.matrix)
         if self.learn_transitions and not self._learns(site.support):
             raise ArgumentError(
@@ -98,21 +104,32 @@ class Exchange:
                 )
             )
         learned = parameters_of(site.support) if self.learn_transitions and isinstance(site.support, Grid) else torch.zeros(0)
-        found = infer(site.support, nothing, method=self._method(site.support), tol=1e-4, max_sweeps=1000, warn=False)
-        return SupportState(found.extrinsic, nothing, found.state, learned)
+        result = infer(site.support, nothing, method=self._method(site.support), tol=1e-4, max_sweeps=1000, warn=False)
+        return SupportState(result.extrinsic, nothing, result.state, learned)
 
     def run(
         self, site: Site, belief: SiteBelief, state: SupportState, blocks: Blocks, field: float = 0.0
     ) -> tuple[SiteBelief, SupportState, Inferred]:
         """Return the belief with new q(s) and q(rho | s), the support's state, and Module B's last result.
 
-        `field` is added to the prior log-odds of every entry.
+        Parameters
+        ----------
+        site
+            The site.
+        belief
+            Its belief, with the new q(w).
+        state
+            The support's state after the last round.
+        blocks
+            The guide's closed-form updates.
+        field
+            Added to the prior log-odds of every entry.
         """
         active, support = belief.active, self.support(site, state)
         for turn in range(self.turns):
             updated = blocks.update(belief, state.prior_log_odds, site.precision)
             evidence = torch.where(active, updated.log_odds - state.prior_log_odds, state.evidence)
-            found = infer(
+            result = infer(
                 support,
                 evidence + field,
                 method=self._method(support),
@@ -122,22 +139,22 @@ class Exchange:
                 certify=self.certify and turn == self.turns - 1 and support.attractive(),
                 warn=False,
             )
-            belief = replace(updated, log_odds=found.belief)
-            state = replace(state, prior_log_odds=found.extrinsic + field, evidence=evidence, messages=found.state)
+            belief = replace(updated, log_odds=result.belief)
+            state = replace(state, prior_log_odds=result.extrinsic + field, evidence=evidence, messages=result.state)
         if self.learn_transitions and isinstance(support, Grid):
-            # The field that ramps in is part of the prior the posterior was found under.
-            learned = parameters_of(maximise(replace(support, field=support.field + field), found))
+            # The posterior was inferred with `field` in the prior.
+            learned = parameters_of(maximise(replace(support, field=support.field + field), result))
             state = replace(state, transitions=learned - torch.tensor([0.0, 0.0, field]))
-        return blocks.start(belief, site.precision), state, found
+        return blocks.start(belief, site.precision), state, result
 
     def support(self, site: Site, state: SupportState) -> Grid | Ising:
-        """Return the site's support prior, with the transitions learned so far."""
+        """Return the site's support prior with the transitions that were learned so far."""
         if not state.transitions.numel() or not isinstance(site.support, Grid):
             return site.support
         return even_grid(site.support.size, state.transitions, site.support.arrangement)
 
     def _method(self, support: Grid | Ising) -> Literal["auto", "exact", "bp", "strip", "chains"]:
-        # A strip or chain needs a grid; an independent support is solved exactly by any name.
+        # Strips and chains need a grid; "auto" solves an independent support exactly.
         return self.method if isinstance(support, Grid) or self.method == "bp" else "auto"
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A declared model's posterior after a run: what can be drawn, predicted and scored."""
+"""`DeclaredPosterior`, the posterior of a declared model after a run: draws and predictions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,19 @@ from bayesfed.trees import Tree, to
 
 @dataclass(frozen=True)
 class DeclaredPosterior:
-    """``q(w) q(s) q(rho | s)`` of every site, with the points beside it.
+    """``q(w) q(s) q(rho | s)`` of every site, and the points.
 
     Draws come from the whole guide. Predictions use the transmitted model: an entry with q(s) <= 1/2
     is zero, as it was in training.
+
+    Parameters
+    ----------
+    declared
+        The model: network, sites and likelihood.
+    belief
+        Belief by site.
+    points
+        Parameters that belong to no site, by name.
     """
 
     declared: Declared
@@ -45,7 +54,7 @@ class DeclaredPosterior:
         return output
 
     def draw_prior(self, key: Key) -> Tree:
-        """Return nothing: draws of coupled supports would need a chain of their own."""
+        """Return an empty tree: draws of coupled supports would need a Markov chain."""
         return {}
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
@@ -59,5 +68,5 @@ class DeclaredPosterior:
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """``SITE.unit`` and ``SITE.input`` of every matrix."""
+        """Names of the axes of every leaf: ``SITE.unit`` and ``SITE.input``."""
         return {f"{name}.{leaf}": (f"{name}.unit", f"{name}.input") for name in self.belief for leaf in ("w", "rho", "s", "inclusion")}

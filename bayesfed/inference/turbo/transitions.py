@@ -1,7 +1,7 @@
-"""Couplings and fields of a Markov grid from what it should look like: calibration, and the M-step of EM.
+"""Couplings and fields of a Markov grid from its moments: calibration, and the M-step of EM.
 
-A grid's density is not that of its chains, and has no closed form. Both tasks ask for the grid whose density and neighbour pairs have
-given values (moment matching: for this exponential family that is maximum likelihood), found by Newton steps on exact sums over a patch.
+The density of a grid is not that of its chains, and has no closed form. Both tasks ask for the grid whose density and probabilities of neighbour
+pairs have given values: moment matching, which is maximum likelihood in this exponential family. They use Newton steps on exact sums over a patch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,26 @@ from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.support_priors import MarkovGrid
 from bayesfed.models.random_fields.transfer_matrix import Transfer
 
-# Exact sums over a square patch with this side, read at its centre, stand for a large grid.
+# Side of the square patch whose centre stands for a large grid.
 PATCH = 12
-# |J| beyond which the density of a grid can hardly be steered any more, and message passing has been multistable for a while.
+# Above this |J|, the field hardly controls the density of a grid; message passing is multistable well before.
 STRONGEST = 0.42
+# Grids with a smaller side are matched as a whole, without the patch.
 WIDE = 8
 
 
 def even_grid(size: tuple[int, int], parameters: Tensor, arrangement: tuple[int, ...] | None = None) -> Grid:
-    """Return the grid with parameters ``(3,)``: row and column coupling, and the log-odds of a variable whose neighbours balance."""
+    """Return the grid with the same couplings and fields everywhere.
+
+    Parameters
+    ----------
+    size
+        (K, M).
+    parameters
+        ``(3,)``: row coupling, column coupling, and the log-odds of a variable with as many neighbours on as off.
+    arrangement
+        How the evidence is arranged, as in `Grid`.
+    """
     row, column, pull = parameters.tolist()
     return Grid(size, Link(row, -row / 2, -row / 2), Link(column, -column / 2, -column / 2), pull, arrangement)
 
@@ -39,14 +50,14 @@ def parameters_of(grid: Grid) -> Tensor:
 
 
 def moments(parameters: Tensor) -> Tensor:
-    """Return P(s, right neighbour both 1), P(s, lower neighbour both 1) and P(s = 1) far from the border, ``(3,)``."""
+    """Return P(s and its right neighbour are 1), P(s and its lower neighbour are 1) and P(s = 1) far from the border, ``(3,)``."""
     along, density = _middle_row(parameters)
     across = along if parameters[0] == parameters[1] else _middle_row(parameters[[1, 0, 2]])[0]
     return torch.stack([along, across, density])
 
 
 def _middle_row(parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Return P(both 1) of neighbours and P(1) in the middle of an exact patch, which looks the same from above and from below."""
+    """Return P(both 1) of row neighbours and P(1) in the middle of an exact patch, which is symmetric in up and down."""
     size, middle = (PATCH + 1, PATCH), PATCH // 2
     whole = Transfer.of(even_grid(size, parameters), torch.zeros(1, *size), rows_down=True)
     transfer = Transfer(whole.unary[:, : middle + 1], whole.along, whole.across)
@@ -57,7 +68,19 @@ def _middle_row(parameters: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def newton(residual: Callable[[Tensor], Tensor], start: Tensor, steps: int, trust: float = 0.5) -> Tensor:
-    """Solve ``residual(x) = 0`` from finite differences, no step longer than `trust` in any coordinate."""
+    """Return x with ``residual(x) = 0``, by Newton steps with finite differences.
+
+    Parameters
+    ----------
+    residual
+        Function from ``(n,)`` to ``(m,)``.
+    start
+        ``(n,)``.
+    steps
+        Largest number of steps.
+    trust
+        Largest change of a coordinate in one step.
+    """
     point = start
     for _ in range(steps):
         value = residual(point)
@@ -78,13 +101,13 @@ def calibrate(density: float, cluster_size: float) -> MarkovGrid:
     density
         Share of active weights under the prior, in (0, 1).
     cluster_size
-        Mean number of active weights in a row, along a row or along a column, from one inactive weight to the next: ``1 / (1 - P(1 | neighbour is
-        1))``. Independent weights have ``1 / (1 - density)``.
+        Mean length of a run of active weights along a row or a column: ``1 / (1 - P(1 | neighbour is 1))``. Independent weights have
+        ``1 / (1 - density)``.
 
     Raises
     ------
     ArgumentError
-        If no grid below the ordering threshold has that cluster size at that density; it says which are to be had.
+        If no grid below the ordering threshold has that cluster size at that density; the message says which are possible.
     """
     if not (0 < density < 1 and math.isfinite(cluster_size) and cluster_size > 0):
         raise ArgumentError(
@@ -110,7 +133,7 @@ def calibrate(density: float, cluster_size: float) -> MarkovGrid:
 
 
 def _with_density(density: float, coupling: float) -> Tensor:
-    """Return the parameters of the grid with both couplings given and this density."""
+    """Return the parameters of the grid with `coupling` in both directions and this density."""
     guess = math.log(density) - math.log1p(-density)
 
     def residual(pull: Tensor) -> Tensor:
@@ -128,30 +151,30 @@ def _run(parameters: Tensor) -> float:
     return float(density / (density - along))
 
 
-def maximise(grid: Grid, found: Inferred) -> Grid:
-    """Do the M-step of EM: return the grid under whose prior density and pairs are expected to be what the posterior says they are.
+def maximise(grid: Grid, inferred: Inferred) -> Grid:
+    """Do the M-step of EM: return the grid whose prior has the posterior's density and probabilities of neighbour pairs.
 
     Parameters
     ----------
     grid
-        The prior that `found` was inferred with; even couplings and field.
-    found
-        The E-step: marginals and pair marginals given the evidence.
+        The prior of the E-step; couplings and field are the same everywhere.
+    inferred
+        The result of the E-step: marginals and pair marginals given the evidence.
 
     Notes
     -----
-    Couplings are kept between 0 and 4 x 0.42: beyond that a grid's density cannot be controlled. Wide grids are matched away from their
+    Couplings are kept between 0 and 4 x 0.42: above that, a grid's density cannot be controlled. Wide grids are matched away from their
     borders, where the prior's moments do not depend on the size; grids with a side below 8 as a whole.
     """
     small = min(grid.size) < WIDE
 
-    def statistics(inferred: Inferred) -> Tensor:
-        along, across = (table[..., 1, 1] for table in inferred.pair_marginals)
-        ones = inferred.marginals.flatten().unflatten(0, (-1, *grid.size))
+    def statistics(result: Inferred) -> Tensor:
+        along, across = (table[..., 1, 1] for table in result.pair_marginals)
+        ones = result.marginals.flatten().unflatten(0, (-1, *grid.size))
         keep = slice(None) if small else slice(2, -2)
         return torch.stack([values.double()[..., keep, keep].mean() for values in (along, across, ones)])
 
-    wanted = statistics(found).cpu()
+    wanted = statistics(inferred).cpu()
 
     def residual(parameters: Tensor) -> Tensor:
         kept = _kept(parameters)

@@ -1,1 +1,5 @@
-"""Any Pyro model and guide as something that can be federated: families, what a guide's parameters mean, tilted objectives, fusion rules."""
+"""What federating any Pyro model and guide takes.
+
+In this order: `program` (a model and guide run at given parameters); `families` (exponential families in natural parameters); `layout` (what the
+guide's parameters mean); `tilted` (a client's objective); `natural` and `antithetic` (better steps); `fusion` (the rules); `posterior` (the result).
+"""

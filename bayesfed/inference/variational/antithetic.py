@@ -1,7 +1,7 @@
-"""Antithetic draws: every second step sees the draws of the one before, mirrored at their mean.
+"""Antithetic draws: every second step uses the draws of the step before, mirrored at their mean.
 
-Each step's draw has the guide's distribution, so every gradient is as unbiased as before, and what is odd in the noise cancels between the two:
-for a quadratic log density all of the noise in the mean's gradient, and the part of the sd's that grows with the distance to the optimum.
+Each step's draw has the guide's distribution, so every gradient stays unbiased. The odd part of the noise cancels between the two steps: for a
+quadratic log density, all noise in the gradient of the mean, and the part of the sd's that grows with the distance to the optimum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GAUSSIANS = dist.Normal | dist.MultivariateNormal | dist.LowRankMultivariateNorm
 
 
 class Mirror(Messenger):
-    """Run a guide; `step(number)` makes odd numbers mirror the draws of the number before."""
+    """Run a guide. After `step(number)`, an odd number mirrors the draws of the number before."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -41,13 +41,21 @@ class Mirror(Messenger):
         return (torch.get_rng_state(), *others)
 
     def _pyro_sample(self, msg: Any) -> None:
-        # Before it is recorded: afterwards an outer trace would hold the draw itself, and the model see that.
+        # Before the draw is recorded: later, an outer trace and so the model would have the draw itself.
         if self.mirrored and msg["value"] is None and isinstance(base := base_of(msg["fn"]), GAUSSIANS):
             msg["value"] = 2 * base.loc - msg["fn"](*msg["args"], **msg["kwargs"])
 
 
 def mirrored(device: torch.device, wanted: bool) -> Callable[[int, Callable[..., Any]], Callable[..., Any]]:
-    """Return what wraps the guide of a step, by its number; without `wanted`, it is the guide itself."""
+    """Return a function ``(number, guide)`` that wraps the guide of a step; if not `wanted`, it returns the guide itself.
+
+    Parameters
+    ----------
+    device
+        Where the guide draws: the state of its generator is replayed.
+    wanted
+        Whether odd steps mirror the draws of the steps before.
+    """
     handler = Mirror(device)
 
     def wrap(number: int, guide: Callable[..., Any]) -> Callable[..., Any]:

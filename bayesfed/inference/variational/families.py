@@ -1,9 +1,9 @@
-"""Exponential families in natural parameters: where products of posteriors are sums.
+"""Exponential families in natural parameters, where products of posteriors are sums.
 
 ``q(z) ∝ exp(<eta, T(z)>)``. Products and quotients of members add and subtract eta, so a product of experts, a cavity and a site
 of partitioned variational inference (Ashman et al., 2022) are additions of trees. Gaussians are written as ``h = precision * mean`` and
-``precision``, for ``<eta, T(z)> = h z - precision z^2 / 2``; a Gamma, Beta or Dirichlet as its exponents. A difference of two members need
-not be one: eta is then improper, and `parameters` refuses it.
+``precision``, for ``<eta, T(z)> = h z - precision z^2 / 2``; a Gamma, Beta or Dirichlet as its exponents. The difference of two members
+may be no member: eta is then improper, and `parameters` refuses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Family(Protocol):
         ...
 
     def natural(self, parameters: Tree) -> Tree:
-        """Return natural parameters of the usual ones."""
+        """Return the natural parameters for the usual ones."""
         ...
 
     def parameters(self, natural: Tree, where: str) -> Tree:
@@ -48,7 +48,15 @@ class Family(Protocol):
         ...
 
     def bound(self, member: Any, natural: Tree | None) -> Tensor:
-        """Return ``E <eta, T(z)>`` under a member, a distribution of Pyro's, and its entropy: a scalar. None is an eta of zero."""
+        """Return ``E <eta, T(z)>`` under a member plus the member's entropy, a scalar.
+
+        Parameters
+        ----------
+        member
+            A distribution of Pyro's that belongs to the family.
+        natural
+            eta; None for zero.
+        """
         ...
 
 
@@ -83,8 +91,8 @@ class NormalFamily:
     def bound(self, member: Any, natural: Tree | None) -> Tensor:
         """Return ``sum h loc - precision (loc^2 + scale^2) / 2 + log(scale) + log(2 pi e) / 2``."""
         h, precision = (natural["h"], natural["precision"]) if natural else (None, None)
-        found: Tensor = _NormalBound.apply(member.loc, member.scale, h, precision)  # type: ignore[no-untyped-call]
-        return found
+        bound: Tensor = _NormalBound.apply(member.loc, member.scale, h, precision)  # type: ignore[no-untyped-call]
+        return bound
 
 
 @dataclass(frozen=True)
@@ -135,18 +143,18 @@ class ExponentFamily:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Names of the natural parameters, those of the usual ones."""
+        """Names of the natural parameters, the same as those of the usual ones."""
         return {"gamma": ("concentration", "rate"), "beta": ("concentration1", "concentration0"), "dirichlet": ("concentration",)}[self.kind]
 
     def natural(self, parameters: Tree) -> Tree:
-        """Return concentrations less one, and a rate as it is."""
+        """Return the concentrations less one, and the rate unchanged."""
         return {name: parameters[name] - float(name != "rate") for name in self.leaves}
 
     def parameters(self, natural: Tree, where: str) -> Tree:
-        """Return concentrations and a rate."""
-        found = {name: natural[name] + float(name != "rate") for name in self.leaves}
-        _proper(where, "concentrations and rates", *found.values())
-        return found
+        """Return the concentrations and the rate."""
+        usual = {name: natural[name] + float(name != "rate") for name in self.leaves}
+        _proper(where, "concentrations and rates", *usual.values())
+        return usual
 
     def log_factor(self, natural: Tree, value: Tensor) -> Tensor:
         """Return the exponents times their logarithms."""
@@ -178,7 +186,7 @@ class ExponentFamily:
 
 
 class _NormalBound(torch.autograd.Function):
-    """A Gaussian's bound with its two gradients written out: one node of the graph instead of fifteen, every step."""
+    """A Gaussian's bound with its two gradients written out: one node of the autograd graph per step instead of fifteen."""
 
     @staticmethod
     def forward(ctx: Any, loc: Tensor, scale: Tensor, h: Tensor | None, precision: Tensor | None) -> Tensor:

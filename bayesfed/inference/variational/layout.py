@@ -1,8 +1,8 @@
 """What a guide's parameters mean: which belong to which site, which stay with the client, which form a Gaussian.
 
-Nothing is declared. The guide is run once at parameters that are all different, and a draw's distribution whose location and scale are
-two of these, to the bit, is a *block*: a member of an exponential family that rules in natural parameters can serve. A `Delta` at a
-parameter is a *point*. What is left over is *opaque*: only its gradients can be fused.
+Users declare nothing. The guide is run once with parameters that are all different. If location and scale of a draw's distribution equal two of
+them, to the bit, the draw is a *block*: a member of an exponential family, which rules in natural parameters can serve. A `Delta` at a
+parameter is a *point*. All other parameters are *opaque*: only their gradients can be fused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bayesfed.inference.variational.program import Pair
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
-# The leaf of MultivariateNormal that an automatic guide splits in two.
+# AutoMultivariateNormal keeps `scale_tril` as the product of two parameters.
 SPLIT = "scale * scale_tril"
 _EXPONENTS: dict[type, str] = {dist.Gamma: "gamma", dist.Beta: "beta", dist.Dirichlet: "dirichlet"}
 
@@ -36,11 +36,13 @@ class Block:
     Parameters
     ----------
     name
-        The site, or what draws several sites at once.
+        Name of the site, or of the auxiliary draw that holds several sites.
     node
-        The guide's draw; ``SITE_unconstrained`` of automatic guides.
+        Name of the draw in the guide's trace; in automatic guides ``SITE_unconstrained``.
+    family
+        The exponential family.
     parameters
-        The guide's parameter for each of the family's; two names for `SPLIT`.
+        Names of the guide's parameters for each of the family's usual ones: one name, or two if the usual one is their product.
     """
 
     name: str
@@ -50,8 +52,8 @@ class Block:
 
     def read(self, pair: Pair, tree: Mapping[str, Tensor]) -> Tree:
         """Return the family's usual parameters."""
-        found = {what: [pair.constrained(name, tree[name]) for name in names] for what, names in self.parameters.items()}
-        return {what: values[0] if len(values) == 1 else values[0][:, None] * values[1] for what, values in found.items()}
+        read = {what: [pair.constrained(name, tree[name]) for name in names] for what, names in self.parameters.items()}
+        return {what: values[0] if len(values) == 1 else values[0][:, None] * values[1] for what, values in read.items()}
 
     def write(self, pair: Pair, usual: Tree) -> Tree:
         """Return the guide's unconstrained parameters."""
@@ -75,7 +77,7 @@ class Block:
         return {leaf: natural[f"{self.name}.{leaf}"] for leaf in self.family.leaves}
 
     def guide_parameters(self, pair: Pair, natural: Mapping[str, Tensor]) -> Tree:
-        """Return the guide's parameters that have these natural ones."""
+        """Return the guide's parameters for these natural ones."""
         return self.write(pair, self.family.parameters(self.own(natural), f"the posterior of {self.name!r}"))
 
 
@@ -88,9 +90,11 @@ class Layout:
     sites, local_sites, observed
         Latent sites that all clients share, latent sites under the client's plate, and observed ones.
     blocks
-        Of the shared sites.
-    points, opaque
-        Shared parameters that are values of sites or of the model, and those of which nothing is known.
+        Draws of the shared sites that belong to an exponential family.
+    points
+        Shared parameters that are values of sites, or parameters of the model.
+    opaque
+        Shared parameters whose meaning is unknown.
     local
         Parameters that stay with the client.
     """
@@ -114,19 +118,25 @@ class Layout:
         return {name: leaf for block in self.blocks for name, leaf in block.natural(pair, tree).items()}
 
     def guide_parameters(self, pair: Pair, natural: Mapping[str, Tensor]) -> Tree:
-        """Return the parameters of all blocks that have these natural ones."""
+        """Return the guide's parameters of all blocks for these natural ones."""
         return {name: leaf for block in self.blocks for name, leaf in block.guide_parameters(pair, natural).items()}
 
 
 def read_layout(pair: Pair, data: Dataset, key: Key, *, client_plate: str = "client", stay: tuple[str, ...] = ()) -> Layout:
-    """Find out what every parameter means.
+    """Return what every parameter means.
 
     Parameters
     ----------
+    pair
+        The model and guide, after their first run.
+    data
+        Rows to run them on once more; only names and shapes matter.
+    key
+        Names the random numbers of that run.
     client_plate
         Sites under a plate of this name, and the parameters of their draws, stay with the client.
     stay
-        Patterns of further parameters that do.
+        Patterns of the names of further parameters that stay.
 
     Raises
     ------
@@ -147,14 +157,14 @@ def read_layout(pair: Pair, data: Dataset, key: Key, *, client_plate: str = "cli
     stays = {n for n, node in latent.items() if _is_under(node, client_plate)}
     blocks, points, local = [], set[str](), {name for name in probe if any(fnmatchcase(name, pattern) for pattern in stay)}
     for node_name, node in drawn.items():
-        found = _block(node_name, node["fn"], seen)
-        named = set() if found is None else {name for names in found.parameters.values() for name in names}
+        block = _block(node_name, node["fn"], seen)
+        named = set() if block is None else {name for names in block.parameters.values() for name in names}
         at_point = {name for name, value in seen.items() if isinstance(node["fn"], dist.Delta) and _same(value, node["fn"].v)}
         if node_name in stays or _is_under(node, client_plate):
             local |= named | at_point
-        elif found is not None:
+        elif block is not None:
             if not named & local:
-                blocks.append(found)
+                blocks.append(block)
         else:
             points |= at_point
     points |= {name for name in probe if name.startswith("model.")}
@@ -165,7 +175,7 @@ def read_layout(pair: Pair, data: Dataset, key: Key, *, client_plate: str = "cli
             complain("federated_svi", expected=f"a guide that draws {sorted(stays)} apart", actual=f"one joint draw {joint}", hint="AutoNormal")
         )
     return Layout(
-        # Discrete sites that the guide leaves out are summed out, row by row.
+        # Discrete sites without a draw in the guide are summed out, row by row.
         sites=tuple(n for n in latent if n not in stays and n in drawn),
         local_sites=tuple(sorted(stays)),
         observed=tuple(n for n, node in _samples(model) if node["is_observed"] and not is_factor(node["fn"])),
@@ -212,7 +222,7 @@ def _check_sites(latent: Mapping[str, dict[str, Any]], drawn: Mapping[str, dict[
 
 
 def base_of(fn: Any) -> Any:
-    """Return a distribution without what makes several of it one event."""
+    """Return the distribution inside `Independent`, `ExpandedDistribution` and `MaskedDistribution`."""
     while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         fn = fn.base_dist
     return fn
@@ -237,8 +247,8 @@ def _block(node: str, fn: Any, seen: Tree) -> Block | None:
             wanted = {leaf: find(getattr(base, leaf)) for leaf in family.leaves}
         case _:
             return None
-    names = [n for found in wanted.values() for n in found]
-    # One parameter for two roles would have two values after a fusion; one that is drawn from several times has no natural parameter of its own.
+    names = [n for of_leaf in wanted.values() for n in of_leaf]
+    # A parameter with two roles would have two values after a fusion. One that several draws share has no natural parameter of its own.
     apart = len(set(names)) == len(names) and fn.shape() == base.shape()
     return Block(name, node, family, wanted) if all(wanted.values()) and apart else None
 

@@ -1,12 +1,12 @@
-"""Natural-gradient steps for independent Gaussians: steps in precisions and means, with no learning rate to fit to their size.
+"""Natural-gradient steps for independent Gaussians, in precisions and means: the learning rate need not fit their size.
 
 With the loss's gradients g_mu, g_sd of a Gaussian ``mu``, ``sd = P^-1/2`` and ``G = g_sd / sd``, a step of rate r is
 
     P <- P + r G + (r G)^2 / (2 P),    mu <- mu - r g_mu / P
 
 (Khan and Lin, 2017, "Conjugate-computation variational inference"; the last term keeps P above zero: Lin, Schmidt and Khan, 2020,
-"Handling the positive-definite constraint in the Bayesian learning rule"). The gradient enters linearly, so noise that is right on average
-is right in the average; Adam, which divides by the size of a skewed gradient, leaves sds some percent too wide.
+"Handling the positive-definite constraint in the Bayesian learning rule"). The gradient enters linearly, so averaging
+removes its noise without bias; Adam, which divides by the size of a skewed gradient, leaves sds some percent too wide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from bayesfed.trees import Tree
 
 
 class NaturalSteps:
-    """Steps on the Gaussian blocks among some leaves, and the average of their natural parameters."""
+    """Steps on the blocks of independent Gaussians, and the average of their natural parameters.
+
+    Parameters
+    ----------
+    pair, layout
+        The model and guide, and what the guide's parameters mean.
+    leaves
+        Parameters by name; those in such blocks are changed in place.
+    """
 
     def __init__(self, pair: Pair, layout: Layout, leaves: Mapping[str, Tensor]) -> None:
         self.pair, self.leaves, self.count = pair, leaves, 0
@@ -32,11 +40,19 @@ class NaturalSteps:
 
     @property
     def names(self) -> set[str]:
-        """The leaves that are stepped here."""
+        """Names of the leaves that are changed here."""
         return {name for block in self.blocks for names in block.parameters.values() for name in names}
 
     def step(self, rate: float, average: bool) -> None:
-        """Take one step on every block from the gradients that the leaves hold; enter the result in the average."""
+        """Take one step on every block from the gradients of the leaves.
+
+        Parameters
+        ----------
+        rate
+            The learning rate r.
+        average
+            Whether the result counts in the average.
+        """
         for block in self.blocks:
             natural = self._stepped(block, rate)
             for name, leaf in block.guide_parameters(self.pair, natural).items():
@@ -47,7 +63,7 @@ class NaturalSteps:
         self.count += average
 
     def averaged(self) -> Tree:
-        """Return the parameters that have the average natural parameters."""
+        """Return the guide's parameters for the average natural parameters."""
         mean = {name: leaf / self.count for name, leaf in self.totals.items()}
         return {name: leaf for block in self.blocks for name, leaf in block.guide_parameters(self.pair, mean).items()}
 

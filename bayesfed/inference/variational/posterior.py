@@ -1,4 +1,4 @@
-"""A fitted guide: draws of the shared sites, predictions, importance weights, the ELBO."""
+"""`FittedGuide`, the posterior after a run: draws of the shared sites, predictions, importance weights, the ELBO."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from bayesfed.trees import Tree
 class FittedGuide:
     """The guide at the parameters of a finished run.
 
-    Local latents are not in it: where they are needed they are drawn from the model, given the shared sites.
+    It has no local latents: where they are needed, they are drawn from the model, given the shared sites.
 
     Parameters
     ----------
+    pair, layout
+        The model and guide, and what the guide's parameters mean.
     parameters
         Shared parameters, unconstrained.
     """
@@ -62,14 +64,23 @@ class FittedGuide:
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """No names: axes are numbered."""
+        """Empty: axes have numbers, not names."""
         return {}
 
     def _values(self, trace: Any) -> Tree:
         return {name: trace.nodes[name]["value"].detach().clone() for name in self.layout.sites if name in trace.nodes}
 
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> dist.TorchDistribution:
-        """Return the distribution of targets given inputs at one draw, batch ``(B,)``.
+        """Return the distribution of the targets at one draw, batch ``(B,)``.
+
+        Parameters
+        ----------
+        draw
+            One draw of the shared sites, as `draw` returns it.
+        inputs
+            ``(B, ...)``.
+        key
+            Names the draws of local latents.
 
         Raises
         ------
@@ -91,7 +102,16 @@ class FittedGuide:
         return cast(dist.TorchDistribution, trace.nodes[name]["fn"])
 
     def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
-        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``: their mean is the ELBO, their tail is k-hat.
+        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``. Their mean is the ELBO; their tail gives k-hat.
+
+        Parameters
+        ----------
+        data
+            The rows D.
+        key
+            Names the draws.
+        draws
+            How many.
 
         Raises
         ------
@@ -106,17 +126,17 @@ class FittedGuide:
             raise PosteriorError(
                 complain("log_weights", expected="a model without local latents", actual=list(self.layout.local_sites), hint="a client's own fit")
             )
-        found = []
+        weights = []
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
             model, guide = tilted(self.pair.model, self.pair.guide, self.layout, Tilt())
             for _ in range(draws):
                 drawn = poutine.trace(guide).get_trace(data.inputs, data.targets)
                 joint = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(data.inputs, data.targets)
-                found.append(torch.as_tensor(joint.log_prob_sum() - drawn.log_prob_sum()))
-        return torch.stack(found)
+                weights.append(torch.as_tensor(joint.log_prob_sum() - drawn.log_prob_sum()))
+        return torch.stack(weights)
 
     def elbo(self, data: Dataset, key: Key, *, draws: int = 100) -> float:
-        """Return the ELBO of the model on these rows, in nats: its Monte Carlo mean."""
+        """Return the ELBO of the model on these rows, in nats, as the mean over draws. Arguments are those of `log_weights`."""
         return float(self.log_weights(data, key, draws=draws).mean())
 
     def _all(self) -> Tree:
@@ -124,13 +144,21 @@ class FittedGuide:
 
     @property
     def predictor(self) -> MeanPrediction:
-        """The model that counts: the mean of the predictive distribution over 32 draws."""
+        """The posterior as a model: the predictive mean over 32 draws."""
         return MeanPrediction(self)
 
 
 @dataclass(frozen=True)
 class MeanPrediction:
-    """The posterior predictive mean as a model: class probabilities ``(B, C)``, or the mean of the targets."""
+    """The posterior predictive mean as a model: class probabilities ``(B, C)``, or the mean of the targets.
+
+    Parameters
+    ----------
+    posterior
+        The fitted guide.
+    draws
+        Draws of the shared sites that the mean is taken over.
+    """
 
     posterior: FittedGuide
     draws: int = 32
@@ -150,13 +178,13 @@ class MeanPrediction:
         return mean
 
 
-def expected(found: Any) -> Tensor:
-    """Return probabilities of a categorical or Bernoulli distribution ``(B, C)``, else its mean."""
-    base = found.base_dist if isinstance(found, dist.Independent) else found
+def expected(distribution: Any) -> Tensor:
+    """Return the probabilities ``(B, C)`` of a categorical or Bernoulli distribution, the mean of any other."""
+    base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
     if hasattr(base, "probs") and isinstance(base, dist.Categorical):
         probabilities: Tensor = base.probs
         return probabilities
     if isinstance(base, dist.Bernoulli):
         return torch.stack([1 - base.probs, base.probs], -1)
-    mean: Tensor = found.mean
+    mean: Tensor = distribution.mean
     return mean

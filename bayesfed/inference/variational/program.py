@@ -1,8 +1,7 @@
-"""A Pyro model and guide run at given parameters: the global parameter store and the user's modules are as they were afterwards.
+"""A Pyro model and guide run at given parameters. Afterwards the global parameter store and the user's modules are as they were.
 
-Parameters are a flat tree of unconstrained tensors: ``guide.NAME`` and ``model.NAME`` of PyroModules (automatic guides among them),
-``NAME`` of ``pyro.param``. They never live anywhere else: modules get them for the length of a block, and ``pyro.param`` reads them from a
-scope of the store that is closed again.
+Parameters are a flat tree of unconstrained tensors: ``guide.NAME`` and ``model.NAME`` for PyroModules (automatic guides among them),
+``NAME`` for ``pyro.param``. Modules have them only inside a block, and ``pyro.param`` reads them from a scope of the store that ends with it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch.distributions import constraints, transform_to
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.keys import Key, forked
-from bayesfed.trees import Tree, placed
+from bayesfed.trees import Tree, placed, under
 
 Constraint = constraints.Constraint
 Runs = Callable[..., Any]
@@ -36,8 +35,8 @@ class Program:
     model
         ``model(inputs, targets=None)``: a PyroModule or a function.
     guide
-        The same of the guide, or a class of automatic guide (or a partial of one), built anew where it runs: what local latents
-        need, whose shapes differ between clients.
+        The same for the guide, or a class of automatic guide (or a partial of one), which is built anew where it runs. Local latents, whose
+        shapes differ between clients, need a class.
 
     Raises
     ------
@@ -49,9 +48,9 @@ class Program:
     guide: Runs
 
     def __post_init__(self) -> None:
-        for name, found in (("model", self.model), ("guide", self.guide)):
-            if not callable(found):
-                raise ArgumentError(complain(f"federated_svi, {name}", expected="a PyroModule or a function", actual=found, hint="AutoNormal"))
+        for name, given in (("model", self.model), ("guide", self.guide)):
+            if not callable(given):
+                raise ArgumentError(complain(f"federated_svi, {name}", expected="a PyroModule or a function", actual=given, hint="AutoNormal"))
 
     @property
     def builds(self) -> bool:
@@ -60,7 +59,7 @@ class Program:
         return isinstance(kind, type) and issubclass(kind, AutoGuide)
 
     def at(self, data: Dataset, key: Key) -> Pair:
-        """Run both once on `data`, so that automatic guides learn their shapes and parameters take their first values."""
+        """Run both once on `data`: automatic guides learn their shapes, and parameters take their first values."""
         guide = self.guide(self.model) if self.builds else self.guide
         with forked(key), quiet_store() as store:
             guide(data.inputs, data.targets)
@@ -77,16 +76,18 @@ class Program:
 
 @dataclass(frozen=True)
 class Pair:
-    """A model and a guide that have run.
+    """A model and a guide after their first run.
 
     Parameters
     ----------
+    model, guide
+        As in `Program`, the guide built.
     constraints
-        Of the parameters in the store.
+        Constraints of the ``pyro.param`` parameters, by name.
     first
-        What the parameters were at first, unconstrained.
+        First values of all parameters, unconstrained.
     example
-        The inputs and targets they ran on.
+        The inputs and targets of the first run.
     """
 
     model: Runs
@@ -97,44 +98,44 @@ class Pair:
 
     @contextmanager
     def held(self, tree: Mapping[str, Tensor]) -> Iterator[None]:
-        """Let both use these parameters inside the block."""
+        """Let model and guide use these parameters inside the block."""
         with ExitStack() as stack:
             stack.enter_context(quiet_store({"params": {n: tree[n] for n in self.constraints}, "constraints": dict(self.constraints)}))
             for prefix, module in modules_of(self.model, self.guide):
-                own = {name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix) and name not in self.constraints}
+                own = under({name: leaf for name, leaf in tree.items() if name not in self.constraints}, prefix)
                 stack.enter_context(placed(module, own))
             yield
 
     def constraint(self, name: str) -> Constraint:
-        """Return what a parameter is constrained to."""
+        """Return the constraint of a parameter."""
         if name in self.constraints:
             return self.constraints[name]
         for prefix, module in modules_of(self.model, self.guide):
             if name.startswith(prefix) and name.endswith("_unconstrained"):
                 owner, _, leaf = name.removeprefix(prefix).removesuffix("_unconstrained").rpartition(".")
-                found: Constraint = cast(Any, module.get_submodule(owner))._pyro_params[leaf][0]
-                return found
+                constraint: Constraint = cast(Any, module.get_submodule(owner))._pyro_params[leaf][0]
+                return constraint
         return constraints.real
 
     def constrained(self, name: str, value: Tensor) -> Tensor:
         """Return a parameter as the guide sees it."""
-        found: Tensor = transform_to(self.constraint(name))(value)
-        return found
+        seen: Tensor = transform_to(self.constraint(name))(value)
+        return seen
 
     def unconstrained(self, name: str, value: Tensor) -> Tensor:
         """Return a parameter as it is stored."""
-        found: Tensor = transform_to(self.constraint(name)).inv(value)
-        return found
+        stored: Tensor = transform_to(self.constraint(name)).inv(value)
+        return stored
 
 
 def modules_of(model: Runs, guide: Runs) -> list[tuple[str, nn.Module]]:
     """Return those of the two that are modules, with the prefix of their parameters."""
-    return [(f"{name}.", found) for name, found in (("guide", guide), ("model", model)) if isinstance(found, nn.Module)]
+    return [(f"{name}.", module) for name, module in (("guide", guide), ("model", model)) if isinstance(module, nn.Module)]
 
 
 @contextmanager
 def quiet_store(state: Any = None) -> Iterator[Any]:
-    """Open a parameter store of this block's own. Modules put their parameters into it and keep them."""
+    """Open a scope of the parameter store inside the block, with `state` in it; modules keep the parameters that they put there."""
     store = pyro.get_param_store()
     with pyro.settings.context(module_local_params=False), store.scope(state):
         yield store

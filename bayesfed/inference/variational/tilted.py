@@ -1,8 +1,8 @@
-"""The objective of one client: its rows, its share of the prior, and what the others believe.
+"""The objective of one client: its rows, its share of the prior, and the other clients' factors.
 
-``log p~(z) = share * log p(z) + log p(rows | z) + <cavity, T(z)>``, z in the space of the guide's draws, where the prior has the
-Jacobian of an automatic guide's transform. With share 1 and no cavity it is the model itself; shares that sum to 1 over the clients count the prior
-once whatever it is; a cavity is the product of the other clients' sites in partitioned variational inference (Ashman et al., 2022,
+``log p~(z) = share * log p(z) + log p(rows | z) + <cavity, T(z)>``, z in the space of the guide's draws, where the prior includes the
+Jacobian of an automatic guide's transform. With share 1 and no cavity it is the model itself. Shares that sum to 1 over the clients count any prior
+once. A cavity is the product of the other clients' sites in partitioned variational inference (Ashman et al., 2022,
 "Partitioned variational inference", eq. 9, there with the prior in the cavity).
 """
 
@@ -25,7 +25,7 @@ TILT = "bayesfed.tilt"
 
 @dataclass(frozen=True)
 class Tilt:
-    """What a client's objective is beside its rows.
+    """The weights in a client's objective.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ class Tilt:
     cavity
         Natural parameters by block; empty for none.
     rows
-        Copies each row stands for, in a batch and in the federation: N_t / B times the likelihood scale.
+        Weight of each row: N_t / B for a batch of B of N_t rows, times the likelihood scale.
     local
-        Copies each local latent stands for: the likelihood scale.
+        Weight of each local latent: the likelihood scale.
     shared
-        Copies each shared latent stands for, in the prior and in the guide: the share, where clients add up one ELBO.
+        Weight of each shared latent, in the prior and in the guide: the share, where clients add up one ELBO.
     sites
-        Further factors by shared site, on its prior, its cavity and the guide's entropy: one over the chance that a client is asked about it.
+        Further factors by shared site, on its prior, its cavity and the guide's entropy: one over the probability that a client has the site.
     """
 
     share: float = 1.0
@@ -52,24 +52,30 @@ class Tilt:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the objective is the model's own but for the rows."""
+        """Whether, apart from weights of rows, the objective is the model's own."""
         return self.share == 1 and not self.cavity
 
 
 def tilted(
     model: Callable[..., Any], guide: Callable[..., Any], layout: Layout, tilt: Tilt, *, analytic: bool = True
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return model and guide with the tilt in them.
+    """Return the model and the guide of the tilted objective.
 
     Parameters
     ----------
+    model, guide
+        Those of a `Pair`.
+    layout
+        What the guide's parameters mean.
+    tilt
+        The weights.
     analytic
-        Take expectations of the cavity and the guide's entropy exactly rather than at the draw: the gradient's noise is then that of the
-        client's own rows. For ELBOs whose terms add up; not for Renyi's.
+        Whether the expectation of the cavity and the guide's entropy are taken exactly instead of at the draw. Then only the client's own rows
+        make the gradient noisy. For ELBOs that are sums of terms; not for Renyi's.
     """
     if tilt == Tilt():
         return model, guide
-    # The model's own objective needs no second look at the draws.
+    # A plain tilt has nothing to take exactly.
     analytic = analytic and not tilt.is_plain
     drawn, weighed = _Guide(layout, tilt, analytic), _Model(layout, tilt)
 
@@ -92,7 +98,7 @@ def tilted(
 
 
 class _Guide(Messenger):
-    """Weigh the guide's draws and remember those of blocks, whose entropy may be taken exactly instead."""
+    """Weight the guide's draws; remember those of blocks, whose entropy may be taken exactly instead."""
 
     def __init__(self, layout: Layout, tilt: Tilt, analytic: bool) -> None:
         super().__init__()
@@ -107,7 +113,7 @@ class _Guide(Messenger):
         elif name in self.nodes:
             weight = 0.0 if self.analytic else self.tilt.shared
         else:
-            # A transformed site holds the prior's Jacobian.
+            # The Delta of a transformed site has the Jacobian, which belongs to the prior.
             weight = self.tilt.shared * (self.tilt.share if name in self.sites and isinstance(msg["fn"], dist.Delta) else 1.0)
         weight *= self.tilt.sites.get(name.removesuffix("_unconstrained"), 1.0)
         msg["scale"] = msg["scale"] * weight
@@ -118,7 +124,7 @@ class _Guide(Messenger):
 
 
 class _Model(Messenger):
-    """Weigh rows, local latents, and the prior of what is shared; factors belong to the prior."""
+    """Weight rows, local latents and the prior of shared sites; `pyro.factor` belongs to the prior."""
 
     def __init__(self, layout: Layout, tilt: Tilt) -> None:
         super().__init__()
@@ -130,6 +136,6 @@ class _Model(Messenger):
         elif msg["name"] in self.local:
             weight = self.tilt.local
         else:
-            # Observed, or summed out row by row.
+            # Observed, or a discrete latent that is summed out row by row.
             weight = self.tilt.rows
         msg["scale"] = msg["scale"] * weight

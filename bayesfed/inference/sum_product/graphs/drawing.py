@@ -1,30 +1,48 @@
-"""Draw a factor graph with matplotlib: where its nodes lie, and how they look."""
+"""Draw a factor graph with matplotlib."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bayesfed.errors import MissingExtraError
+from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.networks import refuse
 from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
-
 MAX_DRAWN = 500
 
 
-def draw(graph: FactorGraph, axes: Axes | None) -> Axes:
-    """Draw as `FactorGraph.draw` documents, whose errors these are."""
-    count = math.prod(graph.shape)
-    total = count if count > MAX_DRAWN else len(graph.to_networkx())
+def draw(
+    model: Grid | Ising | Tables,
+    written: Callable[[], nx.Graph[int]],
+    order: Tensor | None,
+    variables: Sequence[Hashable],
+    axes: Axes | None,
+) -> Axes:
+    """Draw as `FactorGraph.draw` documents, and raise its errors.
+
+    Parameters
+    ----------
+    model, order, variables
+        Those of the `FactorGraph`.
+    written
+        Its `to_networkx`; not called if the variables alone are too many to draw.
+    axes
+        Where to draw; None for a new figure.
+    """
+    count = math.prod(model.shape)
+    total = count if count > MAX_DRAWN else len(written())
     if total > MAX_DRAWN:
         refuse("draw", expected=f"at most {MAX_DRAWN} nodes", actual=f"{total} or more", hint="a smaller one of its kind, such as a 6 x 6 grid")
     try:
@@ -32,7 +50,8 @@ def draw(graph: FactorGraph, axes: Axes | None) -> Axes:
         from matplotlib.figure import Figure
     except ImportError as problem:
         raise MissingExtraError("matplotlib", "examples") from problem
-    network, place = graph.to_networkx(), _positions(graph)
+    network = written()
+    place = _positions(model, network, order)
     if axes is None:
         width, height = np.clip(np.ptp(place, axis=0) * 0.9 + 0.8, 2.0, 9.0)
         axes = Figure(figsize=(width, height), layout="constrained").subplots()
@@ -43,7 +62,7 @@ def draw(graph: FactorGraph, axes: Axes | None) -> Axes:
     axes.scatter(place[:count, 0], place[:count, 1], s=size, c="white", edgecolors="0.2", marker="o", zorder=3)
     face = [f"C{shade}" for shade in shades] if len(kinds) <= 10 else "0.35"
     axes.scatter(place[count:, 0], place[count:, 1], s=size / 3, c=face, marker="s", zorder=2)
-    for name, (x, y) in zip(graph.variables if count <= 64 else (), place, strict=False):
+    for name, (x, y) in zip(variables if count <= 64 else (), place, strict=False):
         axes.annotate(str(name), (x, y), ha="center", va="center", fontsize=7, zorder=4)
     (left, low), (right, high) = place.min(0) - 0.5, place.max(0) + 0.5
     axes.set(xlim=(left, right), ylim=(low, high), aspect="equal")
@@ -51,23 +70,22 @@ def draw(graph: FactorGraph, axes: Axes | None) -> Axes:
     return axes
 
 
-def _positions(graph: FactorGraph) -> NDArray[np.float64]:
-    """Return where each node of the graph is drawn ``(nodes, 2)``, one unit between neighbouring variables of a grid."""
-    network, count = graph.to_networkx(), math.prod(graph.shape)
-    place = np.empty((len(network), 2))
-    if not isinstance(graph.model, Grid):
+def _positions(model: Grid | Ising | Tables, network: nx.Graph[int], order: Tensor | None) -> NDArray[np.float64]:
+    """Return where each node of the graph is drawn ``(nodes, 2)``; neighbouring variables of a grid are one unit apart."""
+    count, place = math.prod(model.shape), np.empty((len(network), 2))
+    if not isinstance(model, Grid):
         edge = 0.0
         for part in map(sorted, nx.connected_components(network)):
-            # Springs are quicker where stretching every pair of nodes to its distance would take seconds.
+            # For large parts, Kamada and Kawai's layout takes seconds; springs are quicker.
             piece = network.subgraph(part)
-            found = nx.kamada_kawai_layout(piece) if len(part) <= 150 else nx.spring_layout(piece, seed=0, iterations=200)
-            place[part] = np.stack([found[node] for node in part]) * math.sqrt(len(part)) * 0.7
+            layout = nx.kamada_kawai_layout(piece) if len(part) <= 150 else nx.spring_layout(piece, seed=0, iterations=200)
+            place[part] = np.stack([layout[node] for node in part]) * math.sqrt(len(part)) * 0.7
             place[part, 0] += edge - place[part, 0].min()
             edge = place[part, 0].max() + 1.0
         return place
-    rows, columns = graph.model.size
+    rows, columns = model.size
     copy, cell = np.divmod(np.arange(count), rows * columns)
-    variable = np.arange(count) if graph.order is None else graph.order.numpy()
+    variable = np.arange(count) if order is None else order.numpy()
     place[variable] = np.stack([cell % columns + copy * (columns + 0.5), -(cell // columns)], axis=1)
     for node in range(count, len(network)):
         scope = list(network.nodes[node]["scope"])

@@ -1,4 +1,4 @@
-"""Factor graphs for people: built from networkx or generated, drawn, and lowered to the flat model that the machine runs.
+"""`FactorGraph`: read from networkx or generated, drawn, and lowered to the flat model that message passing runs on.
 
 ``p(x) = exp(sum over factors t_f(x_f)) / Z``, with log tables t. A generated grid holds a few numbers, however large it is.
 """
@@ -34,19 +34,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FactorGraph:
-    """A flat model together with the user's names and order of its variables. Immutable.
+    """A flat model with the user's names and order of its variables. Immutable.
 
     Parameters
     ----------
     model
-        What `lower` returns: a binary grid, a binary pairwise model, or tables.
+        A binary grid, a binary pairwise model, or tables.
     names
-        The variables as the user calls them; None for the numbers 0 to n - 1.
+        The user's names of the variables; None for the numbers 0 to n - 1.
     order
-        ``(n,)`` for a grid found in a graph numbered otherwise: the user's index of the variable at each position, row by row.
-        None where they agree.
+        ``(n,)``, for a grid that was recognised in a graph numbered otherwise: the user's index of the variable at each position, row by row.
+        None if the two orders agree.
     log_constant
-        Nats left out of the model: the log partition function of the graph is the model's plus this.
+        In nats: the log partition function of the graph is the model's plus this.
+
+    Raises
+    ------
+    ArgumentError
+        If names or order do not fit the model.
     """
 
     model: Grid | Ising | Tables
@@ -63,12 +68,12 @@ class FactorGraph:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How the evidence is arranged: in node order ``(n,)`` for graphs that come from networkx."""
-        return (len(self.model.cards),) if isinstance(self.model, Tables) else self.model.shape
+        """Shape of the evidence; ``(n,)``, in node order, for graphs from networkx."""
+        return self.model.shape
 
     @property
     def variables(self) -> Sequence[Hashable]:
-        """The variables in the order of the evidence."""
+        """The variables, in the order of the evidence."""
         return range(math.prod(self.shape)) if self.names is None else self.names
 
     def lower(self) -> Grid | Ising | Tables:
@@ -85,19 +90,19 @@ class FactorGraph:
             Nodes carry ``type``, "variable" or "factor". A variable may carry ``card``, its number of states, default 2.
             A factor carries ``factor``, its log table in nats (a tensor, an array or nested lists; -inf forbids a combination), or
             ``table``, the same as non-negative weights; and ``scope``, its variables in the order of the table's axes. Without a
-            scope the table must be symmetric. The graph itself may carry ``log_constant``, nats added to every configuration.
+            scope the table must be symmetric. The graph itself may carry ``log_constant``, in nats, added to every configuration.
 
         Returns
         -------
         FactorGraph
-            Variables in node order. Full binary grids are recognised in any order. Tables are read as numbers: no gradient flows back.
+            Variables in node order. Full binary grids are recognised in any order. Tables are copied: they get no gradients.
 
         Raises
         ------
         ArgumentError
             If the graph is directed, a multigraph or empty, an edge joins two variables or two factors, a scope differs from the
             neighbours or is missing where it matters, a table has the wrong shape, more than 65536 entries, NaN, +inf or negative
-            weights, or nothing is possible.
+            weights, or a table or a variable has no possible state.
         """
         with collector_paused():
             names, cards, nodes = read(graph)
@@ -110,35 +115,35 @@ class FactorGraph:
 
     @classmethod
     def pairwise(cls, graph: nx.Graph[Any], *, coupling: float | None = None, field: float = 0.0) -> FactorGraph:
-        """Read a graph of binary variables without factor nodes: an edge is a pair factor.
+        """Read a graph of binary variables without factor nodes, where an edge is a pair factor.
 
         Parameters
         ----------
         graph
-            Edges may carry ``coupling``, the bonus in nats when both ends are 1; nodes ``field``, their log-odds alone.
+            Edges may carry ``coupling``, the log weight in nats of both ends being 1; nodes ``field``, their log-odds without neighbours.
         coupling, field
-            For the edges and the nodes that carry none.
+            Values for edges and nodes that carry none.
 
         Raises
         ------
         ArgumentError
-            If the graph is directed, a multigraph or empty, has a self loop, an edge without a finite coupling, or a field that is none.
+            If the graph is directed, a multigraph or empty, has a self loop, or a coupling or field is not a finite number.
         """
         nodes, model = read_pairs(graph, coupling, field)
         return _recognised(model, nodes, 0.0)
 
     @classmethod
     def grid(cls, size: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0) -> FactorGraph:
-        """Return a K x M grid of bits; nothing of that size is built.
+        """Return a K x M grid of bits; nothing of that size is allocated.
 
         Parameters
         ----------
         size
             (K, M).
         row, column
-            Table of a variable with its right and with its lower neighbour: a stay probability, a `Transition`, or a `Link` in nats.
+            Tables of a variable with its right and with its lower neighbour: a stay probability, a `Transition`, or a `Link` in nats.
         field
-            Log-odds of every variable on its own: a number or ``(K, M)``.
+            Log-odds of every variable without neighbours: a number or ``(K, M)``.
 
         Raises
         ------
@@ -150,27 +155,37 @@ class FactorGraph:
 
     @classmethod
     def chain(cls, length: int, transition: Rule, *, field: Number = 0.0) -> FactorGraph:
-        """Return a Markov chain of bits, a grid of one row; evidence ``(length,)``. Arguments as for `grid`."""
+        """Return a Markov chain of bits, a grid of one row.
+
+        Parameters
+        ----------
+        length
+            Number of variables; evidence is ``(length,)``.
+        transition
+            Table of a variable with the next, as `row` of `grid`.
+        field
+            As in `grid`.
+        """
         model, constant = lattice((1, length), transition, Link(), field, (length,))
         return FactorGraph(model, log_constant=constant)
 
     @classmethod
     def kernel_grid(cls, shape: tuple[int, int], kernel: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0) -> FactorGraph:
-        """Return one grid a kernel for the weight matrix ``(out, in * kh * kw)`` of a convolution, kernels independent.
+        """Return independent grids for the weight matrix ``(out, in * kh * kw)`` of a convolution, one for each kernel.
 
         Parameters
         ----------
         shape
-            Of the weight matrix.
+            Shape of the weight matrix.
         kernel
             (kh, kw).
         row, column, field
-            As for `grid`; tensors have the kernel's size.
+            As in `grid`; tensors have the kernel's size.
 
         Raises
         ------
         ArgumentError
-            If the kernel does not divide the rows of the matrix, or for the reasons of `grid`.
+            If the rows of the matrix are not made of such kernels, or as in `grid`.
         """
         if len(shape) != 2 or min(*shape, *kernel) < 1 or shape[1] % math.prod(kernel):
             refuse(
@@ -184,27 +199,27 @@ class FactorGraph:
 
     @classmethod
     def tree(cls, parents: Sequence[int], transition: Rule) -> FactorGraph:
-        """Return a forest of bits, each hanging on its parent.
+        """Return a forest of bits, each with a table with its parent.
 
         Parameters
         ----------
         parents
-            ``(n,)`` the parent of each variable, -1 for roots.
+            ``(n,)``, the parent of each variable, -1 for roots.
         transition
-            From parent to child, as for `grid`; a link of numbers.
+            Table of parent with child, as `row` of `grid`; a link must have numbers.
 
         Raises
         ------
         ArgumentError
-            If a parent is no variable, or following parents leads round in a circle.
+            If a parent is no variable, or parents form a cycle.
         """
         model, constant = forest(parents, transition)
         return cls(model, log_constant=constant)
 
     def to_networkx(self) -> nx.Graph[int]:
-        """Return the graph as `from_networkx` reads it: variables 0 to n - 1 in the order of the evidence, then the factors.
+        """Return a graph that `from_networkx` can read: variables 0 to n - 1 in the order of the evidence, then the factors.
 
-        It is built once, every copy of a grid in full, and the same object is returned again: copy it before changing it.
+        It is built once, with every copy of a grid, and the same object is returned every time: copy it before changing it.
 
         Raises
         ------
@@ -215,10 +230,20 @@ class FactorGraph:
 
     @cached_property
     def _network(self) -> nx.Graph[int]:
-        return write(self)
+        return write(self.model, self.order, self.log_constant)
 
     def draw(self, axes: Axes | None = None) -> Axes:
-        """Draw variables as circles and factors as squares, one colour a table if there are at most ten; grids lie as grids.
+        """Draw variables as circles and factors as squares, with one colour per table if there are at most ten.
+
+        Parameters
+        ----------
+        axes
+            Where to draw; None for a new figure.
+
+        Returns
+        -------
+        Axes
+            The axes, with grids laid out as grids.
 
         Raises
         ------
@@ -227,12 +252,13 @@ class FactorGraph:
         MissingExtraError
             If matplotlib is not installed.
         """
-        return draw(self, axes)
+        return draw(self.model, self.to_networkx, self.order, self.variables, axes)
 
 
 def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:
     plain = all(type(node) is int and node == i for i, node in enumerate(nodes))
     names = None if plain else tuple(nodes)
-    if isinstance(model, Ising) and (found := recognise(model)) is not None:
-        return FactorGraph(found[0], names, found[1], constant)
+    if isinstance(model, Ising) and (recognised := recognise(model)) is not None:
+        grid, order = recognised
+        return FactorGraph(grid, names, order, constant)
     return FactorGraph(model, names, None, constant)

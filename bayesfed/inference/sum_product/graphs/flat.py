@@ -14,11 +14,11 @@ class TableGroup:
     Parameters
     ----------
     tables
-        ``(T, *cards)`` distinct log tables, shared by the factors. ``-inf`` forbids a combination.
+        ``(T, *cards)``, distinct log tables, shared by the factors. ``-inf`` forbids a combination.
     which
-        ``(F,)`` the table of each factor.
+        ``(F,)``, the table of each factor.
     scope
-        ``(F, arity)`` the variables of each factor, in the table's order.
+        ``(F, arity)``, the variables of each factor, in the order of the table's axes.
     """
 
     tables: Tensor
@@ -33,9 +33,9 @@ class Tables:
     Parameters
     ----------
     cards
-        ``(n,)`` number of states of each variable.
+        ``(n,)``, number of states of each variable.
     unary
-        ``(n, C)`` log weights; ``-inf`` in states a variable does not have.
+        ``(n, C)``, log weights; ``-inf`` in states that a variable does not have.
     groups
         Factors of two or more variables.
     """
@@ -43,3 +43,8 @@ class Tables:
     cards: Tensor
     unary: Tensor
     groups: tuple[TableGroup, ...]
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Shape of one number per variable: ``(n,)``."""
+        return (len(self.cards),)

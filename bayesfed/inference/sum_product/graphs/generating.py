@@ -1,4 +1,4 @@
-"""Graphs of bits made from a rule: grids in a few numbers, however large they are, and forests as edge lists."""
+"""Graphs of bits made from a rule: grids, which are a few numbers whatever their size, and forests, which are edge lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ Rule = float | Transition | Link
 
 
 def lattice(size: tuple[int, int], row: Rule, column: Rule, field: Number, arrangement: tuple[int, ...] | None) -> tuple[Grid, float]:
-    """Return the grid of `FactorGraph.grid`, its evidence in `arrangement`, and the log constant that it leaves out."""
+    """Return the grid of `FactorGraph.grid`, and the log constant that it leaves out.
+
+    Parameters
+    ----------
+    size, row, column, field
+        As in `FactorGraph.grid`.
+    arrangement
+        Shape of the evidence; None for `size`.
+    """
     (along, first), (across, second) = _link(row), _link(column)
     grid = Grid(size, along, across, field, arrangement)
     rows, columns = size
@@ -28,7 +36,7 @@ def lattice(size: tuple[int, int], row: Rule, column: Rule, field: Number, arran
 
 
 def forest(parents: Sequence[int], transition: Rule) -> tuple[Ising, float]:
-    """Return the forest of `FactorGraph.tree`, and the log constant that it leaves out.
+    """Return the forest of `FactorGraph.tree`, whose arguments it takes, and the log constant that the forest leaves out.
 
     Raises
     ------
@@ -38,7 +46,7 @@ def forest(parents: Sequence[int], transition: Rule) -> tuple[Ising, float]:
     above: NDArray[Any] = np.asarray(parents)
     if above.ndim != 1 or not above.size or above.dtype.kind not in "iu" or not -1 <= above.min() <= above.max() < len(above):
         refuse("tree.parents", expected="for each of n variables -1 or a number below n", actual=parents, hint="[-1, 0, 0, 1]")
-    # Node n stands above the roots; each round doubles how far up a variable looks.
+    # Node n is the parent of the roots. Every round doubles how far up a variable points.
     reach = np.append(np.where(above < 0, len(above), above), len(above))
     for _ in range(len(above).bit_length()):
         reach = reach[reach]
@@ -58,7 +66,7 @@ def forest(parents: Sequence[int], transition: Rule) -> tuple[Ising, float]:
 
 
 def _link(rule: Rule) -> tuple[Link, float]:
-    """Return a rule as a link, and the log weight of two zeros, which links leave out."""
+    """Return the link of a rule, and the log weight of two zeros, which links leave out."""
     if isinstance(rule, Link):
         return rule, 0.0
     chain = rule if isinstance(rule, Transition) else Transition(rule, rule)

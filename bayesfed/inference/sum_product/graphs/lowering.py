@@ -1,7 +1,7 @@
-"""From factor nodes to flat models: group factors by the shape of their table, make pairs of bits an edge list.
+"""From factor nodes to flat models: group factors by the shape of their table, and make binary pairs an edge list.
 
 A finite table over two binary variables is ``t(s, s') = c + A s + B s' + k s s'`` with ``c = t00``, ``A = t10 - t00``,
-``B = t01 - t00`` and ``k = t11 + t00 - t01 - t10``: pairwise binary graphs need no tables. The constants c are summed apart.
+``B = t01 - t00`` and ``k = t11 + t00 - t01 - t10``: pairwise binary graphs need no tables. The constants c are added up separately.
 """
 
 from __future__ import annotations
@@ -22,12 +22,19 @@ from bayesfed.models.random_fields.ising import Ising
 
 
 def group(nodes: Nodes, cards: Tensor) -> list[TableGroup]:
-    """Return factors over variables with `cards` ``(n,)`` by the shape of their table, equal tables shared.
+    """Return factors grouped by the shape of their table; equal tables are shared.
+
+    Parameters
+    ----------
+    nodes
+        Factor nodes as read.
+    cards
+        ``(n,)``, number of states of each variable.
 
     Raises
     ------
     ArgumentError
-        If a table or the lack of a scope is not as `FactorGraph.from_networkx` documents.
+        If a table, or the lack of a scope, is not as `FactorGraph.from_networkx` documents.
     """
     return list(_group(nodes, cards.numpy()))
 
@@ -36,7 +43,7 @@ def _group(nodes: Nodes, cards: NDArray[np.int64]) -> Iterator[TableGroup]:
     distinct: dict[tuple[int, ...], dict[bytes, int]] = {}
     shapes: dict[tuple[int, ...], int] = {}
     place = np.empty((len(nodes.tables), 2), dtype=np.int64)
-    # Zero weights become -inf and negative ones NaN, which `_check_values` finds in all tables of a shape at once.
+    # Zero weights become -inf and negative ones NaN, which `_check_values` looks for in all tables of a shape at once.
     with np.errstate(divide="ignore", invalid="ignore"):
         for number, (node, data) in enumerate(nodes.tables):
             array = _log_table(node, data)
@@ -55,8 +62,8 @@ def _group(nodes: Nodes, cards: NDArray[np.int64]) -> Iterator[TableGroup]:
         which = local[rows]
         _check_values(nodes, rows, which, tables)
         if (wrong := rows[nodes.unordered[rows] & ~_symmetric(tables)[which]]).size:
-            found, hint = "none, and a table that is not symmetric: an undirected edge does not record argument order", "scope=(first, second)"
-            refuse(f"factor {nodes.factors[wrong[0]]!r}.scope", expected="the variables in the order of the table's axes", actual=found, hint=hint)
+            actual, hint = "none, and a table that is not symmetric: an undirected edge does not record argument order", "scope=(first, second)"
+            refuse(f"factor {nodes.factors[wrong[0]]!r}.scope", expected="the variables in the order of the table's axes", actual=actual, hint=hint)
         yield TableGroup(torch.from_numpy(tables), torch.from_numpy(which), torch.from_numpy(scope))
 
 
@@ -80,7 +87,7 @@ def _refuse_shape(nodes: Nodes, row: int, shape: tuple[int, ...], cards: NDArray
 
 
 def _check_values(nodes: Nodes, rows: NDArray[np.int64], which: NDArray[np.int64], tables: NDArray[np.float64]) -> None:
-    # NaN goes through a maximum: it is finite only if no entry is NaN or +inf and some entry is possible.
+    # A maximum propagates NaN: it is finite only if no entry is NaN or +inf and some entry is possible.
     good = np.isfinite(tables.reshape(len(tables), -1).max(1))
     if good.all():
         return
@@ -98,7 +105,7 @@ def _check_values(nodes: Nodes, rows: NDArray[np.int64], which: NDArray[np.int64
 
 
 def _symmetric(tables: NDArray[np.float64]) -> NDArray[np.bool_]:
-    # Swaps of neighbouring axes generate every permutation.
+    # Swaps of neighbouring axes generate all permutations.
     if len(set(tables.shape[1:])) > 1:
         return np.zeros(len(tables), dtype=bool)
     same = np.ones(len(tables), dtype=bool)
@@ -108,12 +115,21 @@ def _symmetric(tables: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def lower(names: Sequence[Hashable], cards: Tensor, groups: Sequence[TableGroup]) -> tuple[Ising | Tables, float]:
-    """Return the flat model of factors over variables with `cards` ``(n,)``, and the log constant that it leaves out.
+    """Return the flat model of factors, and the log constant that it leaves out.
+
+    Parameters
+    ----------
+    names
+        Names of the variables, for errors.
+    cards
+        ``(n,)``, number of states of each variable.
+    groups
+        The factors.
 
     Raises
     ------
     ArgumentError
-        If the unary factors of a variable leave it no state.
+        If the unary factors of a variable allow no state.
     """
     if bool((cards == 2).all()) and all(group.tables.ndim <= 3 and bool(torch.isfinite(group.tables).all()) for group in groups):
         return _lower_pairs(len(cards), groups)
@@ -132,7 +148,7 @@ def lower(names: Sequence[Hashable], cards: Tensor, groups: Sequence[TableGroup]
 def _lower_pairs(count: int, groups: Sequence[TableGroup]) -> tuple[Ising, float]:
     field, constant = np.zeros(count), 0.0
     pairs = [(np.empty((0, 2), dtype=np.int64), np.empty(0))]
-    # In numpy: on busy machines torch's threads wait for each other at every one of these small steps.
+    # In numpy: on busy machines, torch's threads wait for each other at each of these small steps.
     for group in groups:
         table, which, scope = group.tables.numpy(), group.which.numpy(), group.scope.numpy()
         origin = table[:, 0] if scope.shape[1] == 1 else table[:, 0, 0]
@@ -147,7 +163,17 @@ def _lower_pairs(count: int, groups: Sequence[TableGroup]) -> tuple[Ising, float
 
 
 def edge_list(field: NDArray[np.float64], ends: NDArray[np.int64], coupling: NDArray[np.float64]) -> Ising:
-    """Return a pairwise model from ends ``(E, 2)`` and couplings ``(E,)``: pairs sorted, the smaller end first, parallel ones added up."""
+    """Return the pairwise model of an edge list: edges sorted, the smaller end first, parallel edges added up.
+
+    Parameters
+    ----------
+    field
+        ``(n,)``, log-odds.
+    ends
+        ``(E, 2)``, variables.
+    coupling
+        ``(E,)``, in nats.
+    """
     count = len(field)
     key, place = np.unique(ends.min(1, initial=count) * count + ends.max(1, initial=0), return_inverse=True)
     edges = torch.from_numpy(np.stack(np.divmod(key, count)))

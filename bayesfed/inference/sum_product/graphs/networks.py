@@ -1,4 +1,4 @@
-"""What reading and writing networkx graphs share: refusals in words, a look at the kind of graph, and a collector that does not scan it."""
+"""Shared by reading and writing networkx graphs: errors, the check of a graph's kind, and a pause of the garbage collector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_simple(where: str, graph: object) -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from scanning a growing graph again and again."""
+    """Pause the garbage collector inside the block, so that it does not scan a growing graph again and again."""
     running = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Read a networkx graph without factor nodes: every node is a bit with a field, every edge a coupling."""
+"""Read a networkx graph without factor nodes: every node is a bit with a field, and every edge has a coupling."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def read_pairs(graph: nx.Graph[Any], coupling: float | None, field: float) -> tu
 def _finite(values: list[Any], where: Callable[[int], str], hint: str) -> NDArray[np.float64]:
     kinds = {type(value) for value in values}
     good = all(issubclass(kind, numbers.Real) for kind in kinds)
-    found = np.array(values, dtype=np.float64) if good else np.array([value if isinstance(value, numbers.Real) else np.nan for value in values])
-    if not np.isfinite(found).all():
-        wrong = int(np.flatnonzero(~np.isfinite(found))[0])
+    array = np.array(values, dtype=np.float64) if good else np.array([value if isinstance(value, numbers.Real) else np.nan for value in values])
+    if not np.isfinite(array).all():
+        wrong = int(np.flatnonzero(~np.isfinite(array))[0])
         refuse(where(wrong), expected="a finite number", actual=values[wrong], hint=hint)
-    return found
+    return array

@@ -1,4 +1,4 @@
-"""Read a bipartite networkx graph: which nodes are variables and which are factors, and which factor joins which variables."""
+"""Read a bipartite networkx graph: which nodes are variables and which are factors, and the variables of each factor."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ Attributes = Mapping[str, Any]
 
 
 class Nodes(NamedTuple):
-    """Factor nodes as read: the number of each one's table, and scopes end to end.
+    """F factor nodes as read.
 
     Attributes
     ----------
     factors
-        F names.
+        Names of the factors.
     tables
-        Name and attributes of the first factor that carries each table object.
+        Name and attributes of the first factor with each table object.
     which
-        ``(F,)`` index into `tables`.
+        ``(F,)``, index into `tables`.
     members
-        Variables of all scopes in a row; `arities` ``(F,)`` are their lengths.
+        Variables of all scopes, one scope after the other.
+    arities
+        ``(F,)``, lengths of the scopes.
     unordered
-        ``(F,)``, true where the scope is only the order of the edges.
+        ``(F,)``, true for factors without a scope: their variables are in the order of the edges.
     """
 
     factors: list[Hashable]
@@ -45,7 +47,7 @@ class Nodes(NamedTuple):
 
 
 def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, Nodes]:
-    """Return the variables in node order, their cardinalities ``(n,)``, and the factors, unary ones too.
+    """Return the variables in node order, their cardinalities ``(n,)``, and the factors, unary ones included.
 
     Raises
     ------
@@ -59,7 +61,7 @@ def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, Nodes]:
 
 
 def _dictionaries(graph: Any) -> tuple[Mapping[Hashable, Attributes], Mapping[Hashable, Mapping[Hashable, Any]]]:
-    # Those behind networkx's views, which are too slow for graphs with a million nodes.
+    # Private, since networkx's views of them are too slow for graphs with a million nodes.
     return graph._node, graph._adj
 
 
@@ -107,17 +109,17 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         arities.append(len(scope))
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
-            found = "neither" if table is None else "both"
-            refuse(f"factor {node!r}", expected="either 'factor' (logs) or 'table' (weights)", actual=found, hint="factor=[[0.0, 0.0], [0.0, 1.0]]")
-        # Objects are told apart here, values in `lowering.group`. One object may hold logs here and weights there: hence the sign.
+            actual = "neither" if table is None else "both"
+            refuse(f"factor {node!r}", expected="either 'factor' (logs) or 'table' (weights)", actual=actual, hint="factor=[[0.0, 0.0], [0.0, 1.0]]")
+        # By object here, by value in `lowering.group`. One object may be logs of one factor and weights of another: hence the sign.
         which.append(seen.setdefault(id(table) if weights is None else -id(weights), len(tables)))
         if which[-1] == len(tables):
             tables.append((node, data))
     if sum(len(adjacency[node]) for node in index) != len(members):
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
-        found = "a self loop" if left == right else "two variables"
+        actual = "a self loop" if left == right else "two variables"
         hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
-        refuse(f"edge {left!r}-{right!r}", expected="a variable and a factor", actual=found, hint=hint)
+        refuse(f"edge {left!r}-{right!r}", expected="a variable and a factor", actual=actual, hint=hint)
     return Nodes(
         factors,
         tables,

@@ -1,4 +1,4 @@
-"""Which shape a graph has: distances from a variable, proper colourings, and grids told from edge lists.
+"""The shape of a graph: distances from a variable, proper colourings, and edge lists that are grids.
 
 A K x M grid has E = 2 K M - K - M edges, so n = K M and E give K and M as roots of ``x^2 - (2 n - E) x + n``. From one corner
 a variable lies i + j steps away, from the other corner of its row i + M - 1 - j: two distances are its coordinates.
@@ -23,10 +23,18 @@ Integers = NDArray[np.int64]
 
 
 def colours(count: int, edges: Tensor) -> Tensor:
-    """Return a proper colouring ``(n,)`` of the graph with edges ``(2, E)``: two colours where two suffice, greedy otherwise."""
+    """Return a proper colouring ``(n,)`` of a graph: with two colours where two suffice, greedy otherwise.
+
+    Parameters
+    ----------
+    count
+        n, the number of nodes.
+    edges
+        ``(2, E)``.
+    """
     ends: Integers = edges.numpy()
     matrix = _adjacency(count, ends)
-    # One more node next to a variable of each part reaches every variable and closes no cycle.
+    # One more node, joined to one variable of each component, reaches every variable and closes no cycle.
     _, part = connected_components(matrix, directed=False)
     roots = np.unique(part, return_index=True)[1]
     reached = np.concatenate([ends, np.stack([roots, np.full_like(roots, count)])], axis=1)
@@ -51,7 +59,7 @@ def depths(adjacency: csr_array, root: int) -> Integers:
     parent[root] = root
     depth = np.ones_like(parent)
     depth[root] = 0
-    # Each round doubles how far a node sees towards the root.
+    # Every round doubles how far up a node points.
     while bool((parent != root).any()):
         depth += depth[parent]
         parent = parent[parent]
@@ -59,14 +67,14 @@ def depths(adjacency: csr_array, root: int) -> Integers:
 
 
 def recognise(ising: Ising) -> tuple[Grid, Tensor | None] | None:
-    """Return the grid that a pairwise model is, or None if it is no full grid with at least two rows and two columns.
+    """Return the grid that equals a pairwise model; None if it is no full grid with at least two rows and two columns.
 
     Returns
     -------
     grid
-        The same model; its links have no fields of their own, and its evidence is arranged as the model's.
+        The same model. Its links have no fields, and its evidence is arranged as the model's.
     order
-        ``(n,)`` the variable at each position of the grid, row by row; None where they are numbered that way already.
+        ``(n,)``, the variable at each position of the grid, row by row; None if they are numbered that way.
     """
     count = ising.field.numel()
     both = 2 * count - ising.coupling.numel()
@@ -84,18 +92,18 @@ def recognise(ising: Ising) -> tuple[Grid, Tensor | None] | None:
 
 
 def _lay_out(ising: Ising, size: tuple[int, int], order: Integers) -> Grid | None:
-    """Return the grid with variable ``order[i]`` at position i, if every edge then joins neighbours."""
+    """Return the grid with variable ``order[i]`` at position i if every edge then joins neighbours, else None."""
     rows, columns = size
     position = np.empty_like(order)
     position[order] = np.arange(len(order))
-    # In numpy: on busy machines torch's threads wait for each other at every one of these small steps.
+    # In numpy: on busy machines, torch's threads wait for each other at each of these small steps.
     ends, coupling = position[ising.edges.numpy()], ising.coupling.numpy()
     low = ends.min(0)
     step = ends.max(0) - low
     values: list[Number] = []
     for chosen, shape in (((step == 1) & (low % columns != columns - 1), (rows, columns - 1)), (step == columns, (rows - 1, columns))):
         place = low[chosen] // columns * shape[1] + low[chosen] % columns
-        # As many edges as places and no place left out: each edge has its own.
+        # As many edges as places, and no empty place: one edge for each.
         if len(place) != math.prod(shape) or not np.bincount(place, minlength=len(place)).all():
             return None
         laid = np.empty_like(coupling, shape=len(place))
@@ -110,7 +118,7 @@ def _plain(values: NDArray[np.floating]) -> Number:
 
 
 def _walk(count: int, ends: Integers, columns: int) -> Integers | None:
-    """Return which variable is at each position if this is a grid that wide; whether it is one, `_lay_out` checks."""
+    """Return the variable at each position if this is a grid with so many columns, which `_lay_out` then checks."""
     corners = np.flatnonzero(np.bincount(ends.reshape(-1), minlength=count) == 2)
     adjacency = _adjacency(count, ends)
     if len(corners) != 4 or connected_components(adjacency, directed=False)[0] != 1:

@@ -1,11 +1,10 @@
-"""Write a factor graph for networkx: every factor as a node that carries its table, equal tables as one object."""
+"""Write a flat model as a networkx graph: every factor is a node that carries its table, and equal tables are one object."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import networkx as nx
 import torch
@@ -16,34 +15,36 @@ from bayesfed.inference.sum_product.graphs.networks import collector_paused, ref
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
-if TYPE_CHECKING:
-    from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
-
 MAX_NODES = 2_000_000
 
 
-def write(graph: FactorGraph) -> nx.Graph[int]:
+def write(model: Grid | Ising | Tables, order: Tensor | None, log_constant: float) -> nx.Graph[int]:
     """Return the graph that `FactorGraph.to_networkx` documents.
+
+    Parameters
+    ----------
+    model, order, log_constant
+        Those of the `FactorGraph`.
 
     Raises
     ------
     ArgumentError
         If it would have more than two million nodes.
     """
-    count = math.prod(graph.shape)
-    groups = list(_factors(graph.model)) if count <= MAX_NODES else []
-    copies = 1 if isinstance(graph.model, Tables) else graph.model.copies
+    count = math.prod(model.shape)
+    groups = list(_factors(model)) if count <= MAX_NODES else []
+    copies = 1 if isinstance(model, Tables) else model.copies
     total = count + copies * sum(len(group.which) for group in groups)
     if total > MAX_NODES:
         refuse("to_networkx", expected=f"at most {MAX_NODES} nodes", actual=f"{total} or more", hint="lower(), whose arrays are much smaller")
-    written: nx.Graph[int] = nx.Graph(log_constant=graph.log_constant) if graph.log_constant else nx.Graph()
+    written: nx.Graph[int] = nx.Graph(log_constant=log_constant) if log_constant else nx.Graph()
     with collector_paused():
-        cards = graph.model.cards.tolist() if isinstance(graph.model, Tables) else itertools.repeat(2, count)
+        cards = model.cards.tolist() if isinstance(model, Tables) else itertools.repeat(2, count)
         written.add_nodes_from((i, {"type": "variable", "card": card}) for i, card in enumerate(cards))
         for group in groups:
             offsets = torch.arange(copies) * (count // copies)
             scope = (group.scope + offsets[:, None, None]).flatten(0, 1)
-            scope = scope if graph.order is None else graph.order[scope]
+            scope = scope if order is None else order[scope]
             nodes, tables = range(len(written), len(written) + len(scope)), group.tables.unbind()
             wiring = zip(nodes, group.which.repeat(copies).tolist(), zip(*scope.T.tolist(), strict=True), strict=True)
             written.add_nodes_from((node, {"type": "factor", "factor": tables[number], "scope": ends}) for node, number, ends in wiring)
@@ -53,7 +54,7 @@ def write(graph: FactorGraph) -> nx.Graph[int]:
 
 
 def _factors(model: Grid | Ising | Tables) -> Iterator[TableGroup]:
-    """Yield a model's factors; of copies, the first one's."""
+    """Yield a model's factors; if it has copies, those of the first."""
     if isinstance(model, Tables):
         for card in model.cards.unique().tolist():
             yield from _unary(model.unary[:, :card], model.cards == card)
@@ -71,7 +72,7 @@ def _factors(model: Grid | Ising | Tables) -> Iterator[TableGroup]:
 
 
 def _pairs(link: Link, left: Tensor, right: Tensor) -> Iterator[TableGroup]:
-    """Yield the factors of one link, equal tables shared."""
+    """Yield the factors of one link between variables `left` and `right`; equal tables are shared."""
     values = [torch.as_tensor(value, dtype=torch.float64) for value in link]
     if left.numel():
         even = all(value.ndim == 0 for value in values)
@@ -83,7 +84,7 @@ def _pairs(link: Link, left: Tensor, right: Tensor) -> Iterator[TableGroup]:
 
 
 def _unary(weights: Tensor, chosen: Tensor) -> Iterator[TableGroup]:
-    """Yield the unary factors ``(n, card)`` of the chosen variables that say something, equal ones shared."""
+    """Yield the unary factors of the chosen variables whose log weights ``(n, card)`` are not all zero; equal tables are shared."""
     scope = (chosen & (weights != 0).any(1)).nonzero()
     if len(scope):
         tables, which = weights[scope[:, 0]].to(torch.float64).unique(dim=0, return_inverse=True)

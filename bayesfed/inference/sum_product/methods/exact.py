@@ -1,4 +1,4 @@
-"""Exact marginals: narrow grids by the transfer matrix, forests by two passes."""
+"""Exact marginals of narrow grids, by the transfer matrix."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.transfer_matrix import Transfer, contract
 
+# Largest unary log-odds, in nats.
 LIMIT = 300.0
 
 
 def sum_grid(grid: Grid, evidence: Tensor) -> Outcome:
     """Sum a grid with evidence ``(B, K, M)`` exactly, in float64."""
-    # Beyond e^+-300 a state underflows; a variable so certain is linear in its evidence.
+    # Beyond e^+-300 a state underflows. The belief of a variable that certain is linear in its evidence.
     field = symmetric_field(grid, evidence.double())
     held = (evidence.double() + field).clamp_(-LIMIT, LIMIT) - field
     transfer = Transfer.of(grid, held)
@@ -44,7 +45,7 @@ def _along(transfer: Transfer, rows: Tensor) -> Tensor:
 
 
 def _across(transfer: Transfer) -> Tensor:
-    """Return tables ``(B, K - 1, L, 2, 2)`` of neighbours in a column: sums that leave one axis of the step open."""
+    """Return tables ``(B, K - 1, L, 2, 2)`` of neighbours in a column: the sums of one step over all other variables."""
     batch, count, width = transfer.unary.shape
     tables = transfer.unary.new_zeros(batch, count - 1, width, 2, 2)
     for row in range(count - 1):

@@ -11,7 +11,7 @@ import torch
 
 
 def _launch_threads() -> None:
-    """Start numba's threads now: where it uses OpenMP that sets the number of torch's, which is put back."""
+    """Start numba's threads now. With OpenMP this changes torch's number of threads, which is put back."""
     before = torch.get_num_threads()
     numba.get_num_threads()
     torch.set_num_threads(before)
@@ -25,7 +25,14 @@ EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
     """Compile a kernel for one core (False) and for all of them (True).
 
-    Numba's cache knows a kernel by its name and line, not by its options: each variant gets a name of its own.
+    Numba's cache identifies a kernel by name and line, not by options: each variant gets its own name.
+
+    Parameters
+    ----------
+    kernel
+        The function to compile.
+    options
+        Further options of `numba.njit`.
     """
     code, variants = kernel.__code__, {}
     for parallel in (False, True):

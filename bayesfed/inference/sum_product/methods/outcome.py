@@ -1,4 +1,4 @@
-"""What every message-passing method returns to `infer`, and the settings it takes."""
+"""`Settings` and `Outcome`: what every message-passing method takes and returns."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Settings:
     tol
         Messages count as settled when none changed by more than this, in nats.
     max_sweeps
-        When to give up.
+        Largest number of sweeps.
     damping
-        Share of the old message kept at each update, in [0, 1).
+        Share of the old message that is kept at each update, in [0, 1).
     init
-        Messages without a warm start: neutral, or the largest or smallest a message can be.
+        First messages without a warm start: neutral, or the largest or smallest possible.
     backend
-        Whose kernels run; already resolved.
+        Which kernels run.
     strip_rows
         Rows that strips solve exactly.
     """
@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Flat results; B counts batch entries and copies together.
+    """The flat result of a method; B is the number of batch entries times that of copies.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class Outcome:
     extrinsic
         The same without the variable's own evidence (general tables: up to a constant for each variable).
     state
-        Messages to start from next time.
+        Messages for a warm start.
     sweeps, residual, converged
-        Sweeps made, largest change of a message in the last one in nats, and whether that is within the tolerance.
+        Number of sweeps, largest change of a message in the last one in nats, and whether that is within the tolerance.
     pairs
-        Returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one for each group of factors.
+        Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one for each group of factors.
     log_z
-        Returns log Z ``(B,)``: exact, Bethe or Kikuchi, as the method has it.
+        Function that returns log Z ``(B,)``: exact, Bethe's or Kikuchi's, depending on the method.
     """
 
     belief: Tensor
@@ -73,12 +73,27 @@ class Outcome:
 
 
 def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return a copy of messages to start from, of `like`'s dtype and device; raise `ArgumentError` if they belong elsewhere."""
+    """Return a copy of the messages of an earlier run.
+
+    Parameters
+    ----------
+    state
+        The messages.
+    shape
+        The shape that they must have.
+    like
+        Tensor with the dtype and device of the result.
+
+    Raises
+    ------
+    ArgumentError
+        If the messages have another shape or are not finite.
+    """
     if not isinstance(state, Tensor) or tuple(state.shape) != tuple(shape) or not bool(state.isfinite().all()):
-        found = f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+        actual = f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         raise ArgumentError(
             complain(
-                "infer state", expected=f"finite messages of shape {tuple(shape)}", actual=found, hint="that of the same graph, method and batch"
+                "infer state", expected=f"finite messages of shape {tuple(shape)}", actual=actual, hint="that of the same graph, method and batch"
             )
         )
     return state.to(like, copy=True)

@@ -1,4 +1,4 @@
-"""What the methods for pairwise binary models share: agreement messages, pair tables, the Bethe free energy.
+"""Shared by the methods for pairwise binary models: agreement messages, pair tables, the Bethe free energy.
 
 A coupling k on s_i s_j equals half of k on each end and the agreement table [[a, 1], [1, a]] with a = exp(k / 2), less k / 2. Messages
 through that table are symmetric in the two states and lie within [1 / a, a].
@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 def agree(x: Tensor, half: Tensor) -> Tensor:
     """Return the log-odds ``log((a r + 1) / (r + a))`` sent by cavity log-odds x, with ``half = log a``."""
-    # torch's default threshold of 20 is wrong by 2e-9, more than exactness in float64 allows.
+    # With torch's default threshold of 20 the error is 2e-9, too much in float64.
     sent: Tensor = softplus(x + half, threshold=40.0) - softplus(x - half, threshold=40.0) - half
     return sent
 

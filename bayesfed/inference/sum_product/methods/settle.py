@@ -1,4 +1,4 @@
-"""The loop every iterative method runs: sweeps until the messages settle, looking at the change now and then."""
+"""The loop of every iterative method: sweeps until the messages settle."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from bayesfed.inference.sum_product.methods.outcome import Settings
 
 
 def settle(step: Callable[[int], float], settings: Settings, every: int = 4) -> tuple[int, float]:
-    """Call ``step(count)``, which makes that many sweeps and returns the change of the last one, until it is small enough.
+    """Make sweeps until messages change by no more than the tolerance, or there were `settings.max_sweeps`.
 
-    Looks after sweeps 1, 2 and every `every`-th. Shows a progress bar if it takes longer than two seconds.
+    Shows a progress bar if it takes longer than two seconds.
+
+    Parameters
+    ----------
+    step
+        ``step(count)`` makes that many sweeps and returns the change of the last one in nats.
+    settings
+        Tolerance and largest number of sweeps.
+    every
+        The change is compared with the tolerance after sweeps 1 and 2, and then after every `every`-th.
 
     Returns
     -------
-    Sweeps made and the last change in nats; (0, inf) if `settings.max_sweeps` is 0.
+    Number of sweeps and the last change in nats; (0, inf) if `settings.max_sweeps` is 0.
     """
     sweep, residual, start, bar = 0, math.inf, time.monotonic(), None
     while sweep < settings.max_sweeps and not residual <= settings.tol:

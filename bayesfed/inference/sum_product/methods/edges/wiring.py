@@ -1,4 +1,4 @@
-"""Edge lists arranged for message passing; worked out once a model."""
+"""Edge lists arranged for message passing, once per model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Wiring:
     Parameters
     ----------
     source, target
-        ``(2 E,)`` ends.
+        ``(2 E,)``, variables at the ends.
     half
-        ``(2 E,)`` half the coupling, float64.
+        ``(2 E,)``, half the coupling, float64.
     field
-        ``(n,)`` fields that go with agreement tables, float64.
+        ``(n,)``, fields of the model with agreement tables, float64.
     groups
         Directed edges by the colour of their source.
     """
@@ -50,7 +50,7 @@ class Wiring:
         return torch.where(edges < count, edges + count, edges - count)
 
     def incoming(self, messages: Tensor) -> Tensor:
-        """Sum messages ``(B, 2 E)`` by the variable that hears them, ``(B, n)``."""
+        """Return the sum of the messages ``(B, 2 E)`` that each variable receives, ``(B, n)``."""
         return messages.new_zeros(len(messages), len(self.field)).index_add_(1, self.target, messages)
 
 
@@ -59,7 +59,7 @@ _ELSEWHERE: WeakKeyDictionary[Ising, dict[torch.device, Ising]] = WeakKeyDiction
 
 
 def placed(model: Ising, device: torch.device) -> Ising:
-    """Return the model with its tensors on a device; the same object each time."""
+    """Return the model with its tensors on a device, the same object every time."""
     if model.field.device == device:
         return model
     there = _ELSEWHERE.setdefault(model, {})

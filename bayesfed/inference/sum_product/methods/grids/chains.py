@@ -1,7 +1,7 @@
-"""Whole rows, then whole columns: belief propagation on grids with chains solved exactly.
+"""Belief propagation on grids by whole rows, then whole columns, each a chain that is solved exactly.
 
-The row module and the column module take turns as in turbo decoding. It is a schedule: the fixed points are those of the
-checkerboard, whose state it shares; it saves sweeps (10 to 40 %) where messages travel far, and may cycle above the ordering threshold.
+Rows and columns take turns as in turbo decoding. Only the schedule differs from the checkerboard: the fixed points and the form of the state are
+the same. It saves sweeps (10 to 40 %) where messages travel far, and may cycle above the ordering threshold.
 """
 
 from __future__ import annotations
@@ -23,38 +23,58 @@ Chains = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
-    """Alternate between rows and columns with evidence ``(B, K, M)``; `state` as in `pass_checkerboard`."""
+    """Run belief propagation by rows and columns.
+
+    Parameters
+    ----------
+    grid
+        The grid.
+    evidence
+        Log-odds ``(B, K, M)``, float32 or float64.
+    settings
+        When to stop and how to start.
+    state
+        Messages of an earlier run on this grid, as in `pass_checkerboard`; not changed.
+    """
     unary = evidence + symmetric_field(grid, evidence)
     messages = start(grid, evidence, settings, state)
-    heard = [values.log() for values in parity.unpack_messages(messages, grid.size[1])]
+    incoming = [values.log() for values in parity.unpack_messages(messages, grid.size[1])]
     row, column = (value.to(evidence) / 2 for value in grid.couplings(torch.float64, evidence.device))
     solve: Chains = solve_chains
     if settings.backend == "numba":
         from bayesfed.inference.sum_product.methods.grids.chains_jit import solve_chains as solve
 
     def replace(number: int, fresh: Tensor) -> float:
-        fresh = fresh + settings.damping * (heard[number] - fresh)
-        change = float((fresh - heard[number]).abs().max())
-        heard[number] = fresh
+        fresh = fresh + settings.damping * (incoming[number] - fresh)
+        change = float((fresh - incoming[number]).abs().max())
+        incoming[number] = fresh
         return change
 
     def step(count: int) -> float:
         change = 0.0
         for _ in range(count):
-            along = solve(unary + heard[2] + heard[3], row)
+            along = solve(unary + incoming[2] + incoming[3], row)
             change = max(replace(number, fresh) for number, fresh in enumerate(along))
-            across = solve((unary + heard[0] + heard[1]).mT, column.T)
+            across = solve((unary + incoming[0] + incoming[1]).mT, column.T)
             change = max(change, *(replace(2 + number, fresh.mT) for number, fresh in enumerate(across)))
         return change
 
     sweeps, residual = settle(step, settings, every=1)
     most = math.log(LIMITS[evidence.dtype][1])
-    settled = parity.pack_messages(*(values.clamp(-most, most).exp() for values in heard))
+    settled = parity.pack_messages(*(values.clamp(-most, most).exp() for values in incoming))
     return outcome(grid, evidence, settled, sweeps, residual, residual <= settings.tol)
 
 
 def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each variable of chains ``(..., C, M)`` hears from its left and its right, in log-odds; `half` ``(C, M - 1)`` are couplings / 2."""
+    """Return the messages that each variable of C chains receives from its left and from its right, in log-odds.
+
+    Parameters
+    ----------
+    unary
+        Log-odds ``(..., C, M)``.
+    half
+        Half the couplings, ``(C, M - 1)``.
+    """
     length = unary.shape[-1]
     left, right = [torch.zeros_like(unary[..., 0])], [torch.zeros_like(unary[..., 0])]
     for j in range(length - 1):

@@ -26,9 +26,9 @@ def _solve(g: Any, a: Any, left: Any, right: Any) -> None:
 
 
 def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what `chains.solve_chains` does, in odds and float64."""
+    """Return the same as `chains.solve_chains`, computed with odds in float64."""
     g = unary.double().clamp(-300, 300).exp().flatten(0, -2).numpy()
     left, right = np.empty_like(g), np.empty_like(g)
     _solve(g, half.double().exp().contiguous().numpy(), left, right)
-    heard = (torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape) for values in (left, right))
-    return next(heard), next(heard)
+    logs = (torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape) for values in (left, right))
+    return next(logs), next(logs)

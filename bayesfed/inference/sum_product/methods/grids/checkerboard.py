@@ -1,8 +1,8 @@
 """Checkerboard belief propagation on binary grids, in the odds domain.
 
 With unary odds g, a = exp(coupling / 2) and r the product of g and the other incoming messages, a message is
-``(a r + 1) / (r + a)``: no exponential, no logarithm. The parities are stored apart (`parity`), so every load is contiguous.
-Messages leave one parity at a time: flooding, which updates both at once, oscillates for ever where there are several fixed points.
+``(a r + 1) / (r + a)``: no exponential, no logarithm. The parities are stored separately (`parity`), so every load is contiguous.
+Only one parity sends at a time: flooding, which updates both at once, oscillates where there are several fixed points.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bayesfed.inference.sum_product.methods.pairwise import bethe, pair_tables
 from bayesfed.inference.sum_product.methods.settle import settle
 from bayesfed.models.random_fields.grid import Grid
 
-# Unary log-odds, a and cavity odds are kept within these, so that float32 (float64) never overflows.
+# Limits of unary log-odds, of a and of cavity odds, by dtype: within them nothing overflows.
 LIMITS = {torch.float32: (40.0, 1e6, 1e18), torch.float64: (300.0, 1e40, 1e150)}
 Edge = tuple[Tensor, Tensor, Tensor]
 
@@ -29,11 +29,15 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
 
     Parameters
     ----------
+    grid
+        The grid.
     evidence
-        Log-odds ``(B, K, M)``, float32 or float64. Unary log-odds enter clipped at 40 (float64: 300), half a coupling at
-        log 1e6 (log 1e40): ask `holds` first.
+        Log-odds ``(B, K, M)``, float32 or float64. Unary log-odds are clipped at 40 (float64: 300), half a coupling at
+        log 1e6 (log 1e40); `holds` says whether that changes anything.
+    settings
+        When to stop and how to start.
     state
-        Messages of an earlier run on this grid; left as they are.
+        Messages of an earlier run on this grid; not changed.
     """
     limit, _, cap = LIMITS[evidence.dtype]
     g = parity.pack((evidence + symmetric_field(grid, evidence)).clamp_(-limit, limit).exp_(), 1.0)
@@ -44,7 +48,7 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
         from bayesfed.inference.sum_product.methods.grids.checkerboard_torch import sweeper
     step = sweeper(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings.damping)
     sweeps, residual = settle(step, settings)
-    # Not needed any more, and the result is about to be made.
+    # Their memory is free before the result is made.
     del g, step
     return outcome(grid, evidence, messages, sweeps, residual, residual <= settings.tol)
 
@@ -57,13 +61,13 @@ def holds(grid: Grid, evidence: Tensor) -> bool:
 
 
 def odds(grid: Grid, dtype: torch.dtype) -> list[float]:
-    """Return a = exp(coupling / 2) of rows and columns, kept within the limits of a dtype."""
+    """Return a = exp(coupling / 2) of rows and columns, clipped at the limits of a dtype."""
     most = LIMITS[dtype][1]
     return [min(max(math.exp(min(float(link.coupling) / 2, 700.0)), 1 / most), most) for link in (grid.row, grid.column)]
 
 
 def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None) -> Tensor:
-    """Return the messages to start from: a copy of `state`, neutral ones, or the largest or smallest there can be."""
+    """Return the first messages: a copy of `state`, neutral ones, or the largest or smallest possible."""
     if state is not None:
         most = LIMITS[evidence.dtype][1]
         rows, columns = grid.size
@@ -77,10 +81,10 @@ def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None
 
 
 def outcome(grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool) -> Outcome:
-    """Return the result that packed messages stand for."""
+    """Return the beliefs, pair tables and log Z of packed messages."""
     # Two logarithms: the product of four strong messages could overflow.
-    heard = (messages[:, 0] * messages[:, 1]).log_().add_((messages[:, 2] * messages[:, 3]).log_())
-    extrinsic = parity.unpack(heard, grid.size[1]).add_(symmetric_field(grid, evidence))
+    incoming = (messages[:, 0] * messages[:, 1]).log_().add_((messages[:, 2] * messages[:, 3]).log_())
+    extrinsic = parity.unpack(incoming, grid.size[1]).add_(symmetric_field(grid, evidence))
     belief = evidence + extrinsic
 
     def log_z() -> Tensor:
@@ -100,9 +104,9 @@ def border(rows: int, columns: int, device: torch.device) -> list[Tensor]:
 
 
 def symmetric_field(grid: Grid, like: Tensor) -> Tensor:
-    """Return the field ``(K, M)`` that goes with agreement tables: each end of a link takes half its coupling."""
+    """Return the field ``(K, M)`` of the model with agreement tables: each end of a link gets half its coupling."""
     if grid.is_even():
-        # The same everywhere but at the borders, where a neighbour is missing.
+        # The same everywhere except at the borders, where a neighbour is missing.
         ends = [(float(link.source) + float(link.coupling) / 2, float(link.target) + float(link.coupling) / 2) for link in (grid.row, grid.column)]
         field = torch.as_tensor(grid.field, dtype=like.dtype, device=like.device) + like.new_full(grid.size, sum(map(sum, ends)))
         for side, value in zip((field[:, -1], field[:, 0], field[-1], field[0]), (*ends[0], *ends[1]), strict=True):

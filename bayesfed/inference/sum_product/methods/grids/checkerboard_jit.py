@@ -1,7 +1,7 @@
 """The checkerboard sweep as numba kernels. Imported only where numba is installed (extra ``fast``).
 
-Operation for operation what `checkerboard_torch.half_sweep` does, so the two agree bit for bit: no fused
-multiply-add, no reordering. Rows are independent within a half sweep, so the number of threads changes nothing.
+The same operations in the same order as `checkerboard_torch.half_sweep`, without fused multiply-add, so that the two agree bit for bit. Rows are
+independent within a half sweep, so the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from bayesfed.inference.sum_product.methods.jit import both
 
-# Below this many variables starting threads costs more than they save.
+# With fewer variables, threads cost more than they save.
 PARALLEL = 16_384
 
 
 @numba.njit(inline="always")
 def send(x: Any, y: Any, a: Any, one: Any, cap: Any) -> Any:
-    """Return (a x + 1) / (x + a) for two cavities at the price of one division."""
+    """Return (a x + 1) / (x + a) for two cavities, with one division."""
     x, y = min(x, cap), min(y, cap)
     dx, dy = x + a, y + a
     inverse = one / (dx * dy)
@@ -55,7 +55,7 @@ def sweeps(count: int, g: Any, m: Any, columns: int, a_row: Any, a_column: Any, 
 
 
 def careful_sweep(g: Any, m: Any, columns: int, a_row: Any, a_column: Any, one: Any, cap: Any, damping: Any, change: Any) -> None:
-    """Make one sweep, damped; `change` ``(B K, W + 2)`` is told how much the messages out of each cell moved."""
+    """Make one damped sweep, and write the largest change of a message from each cell into `change` ``(B K, W + 2)``."""
     rows = g.shape[2] - 2
     for parity in range(2):
         own, other = m[parity], m[1 - parity]
@@ -64,7 +64,7 @@ def careful_sweep(g: Any, m: Any, columns: int, a_row: Any, a_column: Any, one: 
             flag = (i - 1 + parity) % 2
             field, left, right, up, down = g[parity, b, i], own[0, b, i], own[1, b, i], own[2, b, i], own[3, b, i]
             to_same, to_other, to_up, to_down = other[0, b, i], other[1, b, i][2 * flag :], other[3, b, i - 1], other[2, b, i + 1]
-            # The maximum is taken afterwards: a reduction in here would keep the loop from being vectorised.
+            # The maximum is taken afterwards: with a reduction in here, the loop would not be vectorised.
             worst = change[number]
             for c in range(1, (columns + 1 - flag) // 2 + 1):
                 across, along = field[c] * (up[c] * down[c]), field[c] * (left[c] * right[c])
@@ -80,12 +80,12 @@ _sweeps, _careful_sweep = both(sweeps), both(careful_sweep)
 
 
 def sweeper(g: Tensor, messages: Tensor, columns: int, a: list[float], cap: float, damping: float) -> Callable[[int], float]:
-    """Return the step that `settle` asks for, over these arrays in place."""
+    """Return the step for `settle`, which changes `messages` in place; arguments as in `checkerboard_torch.sweeper`."""
     odds, m = g.numpy(), messages.numpy()
     typed = [odds.dtype.type(value) for value in (*a, 1.0, cap)]
     amount = odds.dtype.type(damping)
     plain, careful = (variants[odds.size >= PARALLEL] for variants in (_sweeps, _careful_sweep))
-    # In numpy: torch's own threads, woken for a maximum, would go on spinning on the cores that the kernel needs.
+    # In numpy: after a maximum, torch's threads would keep spinning on the cores that the kernel needs.
     change = np.zeros((odds.shape[1] * (odds.shape[2] - 2), odds.shape[3]), odds.dtype)
 
     def step(count: int) -> float:

@@ -1,6 +1,6 @@
 """Parity-compact storage of a K x M grid: the two colours of a checkerboard in contiguous arrays.
 
-With W = ceil(M / 2), each parity is ``(K + 2, W + 2)`` with one cell of padding all round. In row i the compact cell c
+With W = ceil(M / 2), each parity is ``(K + 2, W + 2)`` with one cell of padding on every side. In row i the compact cell c
 of parity p is column ``2 c + flag`` with ``flag = (i + p) % 2``. A cell's *partner* is the cell of the other parity at the same c: its
 right neighbour where flag is 0, its left one where flag is 1. The *other* row neighbour is at c - 1 or c + 1.
 
@@ -27,7 +27,7 @@ def quarters(columns: int) -> Iterator[tuple[int, int, Cells, Cells]]:
 
 
 def pack(values: Tensor, fill: float) -> Tensor:
-    """Split ``(..., K, M)`` into its parities ``(2, ..., K + 2, W + 2)``, padded with `fill`."""
+    """Return the parities ``(2, ..., K + 2, W + 2)`` of ``(..., K, M)``, padded with `fill`."""
     rows, columns = values.shape[-2:]
     result = values.new_full((2, *values.shape[:-2], rows + 2, (columns + 1) // 2 + 2), fill)
     for parity, _, (i, c), (row, column) in quarters(columns):
@@ -36,7 +36,7 @@ def pack(values: Tensor, fill: float) -> Tensor:
 
 
 def unpack(packed: Tensor, columns: int) -> Tensor:
-    """Join two parities ``(2, ..., K + 2, W + 2)`` to ``(..., K, M)``."""
+    """Return the grid ``(..., K, M)`` of two parities ``(2, ..., K + 2, W + 2)``."""
     values = packed.new_empty((*packed.shape[1:-2], packed.shape[-2] - 2, columns))
     for parity, _, (i, c), (row, column) in quarters(columns):
         values[..., row, column] = packed[parity, ..., i, c]
@@ -44,7 +44,7 @@ def unpack(packed: Tensor, columns: int) -> Tensor:
 
 
 def pack_messages(left: Tensor, right: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Store what every variable hears from its four neighbours, ``(B, K, M)`` each; 1 where there is no neighbour."""
+    """Return the packed messages that variables receive from their four neighbours, ``(B, K, M)`` each; 1 where there is no neighbour."""
     columns = left.shape[-1]
     messages = torch.stack([pack(values, 1.0) for values in (right, left, up, down)], dim=1)
     for parity, flag, (i, c), (row, column) in quarters(columns):
@@ -54,7 +54,7 @@ def pack_messages(left: Tensor, right: Tensor, up: Tensor, down: Tensor) -> Tens
 
 
 def unpack_messages(messages: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what every variable hears from its left, right, upper and lower neighbour, ``(B, K, M)`` each."""
+    """Return the messages that variables receive from their left, right, upper and lower neighbours, ``(B, K, M)`` each."""
     partner, other, up, down = (unpack(messages[:, direction], columns) for direction in range(4))
     # A flag of 1 is an odd column.
     odd = torch.arange(columns, device=partner.device) % 2 == 1
@@ -62,7 +62,7 @@ def unpack_messages(messages: Tensor, columns: int) -> tuple[Tensor, Tensor, Ten
 
 
 def neutral(batch: int, size: tuple[int, int], like: Tensor) -> Tensor:
-    """Return messages that say nothing."""
+    """Return neutral messages."""
     rows, columns = size
     return like.new_ones(2, 4, batch, rows + 2, (columns + 1) // 2 + 2)
 
@@ -75,7 +75,7 @@ def extreme(batch: int, size: tuple[int, int], like: Tensor, row: Tensor, column
 
 
 def cleared(messages: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a copy in which padding and the far side of borders say nothing, whatever grid of this storage it came from."""
+    """Return a copy with neutral messages in the padding and from outside the borders, whatever grid of this storage it came from."""
     left, right, up, down = unpack_messages(messages, size[1])
     left[..., 0], right[..., -1], up[..., 0, :], down[..., -1, :] = 1.0, 1.0, 1.0, 1.0
     return pack_messages(left, right, up, down)

@@ -1,7 +1,6 @@
 """Exact sums along many chains at once: prefix products of small positive matrices in log2(M) steps.
 
-Sequential recursions need a kernel launch a step; this is what they become on tensors. Products of positive numbers cancel nothing,
-so both agree to rounding.
+A sequential recursion would launch a kernel at every step. Products of positive numbers have no cancellation, so both agree up to rounding.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ def chain_sums(weights: Tensor, tables: Tensor) -> tuple[Tensor, Tensor, Tensor]
     Parameters
     ----------
     weights
-        ``(M, ..., S)`` weight of each state by itself.
+        ``(M, ..., S)``, weight of each state alone.
     tables
-        ``(M - 1, ..., S, S)`` weight of each pair of neighbouring states.
+        ``(M - 1, ..., S, S)``, weight of each pair of neighbouring states.
 
     Returns
     -------
-    Forward weights that include a variable's own and backward weights that do not, ``(M, ..., S)`` up to scale, and log Z ``(...)``.
+    Forward weights, which include a variable's own, and backward weights, which do not, ``(M, ..., S)`` up to scale, and log Z ``(...)``.
     """
     if len(weights) == 1:
         return weights, torch.ones_like(weights), weights[0].sum(-1).log()

@@ -1,7 +1,7 @@
-"""In which order the factors of a flat graph speak, and the index tensors the kernel needs for it.
+"""In which order the factors of a flat graph send their messages, and the index tensors of the kernel.
 
-Factors speak in batches. On a loopy graph the batches are colours: factors that speak together share no variable, so no
-message is ever computed from a neighbour that moves at the same moment, which is what makes flooding oscillate. On a forest
+Factors send in batches. On a loopy graph the batches are colours: factors of a batch share no variable, so no message
+is computed from a neighbour that changes at the same time, which is what makes flooding oscillate. On a forest
 they are levels of depth, visited from the leaves to the root and back, which is exact.
 """
 
@@ -25,25 +25,28 @@ from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
 Ints = NDArray[np.int64]
 
 COLOURS = 62
-"""Most batches a loopy graph is cut into, bits of one word. Variables of more factors than this have some of them speak together."""
+"""Largest number of batches of a loopy graph, one for each bit of a word. If a variable has more factors, some of them send together."""
+# Entries, over all factors with one table, from which a batch of their own pays.
 _SHARE = 1 << 14
 
 
 @dataclass(frozen=True)
 class Batch:
-    """F factors of one group that speak at once.
+    """F factors of one group that send at the same time.
 
     Parameters
     ----------
-    group, factors
-        Number of the group, and ``(F,)`` the factors' numbers in it.
+    group
+        Number of the group.
+    factors
+        ``(F,)``, numbers of the factors in the group.
     cards
-        States of each position.
+        Number of states at each position of the table.
     scope
-        ``(arity, F)`` variables.
+        ``(arity, F)``, variables.
     weights, peak
-        ``(1, X, 1 or F)`` tables over the X joint states divided by their largest entry, and ``(1 or F,)`` its log. One column
-        if all the factors have the same table.
+        ``(1, X, 1 or F)``, tables over the X joint states divided by their largest entry, and ``(1 or F,)``, its log. One column
+        if all factors have the same table.
     apart
         Whether no two of the factors share a variable.
     """
@@ -59,18 +62,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Program:
-    """What one sweep does.
+    """The schedule of one sweep.
 
     Parameters
     ----------
     batches, order
-        The batches, and the order in which they speak.
+        The batches, and the order in which they send.
     forest
         Whether the graph has no cycle: then a single sweep is exact.
     hard
-        Whether some table forbids something.
+        Whether a table forbids a combination.
     degree
-        ``(n,)`` factors on each variable.
+        ``(n,)``, number of factors of each variable.
     """
 
     batches: tuple[Batch, ...]
@@ -84,7 +87,7 @@ _programs: WeakKeyDictionary[Tables, dict[tuple[torch.dtype, torch.device], Prog
 
 
 def compile_tables(model: Tables, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Program:
-    """Schedule a model; the result is kept for as long as the model lives."""
+    """Return the schedule of a model; it is kept as long as the model exists."""
     known = _programs.setdefault(model, {})
     key = dtype, torch.device(device)
     if key not in known:
@@ -111,7 +114,7 @@ def _compile(model: Tables, dtype: torch.dtype, device: torch.device) -> Program
 
 
 def _cut(group: TableGroup, stage_of: Ints) -> Iterator[tuple[int, Ints]]:
-    """Yield (stage, factors); factors of one table come alone where there are enough of them to make it worth a batch."""
+    """Yield (stage, factors). Factors with one table form a batch of their own where there are enough of them."""
     which, entries = group.which.cpu().numpy(), math.prod(group.tables.shape[1:])
     rows = np.lexsort((which, stage_of))
     for part in np.split(rows, np.flatnonzero(np.diff(stage_of[rows])) + 1):
@@ -130,7 +133,7 @@ def _batch(group: TableGroup, number: int, rows: Ints, dtype: torch.dtype, devic
     chosen = which[:1] if bool((which == which[0]).all()) else which
     logs = group.tables.cpu().double().flatten(1)[chosen].T
     peak = logs.amax(0)
-    # Only what is forbidden may weigh nothing: exp alone would round small weights to zero too.
+    # Only forbidden combinations have weight zero: exp alone would round small weights to zero too.
     weights = torch.where(torch.isneginf(logs), 0.0, (logs - peak).exp().clamp_min(torch.finfo(dtype).tiny))
     apart = not forest and int(torch.bincount(scope.reshape(-1)).max()) == 1
     cards = tuple(group.tables.shape[1:])
@@ -138,7 +141,7 @@ def _batch(group: TableGroup, number: int, rows: Ints, dtype: torch.dtype, devic
 
 
 def _colours(scopes: list[Ints], count: int) -> list[Ints]:
-    """Colour the factors so that equals share no variable: each takes the lowest free colour once no neighbour of higher rank waits.
+    """Colour the factors so that those of one colour share no variable: each takes the lowest free colour once no neighbour of higher rank waits.
 
     References
     ----------
@@ -163,14 +166,14 @@ def _colours(scopes: list[Ints], count: int) -> list[Ints]:
             lowest = (free & -free)[first]
             colours[number][rows[first]] = np.log2(lowest).astype(np.int64)
             used[at[first]] |= lowest[:, None]
-            # A variable of very many factors: the rest of them speak together, by sums of changes, rather than one at a time.
+            # A variable with more factors than colours: the rest of them send together, and the sum of their changes is added.
             colours[number][rows[full]] = rank[rows[full]] % COLOURS
             waiting[number] = rows[~(first | full)]
     return colours
 
 
 def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
-    """Return how far each factor is from the root in the middle of its tree, or None if there is a cycle."""
+    """Return the distance of each factor from the root, in the middle of its tree; None if there is a cycle."""
     borders = np.cumsum([0, *map(len, scopes)])
     total, none = int(borders[-1]), np.zeros(0, np.int64)
     variable = np.concatenate([none, *(scope.reshape(-1) for scope in scopes)])
@@ -181,7 +184,7 @@ def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
         return None
 
     def distances(roots: Ints) -> Ints:
-        # One more node, joined to all roots, makes one tree of the forest. Each round doubles how far up a node has looked.
+        # One more node, joined to all roots, makes the forest one tree. Every round doubles how far up a node points.
         top = count + total
         rows, columns = np.concatenate([variable, roots]), np.concatenate([factor, np.full(roots.size, top)])
         joined = coo_array((np.ones(rows.size), (rows, columns)), shape=(top + 1, top + 1)).tocsr()
@@ -194,7 +197,7 @@ def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
         return distance
 
     def extreme(values: Ints) -> Ints:
-        """Return the variable of the least value in each tree."""
+        """Return the variable with the smallest value in each tree."""
         order = np.lexsort((values[:count], part[:count]))
         least: Ints = order[np.concatenate([[True], np.diff(part[order]) > 0])]
         return least

@@ -1,4 +1,4 @@
-"""Pairwise graphs as numba kernels: edge lists in compressed rows, in odds. Imported only where numba is installed (extra ``fast``)."""
+"""Belief propagation on edge lists as numba kernels, in odds. Imported only where numba is installed (extra ``fast``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bayesfed.models.random_fields.ising import Ising
 
 @numba.njit(parallel=True, **EXACT)
 def colour_sweep(g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any, damping: float, change: Any) -> None:
-    """Send every message of the variables `members`; slots of `m` ``(B, 2 E)`` are sorted by the variable that hears them."""
+    """Send every message of the variables `members`; slots of `m` ``(B, 2 E)`` are sorted by the variable that receives them."""
     count = len(members)
     for number in numba.prange(g.shape[0] * count):
         b, v = number // count, members[number % count]
@@ -36,7 +36,7 @@ def colour_sweep(g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any,
 
 
 def stepper(model: Ising, wiring: Wiring, unary: Tensor, messages: Tensor, damping: float) -> Callable[[int], float]:
-    """Return the step that `settle` asks for; it leaves log messages ``(B, 2 E)`` in `messages`."""
+    """Return the step for `settle`; it writes log messages ``(B, 2 E)`` into `messages`."""
     order = torch.argsort(wiring.target, stable=True)
     slot = torch.empty_like(order)
     slot[order] = torch.arange(len(order))
@@ -78,6 +78,6 @@ def _two_passes(order: Any, parent: Any, up: Any, down: Any, half: Any, belief: 
 
 
 def two_passes(forest: Forest, up: Tensor, down: Tensor, half: Tensor, unary: Tensor, messages: Tensor) -> None:
-    """Fill log messages ``(B, 2 E)``: leaves to roots along `up`, then back along `down`."""
+    """Write log messages ``(B, 2 E)``, from leaves to roots along `up`, then back along `down`."""
     index = [values.numpy() for values in (forest.order, forest.parent, up, down)]
     _two_passes(*index, half.numpy(), unary.clone().numpy(), messages.numpy())

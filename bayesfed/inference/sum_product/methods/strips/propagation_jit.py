@@ -1,4 +1,4 @@
-"""The strip solve as a numba kernel. Imported only where numba is installed (extra ``fast``).
+"""The sweep over strips as a numba kernel. Imported only where numba is installed (extra ``fast``).
 
 Everything is a ratio of non-negative sums, in odds, through agreement tables [[a, 1], [1, a]]: no exponential, no logarithm.
 """
@@ -26,12 +26,12 @@ def contract(w: Any, vector: Any, bit: int, odds: float) -> None:
 
 @numba.njit(inline="always")
 def weigh(w: Any, unary: Any, across: Any, j: int, weights: Any) -> None:
-    """Write the weight of each state of column j by itself; row i of the strip is bit i."""
+    """Write the weight of each state of column j alone; row i of the strip is bit i."""
     weights[0] = 1.0
     for i in range(len(w)):
         bit = 1 << i
         for state in range(bit):
-            # The row above agrees with this one, or not.
+            # Weights if the row above agrees with this one, and if not.
             joined, parted = (across[i - 1, j], 1.0) if i else (1.0, 1.0)
             if i and not state & (bit >> 1):
                 joined, parted = parted, joined
@@ -92,7 +92,7 @@ def marginal(w: Any, column: Any, back: Any, bit: int) -> float:
 def backward(
     w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any, back: Any, kept: int, to_unary: Any, to_pair: Any, odds: Any, damping: float
 ) -> float:
-    """Sum from the right; write the kept row's chain, less what went in, to the messages, and every row's marginal odds ``(w, M)``.
+    """Sum from the right; write the kept row's chain, divided by what went in, to the messages, and the marginal odds ``(w, M)`` to `odds`.
 
     Returns
     -------
@@ -147,7 +147,7 @@ def sweep_block(
     for r in range(size):
         strip = block * size + (r if down else size - 1 - r)
         top = strip * step
-        # What other blocks said last comes from the inbox: they may be writing.
+        # Messages of other blocks come from the inbox, since those blocks may be writing.
         above = inbox if down and r == 0 else messages[0, :, strip]
         below = inbox if not down and r == 0 else messages[1, :, strip + 1]
         unary[:] = own[top : top + rows]
@@ -183,7 +183,7 @@ _SWEEP = both(_sweep)
 def sweep_strips(
     own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, inbox: Tensor, odds: Tensor, down: bool, rows: int, size: int, damping: float
 ) -> float:
-    """Do what `strip.sweep_strips` does."""
+    """Do the same as `propagation.sweep_strips`."""
     change = np.zeros(inbox.shape[1] * inbox.shape[2])
     arrays = [values.numpy() for values in (own, own_pair, across, messages, inbox, odds)]
     _SWEEP[len(change) > 1](*arrays, down, (0,) * rows, size, damping, change)

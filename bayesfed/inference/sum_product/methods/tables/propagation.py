@@ -1,11 +1,11 @@
-"""Sum-product on general factor graphs: any cardinalities, any arities, loops or not.
+"""Sum-product on general factor graphs: any cardinalities, any arities, with or without cycles.
 
-A message is the log weights of a variable's states, largest 0. A factor takes the cavities of its variables (belief without
-its own last message) as probabilities q and sums them against its table, over all variables but the one it speaks to:
+A message is the log weights of a variable's states, the largest 0. A factor takes the cavities of its variables (belief without
+its own last message) as probabilities q and sums its table against them, over all variables but the one that receives the message:
 ``m_k(x_k) = log sum table(x) prod_(l != k) q_l(x_l)``.
 
 Everything is state-major: ``(B, states, F)``, so that each step is one pass over long rows of factors. Only beliefs are
-gathered and scattered, never messages.
+gathered and scattered, not messages.
 
 References
 ----------
@@ -33,15 +33,19 @@ Views = list[list[Tensor]]
 
 @torch.no_grad()
 def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
-    """Pass messages until they settle; on a forest one sweep up and down, which is exact and takes no damping.
+    """Pass messages until they settle; on a forest make one sweep up and down, which is exact and not damped.
 
     Parameters
     ----------
+    model
+        The factor graph.
     evidence
-        ``(B, n, C)`` log weights in float32 or float64, ``-inf`` where a state is impossible; what stands in states a variable
-        does not have is ignored. No message is stronger than 708 nats (float32: 87), but for what is impossible.
+        ``(B, n, C)``, log weights in float32 or float64, ``-inf`` for impossible states; entries of states that a variable
+        does not have are ignored. No message is stronger than 708 nats (float32: 87), except for impossible states.
+    settings
+        When to stop; its `init` must be "zero".
     state
-        ``(B, S)`` messages of an earlier outcome, not used on a forest.
+        ``(B, S)``, messages of an earlier outcome, not used on a forest.
 
     Returns
     -------
@@ -50,7 +54,7 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
     Raises
     ------
     ArgumentError
-        If evidence or state do not fit the model, if the start is not "zero", or if a variable is left without a possible state.
+        If evidence or state do not fit the model, if `init` is not "zero", or if a variable has no possible state.
     """
     prior, log_weights = _fields(model, evidence)
     if settings.init != "zero":
@@ -68,7 +72,7 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
     else:
 
         def step(count: int) -> float:
-            # Afresh each time, or the rounding of all updates would pile up in the beliefs.
+            # Summed anew every time, so that rounding errors do not accumulate in the beliefs.
             belief, change = _collect(program, field, views), field.new_zeros(())
             for remaining in reversed(range(count)):
                 for number in program.order:
@@ -77,7 +81,7 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
             return float(change)
 
         sweeps, residual = settle(step, settings)
-    # The extrinsic part is summed from messages: it must not depend on a variable's own evidence, even by rounding.
+    # The extrinsic part is summed from messages, not subtracted: it must not depend on the variable's own evidence, even by rounding.
     extrinsic = _collect(program, prior.expand_as(field), views).where(possible | torch.isneginf(log_weights), -math.inf)
     belief = _collect(program, field, views)
     return Outcome(
@@ -93,7 +97,7 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
 
 
 def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Check the evidence; return the model's unary weights and it, as ``(B, C, n)`` with ``-inf`` in padded states."""
+    """Check the evidence; return the model's unary weights and the evidence, as ``(B, C, n)`` with ``-inf`` in padded states."""
     where, (count, states) = "message passing on tables: evidence", model.unary.shape
     if evidence.ndim != 3 or evidence.shape[1:] != (count, states) or evidence.dtype not in (torch.float32, torch.float64):
         expected, actual = f"float32 or float64 of shape (B, {count}, {states})", (evidence.dtype, tuple(evidence.shape))
@@ -119,7 +123,7 @@ def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor
 
 
 def _send(batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0, measure: bool = False) -> Tensor | None:
-    """Update a batch's messages and the beliefs they change; return the largest change if it is to be measured."""
+    """Update a batch's messages and the beliefs of their variables; if `measure`, return the largest change."""
     cavities, _ = _cavities(batch, belief, old)
     moved = []
     for weights, cavity, message, scope in zip(_outgoing(batch.weights, [c.exp() for c in cavities]), cavities, old, batch.scope, strict=True):
@@ -139,7 +143,7 @@ def _send(batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0,
 
 
 def _cavities(batch: Batch, belief: Tensor, messages: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return the log cavities of each position ``(B, states, F)``, largest 0, and what was taken from them in all ``(B, F)``."""
+    """Return the log cavities of each position ``(B, states, F)``, the largest 0, and the sum of what was subtracted for that ``(B, F)``."""
     cavities = [belief[:, : m.shape[1]].gather(2, scope.expand(m.shape)).sub_(m) for m, scope in zip(messages, batch.scope, strict=True)]
     tops = [cavity.amax(1, keepdim=True) for cavity in cavities]
     for cavity, top in zip(cavities, tops, strict=True):
@@ -148,15 +152,15 @@ def _cavities(batch: Batch, belief: Tensor, messages: list[Tensor]) -> tuple[lis
 
 
 def _floor_(weights: Tensor) -> Tensor:
-    # Floored at the smallest normal number (its log is -708 in float64, -87 in float32): a message may not be -inf, or taking it out of a
-    # belief again would be inf - inf. States that are truly impossible are -inf in the field already.
+    # Floored at the smallest normal number (its log is -708 in float64, -87 in float32): subtracting a message of -inf from a belief would be
+    # inf - inf. Impossible states are -inf in the field already.
     return weights.clamp_min_(torch.finfo(weights.dtype).tiny)
 
 
 def _outgoing(table: Tensor, incoming: list[Tensor]) -> list[Tensor]:
-    """Sum a table ``(1 or B, X, 1 or F)`` against all incoming weights ``(B, states, F)`` but one, for each position.
+    """Return for each position the sum of a table ``(1 or B, X, 1 or F)`` against the weights ``(B, states, F)`` of all other positions.
 
-    Halves the positions: the sums over one half are shared by all positions of the other.
+    Recursive: all positions of one half share the sum over the other half.
     """
     if len(incoming) == 1:
         return [table]
@@ -167,7 +171,7 @@ def _outgoing(table: Tensor, incoming: list[Tensor]) -> list[Tensor]:
 
 
 def _contract(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Sum ``(1 or B, L, R, 1 or F)`` over R against ``(B, R, F)``."""
+    """Return the sum over R of ``(1 or B, L, R, 1 or F)`` times ``(B, R, F)``."""
     if matrix.shape[-1] == 1:
         return matrix[..., 0] @ weights
     total = matrix[:, :, 0] * weights[:, :1]
@@ -177,7 +181,7 @@ def _contract(matrix: Tensor, weights: Tensor) -> Tensor:
 
 
 def _collect(program: Program, field: Tensor, views: Views) -> Tensor:
-    """Add all messages to a field ``(B, C, n)``."""
+    """Return a field ``(B, C, n)`` plus all messages."""
     belief = field.clone(memory_format=torch.contiguous_format)
     for batch, messages in zip(program.batches, views, strict=True):
         for message, scope in zip(messages, batch.scope, strict=True):
@@ -186,9 +190,9 @@ def _collect(program: Program, field: Tensor, views: Views) -> Tensor:
 
 
 def _spread_zeros(program: Program, field: Tensor) -> Tensor:
-    """Return which states are possible: weight in the field, and by every table together with possible states of its other variables.
+    """Return which states are possible: in the field, and in every table together with possible states of its other variables.
 
-    Spread exactly, apart from the messages: a floored message would lose against enough evidence for what is forbidden.
+    Computed exactly, without messages: strong evidence for a forbidden state would outweigh a floored message.
     """
     possible = (field > -math.inf).to(field)
     while program.hard:
@@ -212,17 +216,17 @@ def _spread_zeros(program: Program, field: Tensor) -> Tensor:
 
 def _marginals(model: Tables, program: Program, belief: Tensor, views: Views) -> tuple[Tensor, ...]:
     """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group."""
-    found = [belief.new_empty(len(belief), group.which.numel(), *group.tables.shape[1:]) for group in model.groups]
+    tables = [belief.new_empty(len(belief), group.which.numel(), *group.tables.shape[1:]) for group in model.groups]
     for batch, messages in zip(program.batches, views, strict=True):
         cavities, _ = _cavities(batch, belief, messages)
         joint = batch.weights.log() + reduce(lambda a, b: (a[:, :, None] + b[:, None]).flatten(1, 2), cavities)
-        found[batch.group].index_copy_(1, batch.factors, joint.softmax(1).mT.unflatten(2, batch.cards))
-    return tuple(found)
+        tables[batch.group].index_copy_(1, batch.factors, joint.softmax(1).mT.unflatten(2, batch.cards))
+    return tuple(tables)
 
 
 def _log_z(program: Program, belief: Tensor, views: Views) -> Tensor:
-    """Bethe: each factor's log sum with the cavities, and each variable's with all its messages, times one less its factors."""
-    # In double: the terms are as many as the variables and of either sign.
+    """Return Bethe's log Z: the log sums of factors with their cavities, plus those of variables with all messages times (1 - degree)."""
+    # In float64: there are as many terms as variables, of either sign.
     total = (belief.logsumexp(1).double() * (1 - program.degree.double())).sum(1)
     for batch, messages in zip(program.batches, views, strict=True):
         cavities, taken = _cavities(batch, belief, messages)

@@ -5,8 +5,8 @@ With z the residual, ``tau = |z| / sqrt(m)``, delta = m / n (DMM, eqs. 1 and 2):
     x' = eta(x + A^T z; tau)
     z' = y - A x' + z <eta'> / delta
 
-The last term is Onsager's: it takes out of the residual what the estimate owes to it, so that the noise eta sees stays Gaussian and
-`bayesfed.inference.amp.state_evolution` holds. Each row of a batch is a problem of its own under one A.
+The last term is Onsager's. It removes from the residual its correlation with the estimate, so that the noise at eta's input stays Gaussian and
+`bayesfed.inference.amp.state_evolution` holds. Each row of a batch is a problem of its own with the same A.
 
 References
 ----------
@@ -29,28 +29,29 @@ from bayesfed.inference.amp.state_evolution import Denoiser, SoftThreshold, mini
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
-# A residual this many times that of the zero estimate will not come back.
+# An iteration whose residual is this many times that of the zero estimate has diverged.
 HOPELESS = 10.0
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What AMP found, and how far it can be trusted.
+    """The result of `amp`, and how far to trust it.
 
     Parameters
     ----------
     estimate
-        x, ``(..., n)``. A problem that diverged has the estimate of its smallest residual: the zero vector if none was better.
+        ``(..., n)``, the estimate of x. For a problem that diverged, the one with the smallest residual: the zero vector if none was better.
     residual_sd
-        tau of every iteration, the zero estimate first, ``(T + 1, ...)``, in units of x: for columns of A of unit length, squared it estimates
-        noise variance + mean squared error / delta. Problems that stopped earlier repeat their last.
+        ``(T + 1, ...)``, tau of every iteration, that of the zero estimate first, in units of x. For columns of A of unit length, its square
+        estimates noise variance + mean squared error / delta. Problems that stopped earlier repeat their last value.
     iterations
-        Made by each problem, ``(...)``.
+        ``(...)``, number of iterations of each problem.
     settled, diverged
-        The estimate stopped moving; the residual ended above that of the zero estimate, ``(...)``. Neither: out of iterations.
+        ``(...)``: whether the estimate stopped moving; whether the residual ended above that of the zero estimate. Neither: out of iterations.
     penalty
-        With a soft threshold, a settled estimate minimises ``|y - A x|^2 / 2 + penalty |x|_1``: ``alpha tau (1 - <eta'> / delta)`` for
-        columns of unit length (Bayati and Montanari 2012, eq. 1.9), ``(...)``; NaN with other denoisers, and where it diverged.
+        ``(...)``. With a soft threshold, a settled estimate minimises ``|y - A x|^2 / 2 + penalty |x|_1``; the penalty is
+        ``alpha tau (1 - <eta'> / delta)`` for columns of unit length (Bayati and Montanari 2012, eq. 1.9). NaN with other denoisers and for problems
+        that diverged.
     """
 
     estimate: Tensor
@@ -76,19 +77,19 @@ def amp(
     Parameters
     ----------
     matrix
-        A ``(m, n)``, independent entries of mean zero. Any scale: it is divided by the root mean square length of its columns first.
+        A ``(m, n)``, independent entries of mean zero, at any scale: it is first divided by the root mean square length of its columns.
     measured
         y ``(..., m)``, of A's dtype and device.
     denoiser
-        eta; a soft threshold of `minimax_alpha` if None, which needs neither the density of x nor the noise.
+        eta. Default: a soft threshold of `minimax_alpha`, which needs neither the density of x nor the noise.
     max_iterations
-        When to give up.
+        Largest number of iterations.
     tol
         Stop when the estimate moves by no more than this share of its length; 0 makes all iterations.
     damping
-        Share of the old estimate and residual kept, in [0, 1), for matrices less random than they should be. State evolution is that of 0.
+        Share of the old estimate and residual that is kept, in [0, 1); for matrices that are not random enough. State evolution holds for 0.
     warn
-        Say so if a problem did not settle; the result does in any case.
+        Whether to warn about problems that did not settle; the result has them in any case.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def amp(
     estimate, last_slope = x.clone(), slope.clone()
     iterations = torch.zeros(batch, dtype=torch.long, device=y.device)
     settled, diverged = torch.zeros_like(iterations, dtype=torch.bool), torch.zeros_like(iterations, dtype=torch.bool)
-    # Problems that are done leave the working set: each has its own stopping time, whatever the others do.
+    # Problems that are done leave the working set: each stops on its own.
     live = torch.arange(batch, device=y.device)
     for step in range(1, max_iterations + 1):
         if not len(live):
@@ -142,8 +143,8 @@ def amp(
         calibrated = denoiser.alpha * deviations[-1] * (1 - last_slope.squeeze(-1) * (columns / rows)) * scale.square()
         penalty = torch.where(diverged, penalty, calibrated)
     if warn and not bool(settled.all()):
-        said = f"amp: of {batch} problems {int(diverged.sum())} diverged and {int((~settled & ~diverged).sum())} ran out of iterations"
-        warnings.warn(f"{said}; try more measurements, damping=0.3, or more iterations", ConvergenceWarning, stacklevel=2)
+        text = f"amp: of {batch} problems {int(diverged.sum())} diverged and {int((~settled & ~diverged).sum())} ran out of iterations"
+        warnings.warn(f"{text}; try more measurements, damping=0.3, or more iterations", ConvergenceWarning, stacklevel=2)
     return Recovery(
         estimate.reshape(*lead, columns),
         deviations.reshape(len(history), *lead),
@@ -158,15 +159,15 @@ def _deviation(residual: Tensor) -> Tensor:
 
 def _check(matrix: Tensor, measured: Tensor, max_iterations: int, tol: float, damping: float) -> None:
     if matrix.ndim != 2 or not matrix.numel() or measured.ndim < 1 or measured.shape[-1] != matrix.shape[0]:
-        found = f"{tuple(matrix.shape)} and {tuple(measured.shape)}"
-        raise ArgumentError(complain("amp", expected="a matrix (m, n), m, n >= 1, and numbers (..., m)", actual=found, hint="A and y of y = A x"))
+        actual = f"{tuple(matrix.shape)} and {tuple(measured.shape)}"
+        raise ArgumentError(complain("amp", expected="a matrix (m, n), m, n >= 1, and numbers (..., m)", actual=actual, hint="A and y of y = A x"))
     if not matrix.is_floating_point() or (matrix.dtype, matrix.device) != (measured.dtype, measured.device):
-        found = f"{matrix.dtype} on {matrix.device} and {measured.dtype} on {measured.device}"
-        raise ArgumentError(complain("amp", expected="one floating-point dtype and one device", actual=found, hint="measured.to(matrix)"))
+        actual = f"{matrix.dtype} on {matrix.device} and {measured.dtype} on {measured.device}"
+        raise ArgumentError(complain("amp", expected="one floating-point dtype and one device", actual=actual, hint="measured.to(matrix)"))
     for name, value in (("matrix", matrix), ("measured", measured)):
         if not is_finite(value):
-            found = f"{int((~value.isfinite()).sum())} NaN or Inf"
-            raise ArgumentError(complain(f"amp, {name}", expected="finite numbers", actual=found, hint="leaving that client out"))
+            actual = f"{int((~value.isfinite()).sum())} NaN or Inf"
+            raise ArgumentError(complain(f"amp, {name}", expected="finite numbers", actual=actual, hint="leaving that client out"))
     if not bool(matrix.any()):
         raise ArgumentError(complain("amp, matrix", expected="a matrix that is not zero", actual="all zeros", hint="Projection(key, m, n).matrix()"))
     if not (max_iterations >= 1 and 0 <= tol < 1 and 0 <= damping < 1):
@@ -176,18 +177,18 @@ def _check(matrix: Tensor, measured: Tensor, max_iterations: int, tol: float, da
 
 @dataclass(frozen=True)
 class Projection:
-    """Shorten long vectors, block by block, with one Gaussian matrix that everybody draws from the same key.
+    """Shorten long vectors block by block with one Gaussian matrix, which every party draws from the same key.
 
-    A vector of D numbers is padded with zeros, cut into ``ceil(D / columns)`` blocks, and each block x becomes A x. Projections add as the vectors
-    do, so a channel may add them; what must be sparse for `recover` is the sum. The paper has 8 x 256, 200 x 256 (Table II) and 256/omega rows
-    (Fig. 9), with standard normal entries; these have variance 1/m, so a block keeps its energy and the air its power.
+    A vector of D numbers is padded with zeros, cut into ``ceil(D / columns)`` blocks, and each block x becomes A x. The sum of projections is the
+    projection of the sum, so a channel may add them; for `recover`, the sum must be sparse. The paper has 8 x 256, 200 x 256 (Table II) and 256/omega
+    rows (Fig. 9), with standard normal entries. Here their variance is 1/m: projecting keeps the energy of a block, and so the transmit power.
 
     Parameters
     ----------
     key
-        Names the matrix.
+        Key that the matrix is drawn from.
     rows, columns
-        m and n: n numbers become m.
+        m and n: a block of n numbers becomes m.
 
     Raises
     ------
@@ -201,20 +202,25 @@ class Projection:
 
     def __post_init__(self) -> None:
         if min(self.rows, self.columns) < 1:
-            found = (self.rows, self.columns)
-            raise ArgumentError(complain("Projection", expected="rows and columns >= 1", actual=found, hint="Projection(key, 200, 256)"))
+            actual = (self.rows, self.columns)
+            raise ArgumentError(complain("Projection", expected="rows and columns >= 1", actual=actual, hint="Projection(key, 200, 256)"))
 
     def matrix(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
-        """Return A ``(m, n)``, entries N(0, 1/m): drawn in float64 on the CPU, so every party has the same numbers."""
+        """Return A ``(m, n)``, entries N(0, 1/m), drawn in float64 on the CPU so that every party has the same numbers."""
         draw = torch.randn(self.rows, self.columns, dtype=torch.float64, generator=self.key.generator())
         return (draw / math.sqrt(self.rows)).to(device, dtype)
 
     def size(self, length: int) -> int:
-        """Return how many numbers stand for a vector of `length`: ``m ceil(length / n)``."""
+        """Return how many numbers the projection of a vector of `length` has: ``m ceil(length / n)``."""
         return self.rows * math.ceil(length / self.columns)
 
     def project(self, vector: Tensor) -> Tensor:
-        """Return the blocks' projections, ``(D,)`` to ``(ceil(D / n), m)``.
+        """Return the projections of the blocks, ``(ceil(D / n), m)``.
+
+        Parameters
+        ----------
+        vector
+            ``(D,)``.
 
         Raises
         ------
@@ -222,8 +228,8 @@ class Projection:
             If `vector` is not one-dimensional, empty, or not of finite floating-point numbers.
         """
         if vector.ndim != 1 or not vector.numel() or not vector.is_floating_point() or not is_finite(vector):
-            found = f"{tuple(vector.shape)} of {vector.dtype}"
-            raise ArgumentError(complain("project", expected="finite floating-point numbers (D,), D >= 1", actual=found, hint="leaf.flatten()"))
+            actual = f"{tuple(vector.shape)} of {vector.dtype}"
+            raise ArgumentError(complain("project", expected="finite floating-point numbers (D,), D >= 1", actual=actual, hint="leaf.flatten()"))
         blocks = torch.nn.functional.pad(vector, (0, -len(vector) % self.columns)).view(-1, self.columns)
         return blocks @ self.matrix(vector.dtype, vector.device).T
 
@@ -238,20 +244,29 @@ class Projection:
         damping: float = 0.3,
         warn: bool = True,
     ) -> tuple[Tensor, Recovery]:
-        """Return the vector ``(length,)`` that `amp` finds behind ``(ceil(length / n), m)`` numbers, and a `Recovery` with one problem a block.
+        """Return the vector ``(length,)`` that `amp` recovers, and a `Recovery` with one problem per block.
 
-        Blocks of 256 are too small to count on the large-system limit, hence the damping: of 100 blocks of 30 non-zero entries sent as 200 numbers,
-        a few do not settle without it. They are looked for no more closely than a channel's noise allows.
+        Blocks of 256 are too small for the large-system limit to hold, hence the default damping: of 100 blocks with 30 non-zero entries, each
+        sent as 200 numbers, a few do not settle without it. The default tolerance is as fine as a channel's noise allows.
+
+        Parameters
+        ----------
+        projected
+            ``(ceil(length / n), m)``, as `project` returns it, or the noisy sum of several.
+        length
+            Length of the vector, D.
+        denoiser, max_iterations, tol, damping, warn
+            As in `amp`.
 
         Raises
         ------
         ArgumentError
-            If the blocks are not those of a vector of `length`, or as `amp`.
+            If the blocks are not those of a vector of `length`, or as in `amp`.
         """
         expected = (math.ceil(length / self.columns), self.rows)
         if tuple(projected.shape) != expected or length < 1:
-            found = tuple(projected.shape)
-            raise ArgumentError(complain("recover", expected=f"numbers {expected} for length {length}", actual=found, hint="what `project` returned"))
+            actual = tuple(projected.shape)
+            raise ArgumentError(complain("recover", expected=f"numbers {expected} for length {length}", actual=actual, hint="`project`'s result"))
         a = self.matrix(projected.dtype, projected.device)
         blocks = amp(a, projected, denoiser, max_iterations=max_iterations, tol=tol, damping=damping, warn=warn)
         return blocks.estimate.flatten()[:length], blocks

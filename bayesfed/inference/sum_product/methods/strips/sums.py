@@ -1,4 +1,4 @@
-"""Exact sums over strips and rows on tensors: the slow twin of the strip kernel, pair tables and Kikuchi's log Z."""
+"""Exact sums over strips and rows on tensors, for the sweep without numba, pair tables and Kikuchi's log Z."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def strip_sums(unary: Tensor, pair: Tensor, across: Tensor) -> tuple[Tensor, Ten
     unary
         Odds ``(..., w, M)`` of variables.
     pair, across
-        a of the agreement tables [[a, 1], [1, a]]: ``(..., w, M - 1)`` of row links, ``(..., w - 1, M)`` of column links.
+        a of the agreement tables [[a, 1], [1, a]]: ``(..., w, M - 1)`` for row links, ``(..., w - 1, M)`` for column links.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def row_tables(joint: Tensor, rows: int) -> Tensor:
 
 
 def chain_of(tables: Tensor, odds: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the chain with given pair tables ``(..., M - 1, 2, 2)`` and marginal odds ``(..., M)``: unary odds, and a of its agreement tables."""
+    """Return unary odds, and a of the agreement tables, of the chain with pair tables ``(..., M - 1, 2, 2)`` and marginal odds ``(..., M)``."""
     if odds.shape[-1] == 1:
         return odds, odds[..., :0]
     t00, t01, t10, t11 = (tables[..., i, j] for i in (0, 1) for j in (0, 1))

@@ -1,10 +1,10 @@
-"""Strips of rows solved exactly, shared rows exchanged as Markov chains: what belief propagation misses on grids, mostly.
+"""Message passing between strips of rows: each strip is solved exactly, and messages are Markov chains along shared rows.
 
-A strip has w rows and shares its first and last with its neighbours. A message between strips is a chain along the shared row: odds of
-each variable and of each pair of neighbours, chosen so that the strip's pair marginals are kept. With w = 2 the fixed points are those
-of Kikuchi's approximation on 2 x 2 plaquettes (Yedidia, Freeman and Weiss, 2005); wider strips err less. A grid of w rows is exact.
+A strip has w rows and shares its first and its last with its neighbours. A message between strips is a chain along the shared row: odds of
+each variable and of each pair of neighbours, chosen to keep the strip's pair marginals. With w = 2, the fixed points are those
+of Kikuchi's approximation on 2 x 2 plaquettes (Yedidia, Freeman and Weiss, 2005); wider strips have smaller errors. A grid of w rows is exact.
 
-Strips are cut into blocks that are swept side by side; blocks hear of each other between passes.
+Strips are grouped in blocks, which are swept in parallel; blocks exchange messages between passes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch.nn.functional import pad
 from bayesfed.inference.sum_product.methods.grids.checkerboard import symmetric_field
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.settle import settle
-from bayesfed.inference.sum_product.methods.strips.strip_sums import chain_of, row_marginals, row_tables, states, strip_sums
+from bayesfed.inference.sum_product.methods.strips.sums import chain_of, row_marginals, row_tables, states, strip_sums
 from bayesfed.models.random_fields.grid import Grid
 
 Sweep = Callable[..., float]
+# Most blocks of a grid, and most rows of a strip.
 BLOCKS, WIDEST = 8, 8
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How K rows become strips of `rows` rows, `size` strips a block; the last strips may be padded with rows that say nothing."""
+    """How K rows become strips of `rows` rows, with `size` strips in a block; the last strips may be padded with neutral rows."""
 
     rows: int
     blocks: int
@@ -37,36 +38,38 @@ class Cut:
 
     @staticmethod
     def of(count: int, rows: int) -> Cut:
-        """Cut so that a block has at least eight strips, and there are at most eight blocks."""
+        """Return the cut of `count` rows with at least eight strips in a block and at most eight blocks."""
         strips = -(-(count - 1) // (rows - 1))
         blocks = max(1, min(BLOCKS, strips // 8))
         return Cut(rows, blocks, -(-strips // blocks))
 
     @property
     def strips(self) -> int:
-        """Strips in all."""
+        """Number of strips."""
         return self.blocks * self.size
 
     @property
     def height(self) -> int:
-        """Rows with padding."""
+        """Number of rows, padding included."""
         return self.strips * (self.rows - 1) + 1
 
     def fill(self, values: Tensor, lacking: int = 0) -> Tensor:
-        """Pad ``(..., K - lacking, M)`` with ones to the full height."""
+        """Return ``(..., K - lacking, M)`` padded with ones to ``(..., height - lacking, M)``."""
         return pad(values, (0, 0, 0, self.height - lacking - values.shape[-2]), value=1.0).contiguous()
 
     def strips_of(self, values: Tensor, lacking: int = 0) -> Tensor:
-        """View rows ``(..., height - lacking, M)`` as strips ``(..., strips, rows - lacking, M)``."""
+        """Return a view of rows ``(..., height - lacking, M)`` as strips ``(..., strips, rows - lacking, M)``."""
         return values.unfold(-2, self.rows - lacking, self.rows - 1).mT
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A grid in odds and agreement tables, rows padded with ones.
+    """A grid as odds and agreement tables, with H rows after padding with ones.
 
     Parameters
     ----------
+    cut
+        The cut into strips.
     own
         Odds ``(B, H, M)`` of the variables.
     pair, across
@@ -78,8 +81,8 @@ class Problem:
     pair: Tensor
     across: Tensor
 
-    def heard(self, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each strip with what it hears: unary ``(B, n, w, M)``, row links ``(B, n, w, M - 1)``, column links ``(1, n, w - 1, M)``."""
+    def absorbed(self, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return strips times incoming messages: unary ``(B, n, w, M)``, row links ``(B, n, w, M - 1)``, column links ``(1, n, w - 1, M)``."""
         cut = self.cut
         unary, pair = (cut.strips_of(values).expand(len(self.own), -1, -1, -1).clone() for values in (self.own, self.pair))
         for kind, values in ((0, unary), (1, pair)):
@@ -101,18 +104,20 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
 
     Parameters
     ----------
+    grid
+        The grid.
     evidence
-        Log-odds ``(B, K, M)``. With w rows, half a coupling enters clipped at 690 / (6 w - 1) nats and unary log-odds at four times that: 30 and
+        Log-odds ``(B, K, M)``. With w rows, half a coupling is clipped at 690 / (6 w - 1) nats and unary log-odds at four times that: 30 and
         120 for w = 4.
     settings
-        `settings.strip_rows` is w.
+        When to stop and how to start; `settings.strip_rows` is w.
     state
         Messages of an earlier run on this grid, ``(2, 2, B, n + 1, M)``: from above and below; of variables and of pairs.
     """
     rows = grid.size[0]
     field = symmetric_field(grid, evidence.double())
     cut = Cut.of(rows, min(settings.strip_rows, rows))
-    # The weights of a column's 2^w states stay below e^690.
+    # So that the weights of a column's 2^w states stay below e^690.
     most = 690 / (6 * cut.rows - 1)
     row, column = ((value / 2).clamp(-most, most).exp() for value in grid.couplings(torch.float64, evidence.device))
     unary = evidence.double() + field
@@ -123,7 +128,7 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
     odds = torch.ones_like(problem.own)
     sweep: Sweep = sweep_strips
     if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.strips.strip_jit import sweep_strips as sweep
+        from bayesfed.inference.sum_product.methods.strips.propagation_jit import sweep_strips as sweep
 
     def go(down: bool) -> float:
         first = slice(0, -1, cut.size) if down else slice(cut.size, None, cut.size)
@@ -143,7 +148,7 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
         return _pairs(problem, messages, rows)
 
     def log_z() -> Tensor:
-        # A variable certain enough to be clipped is linear in its log-odds.
+        # The log Z of a variable certain enough to be clipped is linear in its log-odds.
         clipped = ((unary - own.log()) * (evidence + extrinsic).double().sigmoid()).flatten(1).sum(1)
         halves = sum(float(value.sum()) / 2 for value in grid.couplings())
         return _log_z(problem, messages, rows) + clipped - halves
@@ -152,7 +157,7 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
 
 
 def _initial(problem: Problem, init: str) -> Tensor:
-    """Return messages that say nothing, or the largest or smallest odds a row can send."""
+    """Return the first messages: neutral ones, or the largest or smallest odds that a row can send."""
     step, across = problem.cut.rows - 1, problem.across
     extreme = torch.maximum(across, 1 / across)
     sent = {"zero": torch.ones_like(across), "hi": extreme, "lo": 1 / extreme}[init]
@@ -164,7 +169,24 @@ def _initial(problem: Problem, init: str) -> Tensor:
 def sweep_strips(
     own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, inbox: Tensor, odds: Tensor, down: bool, rows: int, size: int, damping: float
 ) -> float:
-    """Send every strip's message downwards or upwards, block beside block; fill in the marginal odds ``(B, H, M)``.
+    """Send every strip's message downwards or upwards, all blocks in parallel.
+
+    Parameters
+    ----------
+    own, own_pair, across
+        `own`, `pair` and `across` of the `Problem`.
+    messages
+        ``(2, 2, B, n + 1, M)``, changed in place.
+    inbox
+        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
+    odds
+        ``(B, H, M)``; the marginal odds are written into it.
+    down
+        Whether messages go down.
+    rows, size
+        Rows of a strip, and strips of a block.
+    damping
+        Share of the old message that is kept.
 
     Returns
     -------
@@ -179,9 +201,9 @@ def sweep_strips(
             values[:, :, 0] *= inbox[kind] if down and r == 0 else messages[0, kind][:, strip]
             values[:, :, -1] *= inbox[kind] if not down and r == 0 else messages[1, kind][:, strip + 1]
         forward, backward, joint, _ = strip_sums(unary, pair[..., :-1], across[place[:, :-1]][None])
-        odds[:, place] = found = row_marginals(forward, backward, rows)
+        odds[:, place] = marginals = row_marginals(forward, backward, rows)
         kept, way, to = (rows - 1, 0, strip + 1) if down else (0, 1, strip)
-        chain = chain_of(row_tables(joint, rows)[:, :, kept], found[:, :, kept])
+        chain = chain_of(row_tables(joint, rows)[:, :, kept], marginals[:, :, kept])
         for kind, fresh, sent in ((0, chain[0], unary[:, :, kept]), (1, chain[1], pair[:, :, kept, :-1])):
             target = messages[way, kind][:, to, : fresh.shape[-1]]
             new = fresh / sent
@@ -195,9 +217,9 @@ def sweep_strips(
 def _pairs(problem: Problem, messages: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Return pair tables of row links ``(B, K, M - 1, 2, 2)`` and of column links ``(B, K - 1, M, 2, 2)``."""
     width = problem.cut.rows
-    forward, backward, joint, _ = strip_sums(*problem.heard(messages))
+    forward, backward, joint, _ = strip_sums(*problem.absorbed(messages))
     along = row_tables(joint, width)
-    # A shared row is taken from the strip it is the first row of.
+    # A shared row is taken from the strip whose first row it is.
     along = torch.cat([along[:, :, :-1].flatten(1, 2), along[:, -1, -1:]], dim=1)[:, :rows]
     bits = states(width, forward)
     on = torch.stack([1 - bits, bits], dim=-1)
@@ -207,7 +229,7 @@ def _pairs(problem: Problem, messages: Tensor, rows: int) -> tuple[Tensor, Tenso
 
 def _log_z(problem: Problem, messages: Tensor, rows: int) -> Tensor:
     """Return the strips' log Z less that of the rows they share, ``(B,)``, and less log 2 for each padded variable."""
-    total = strip_sums(*problem.heard(messages))[3].sum(-1)
+    total = strip_sums(*problem.absorbed(messages))[3].sum(-1)
     if problem.cut.strips > 1:
         unary, pair = problem.shared(messages)
         total = total - strip_sums(unary, pair, unary[:, :, :0])[3].sum(-1)

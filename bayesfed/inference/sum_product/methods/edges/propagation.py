@@ -1,4 +1,4 @@
-"""Belief propagation on any pairwise binary graph, one colour of variables at a time; forests in two passes, exactly.
+"""Belief propagation on any pairwise binary graph, one colour of variables at a time; exact sums on forests, in two passes.
 
 Messages are log-odds through agreement tables, ``(B, 2 E)`` in the order of `Wiring`.
 """
@@ -17,12 +17,24 @@ from bayesfed.inference.sum_product.methods.settle import settle
 from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
-# Odds are multiplied in float64: beyond this sum of logs a variable's product could overflow, and the kernel in logs is used.
+# The numba kernel multiplies odds. Where a sum of their logs could exceed this, products could overflow, and the torch kernel in logs is used.
 SAFE = 600.0
 
 
 def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
-    """Run belief propagation with evidence ``(B, n)`` in log-odds, float32 or float64; `state` ``(B, 2 E)`` is left as it is."""
+    """Run belief propagation.
+
+    Parameters
+    ----------
+    model
+        The pairwise model.
+    evidence
+        Log-odds ``(B, n)``, float32 or float64.
+    settings
+        When to stop and how to start.
+    state
+        Messages ``(B, 2 E)`` of an earlier run; not changed.
+    """
     wiring = Wiring.of(model)
     half = wiring.half.to(evidence)
     unary = evidence + wiring.field.to(evidence)
@@ -33,7 +45,7 @@ def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor
         messages = start.expand(len(evidence), -1).clone()
     degree = torch.zeros_like(wiring.field).index_add_(0, wiring.target, wiring.half.abs())
     if settings.backend == "numba" and float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE:
-        from bayesfed.inference.sum_product.methods.edges.edges_jit import stepper
+        from bayesfed.inference.sum_product.methods.edges.propagation_jit import stepper
 
         step = stepper(model, wiring, unary, messages, settings.damping)
     else:
@@ -43,7 +55,7 @@ def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor
 
 
 def outcome(model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool) -> Outcome:
-    """Return the result that messages ``(B, 2 E)`` stand for."""
+    """Return the beliefs, pair tables and log Z of messages ``(B, 2 E)``."""
     wiring = Wiring.of(model)
     extrinsic = wiring.incoming(messages) + wiring.field.to(evidence)
     belief = evidence + extrinsic
@@ -65,7 +77,7 @@ def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damp
     def step(count: int) -> float:
         change = 0.0
         for _ in range(count):
-            # Afresh each sweep, so that rounding does not build up.
+            # Summed anew every sweep, so that rounding errors do not accumulate.
             belief, change = unary + wiring.incoming(messages), 0.0
             for edges, source, target, reverse, coupling in groups:
                 old = messages[:, edges]
@@ -80,7 +92,7 @@ def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damp
 
 
 def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
-    """Sum a model without cycles exactly, in float64: leaves to roots and back."""
+    """Sum a model without cycles exactly, in float64, from the leaves to the roots and back; evidence ``(B, n)`` in log-odds."""
     wiring, forest = Wiring.of(model), Forest.of(model)
     unary = evidence.double() + wiring.field
     messages = unary.new_zeros(len(unary), len(wiring.source))
@@ -90,7 +102,7 @@ def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
     rises = wiring.source[edge.clamp(min=0)] == child if count else torch.zeros_like(child, dtype=torch.bool)
     up, down = torch.where(rises, edge, edge + count), torch.where(rises, edge + count, edge)
     if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.edges.edges_jit import two_passes
+        from bayesfed.inference.sum_product.methods.edges.propagation_jit import two_passes
 
         two_passes(forest, up, down, wiring.half, unary, messages)
     else:

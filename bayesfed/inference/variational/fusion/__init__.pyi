@@ -1,0 +1,12 @@
+from .averages import MeanParameters as MeanParameters
+from .averages import ReverseKL as ReverseKL
+from .averages import Wasserstein as Wasserstein
+from .gradients import SummedGradients as SummedGradients
+from .rule import Fused as Fused
+from .rule import Fusion as Fusion
+from .rule import FusionKind as FusionKind
+from .rule import Start as Start
+from .rule import WeightedSum as WeightedSum
+from .sites import PVI as PVI
+from .sites import SITE as SITE
+from .sites import ProductOfExperts as ProductOfExperts
