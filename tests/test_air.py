@@ -87,10 +87,10 @@ def test_recipes_run_over_a_clear_channel_as_digitally(recipe, digits, clients, 
 
     def made(link):
         if recipe == "fed_avg":
-            return bf.fed_avg(net, steps=3, batch_size=16, link=link)
+            return bf.fed_avg(net, training=bf.Training(steps=3, batch_size=16), link=link)
         model = bf.bayesian(net, bf.Gaussian(0.5))
         rule = {"fusion": bf.SummedGradients(0.01), "scale": "local", "observations": len(train), "example": train[:2]}
-        return bf.federated_svi(model, AutoNormal, steps=2, batch_size=16, link=link, **rule)
+        return bf.federated_svi(model, AutoNormal, training=bf.Training(steps=2, batch_size=16), link=link, **rule)
 
     air, digital = (bf.run(made(link), clients, rounds=2, progress=False) for link in (CLEAR, Digital()))
     for name, leaf in digital.snapshot.state.items():
@@ -200,9 +200,9 @@ def test_nothing_to_say_is_said_without_noise():
 
 
 def test_what_a_codec_rounds_is_rounded_on_the_air(digits, clients, net):
-    coarse = bf.fed_avg(net, steps=3, link=CLEAR, codec=Coded(Uniform(2)))
+    coarse = bf.fed_avg(net, training=bf.Training(steps=3), link=CLEAR, codec=Coded(Uniform(2)))
     found = bf.run(coarse, clients, rounds=1, progress=False).snapshot.state
-    digital = bf.run(bf.fed_avg(net, steps=3, codec=Coded(Uniform(2))), clients, rounds=1, progress=False).snapshot.state
+    digital = bf.run(bf.fed_avg(net, training=bf.Training(steps=3), codec=Coded(Uniform(2))), clients, rounds=1, progress=False).snapshot.state
     assert all(torch.allclose(found[name], leaf, atol=1e-5) for name, leaf in digital.items())
 
 
@@ -218,7 +218,7 @@ def test_sparse_sums_are_recovered_from_projections():
 
 
 def test_workers_and_resuming_give_the_same_bits(clients, net):
-    algorithm = bf.fed_avg(net, steps=2, link=OverTheAir(snr_db=15.0, estimate_variance=0.1))
+    algorithm = bf.fed_avg(net, training=bf.Training(steps=2), link=OverTheAir(snr_db=15.0, estimate_variance=0.1))
     whole = bf.run(algorithm, clients, rounds=3, progress=False).snapshot
     half = bf.run(algorithm, clients, rounds=1, progress=False).snapshot
     assert tree_equal(bf.run(algorithm, clients, rounds=3, progress=False, resume=half).snapshot.state, whole.state)

@@ -9,7 +9,6 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms.anycost_fl.recipe import ALPHAS, anycost_fl, public_settings
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
-from bayesfed.algorithms.baselines.fed_avg import average_of
 from bayesfed.algorithms.baselines.fed_hq import fed_hq
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
 from bayesfed.algorithms.baselines.qsgd import qsgd
@@ -27,9 +26,7 @@ from bayesfed.federated.core.protocols import Profile, Skip
 from bayesfed.federated.core.update import Sum
 from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
-from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import parameters, shapes, size
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import round_cost, work_cycles
@@ -63,20 +60,25 @@ def settings(digits):
 def run(digits, settings):
     train, _ = digits
     clients = bf.federate(train, bf.iid(len(train), 6, KEY))
-    algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, optimiser=bf.Sgd(0.2))
+    algorithm = anycost_fl(
+        net(), train.inputs[:1], deadline_s=5.0, settings=settings, training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.2))
+    )
     return algorithm, bf.run(algorithm, pool(clients), rounds=25, progress=False, on_client_error="drop")
 
 
 def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clients):
     """alpha = beta = 1 in 32-bit floats: no shrinking, no compression, one say for all."""
     train, _ = digits
-    algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=1e6, alphas=[1.0], optimiser=bf.Sgd(0.1))
+    algorithm = anycost_fl(
+        net(), train.inputs[:1], deadline_s=1e6, alphas=[1.0], training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.1))
+    )
     ours = bf.run(algorithm, plenty(clients), rounds=3, progress=False)
-    same = average_of("fed_avg", net(), MaximumLikelihood(net(), Categorical()), 1, 32, bf.Sgd(0.1), lambda round: 1.0, None, Cast(32))
+    work = bf.Training(steps=1, batch_size=32, optimiser=bf.Sgd(0.1))
+    same = bf.compose("fed_avg", net(), work.fitting(net(), kind="delta"), training=work)
     (phase,) = same.phases
 
     def assign(state, round, profile, key):
-        return replace(phase.assign(state, round, profile, key), weight=1.0, options={"learning_rate": 1.0, "steps": profile.samples // 32})
+        return replace(phase.assign(state, round, profile, key), weight=1.0, options=bf.LocalOptions(steps=profile.samples // 32))
 
     theirs = bf.run(replace(same, phases=(replace(phase, assign=assign),)), clients, rounds=3, progress=False)
     assert tree_equal(ours.snapshot.state, theirs.snapshot.state)
@@ -176,7 +178,7 @@ def test_weights_and_codecs_follow_the_plan(digits, settings):
     for aggregation in ("optimal", "uniform"):
         algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, aggregation=aggregation)
         found[aggregation] = algorithm.phases[0].assign(algorithm.initial, 0, profile, KEY)
-    alpha = ALPHAS[found["optimal"].options["size"]]
+    alpha = ALPHAS[found["optimal"].options.size]
     assert isinstance(found["optimal"].up, Budgeted)
     assert isinstance(found["optimal"].view, Kept)
     assert isinstance(found["uniform"].view, Slice)
@@ -211,7 +213,7 @@ def test_who_is_late_is_dropped_and_reported(digits, clients):
     slow = replace(SMALL, macs_per_cycle=1.0, energy_j=1e3, bandwidth_hz=100.0)
     names = sorted(clients)
     devices = {name: slow.figures() for name in names} | {names[2]: PLENTY.figures()}
-    algorithm = on_devices(bf.fed_avg(net(), batch_size=32), Planner(tuple(row), 5.0, (1e-4, 1e-4)))
+    algorithm = on_devices(bf.fed_avg(net(), training=bf.Training(batch_size=32)), Planner(tuple(row), 5.0, (1e-4, 1e-4)))
     result = bf.run(algorithm, InProcess(clients, devices=devices), rounds=1, progress=False, on_client_error="drop")
     record = result.history[0]
     assert set(record.refused) == set(names) - {names[2]}
@@ -219,8 +221,7 @@ def test_who_is_late_is_dropped_and_reported(digits, clients):
     assert all("deadline:" in reason and "had 5 s" in reason for reason in record.refused.values())
     late = [row for row in record.rows if row.direction == "up" and row.reason]
     assert all(row.cost.latency_s > 5 and row.cost.uplink_j > 0 and row.bits for row in late)
-    alone = bf.run(on_devices(bf.fed_avg(net(), batch_size=32), Planner(tuple(row), 5.0, (1e-4, 1e-4))), InProcess({names[2]: clients[names[2]]},
-                   devices=devices), rounds=1, progress=False)  # fmt: skip
+    alone = bf.run(algorithm, InProcess({names[2]: clients[names[2]]}, devices=devices), rounds=1, progress=False)
     assert tree_equal(result.snapshot.state, alone.snapshot.state)
 
 
@@ -251,14 +252,19 @@ def test_every_baseline_runs_on_the_same_devices(digits, clients):
     planner = Planner(halves, 5.0, (0.5, 0.5))
     optimiser = bf.Sgd(0.2)
     methods = {
-        "stc": on_devices(stc(net(), share=0.1, batch_size=32, optimiser=optimiser), Planner(whole, 5.0, (0.2, 0.2))),
-        "qsgd": on_devices(qsgd(net(), share=0.2, batch_size=32, optimiser=optimiser), Planner(whole, 5.0, (0.3, 0.3))),
-        "uveqfed": on_devices(uveqfed(net(), batch_size=32, optimiser=optimiser), Planner(whole, 5.0, (0.5, 0.5))),
+        "stc": on_devices(stc(net(), share=0.1, training=bf.Training(steps=1, batch_size=32, optimiser=optimiser)), Planner(whole, 5.0, (0.2, 0.2))),
+        "qsgd": on_devices(qsgd(net(), share=0.2, training=bf.Training(batch_size=32, optimiser=optimiser)), Planner(whole, 5.0, (0.3, 0.3))),
+        "uveqfed": on_devices(uveqfed(net(), training=bf.Training(batch_size=32, optimiser=optimiser)), Planner(whole, 5.0, (0.5, 0.5))),
         "hetero_fl": on_devices(
-            hetero_fl([shrunk(net(), graph, row.alpha) for row in halves], planned_size(planner), batch_size=32, optimiser=optimiser, up=Cast(16)),
+            hetero_fl(
+                [shrunk(net(), graph, row.alpha) for row in halves],
+                planned_size(planner),
+                training=bf.Training(batch_size=32, optimiser=optimiser),
+                up=Cast(16),
+            ),
             planner,
         ),
-        "fed_hq": fed_hq(net(), Planner(whole, 5.0, (levels.least, 0.5)), levels, optimiser=optimiser),
+        "fed_hq": fed_hq(net(), Planner(whole, 5.0, (levels.least, 0.5)), levels, training=bf.Training(optimiser=optimiser)),
     }
     for name, algorithm in methods.items():
         result = bf.run(algorithm, placed, rounds=8, progress=False, on_client_error="drop")

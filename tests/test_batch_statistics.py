@@ -215,7 +215,7 @@ SIZES = {
 @pytest.mark.parametrize("make", SIZES.values(), ids=SIZES)
 def test_every_size_can_be_queried(make):
     clients = split(rows(120, torch.float32), 30, 60, 90)
-    algorithm = make(fixed(sorted(clients), 2), steps=5, batch_size=16, optimiser=bf.Sgd(0.05))
+    algorithm = make(fixed(sorted(clients), 2), training=bf.Training(steps=5, batch_size=16, optimiser=bf.Sgd(0.05)))
     state = bf.run(algorithm, clients, rounds=3, progress=False).snapshot.state
     pooled, counts = rows(120, torch.float32).inputs, []
     for size_of in algorithm.sizes.values():

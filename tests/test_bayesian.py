@@ -259,7 +259,15 @@ def test_every_prior_trains_and_predicts(name, images):
     inputs, targets = images
     data = bf.Dataset(inputs, targets)
     model = bayesian(small(), PRIORS[name])
-    algorithm = bf.federated_svi(model, AutoNormal, fusion=bf.SummedGradients(0.03), scale="local", observations=6, example=data, steps=2)
+    algorithm = bf.federated_svi(
+        model,
+        AutoNormal,
+        fusion=bf.SummedGradients(0.03),
+        scale="local",
+        observations=6,
+        example=data,
+        training=bf.Training(steps=2, batch_size=None),
+    )
     result = bf.run(algorithm, {"a": data[:3], "b": data[3:]}, rounds=1, progress=False)
     scores = result.scores(data)["all"]
     assert 0 <= scores["accuracy"] <= 1

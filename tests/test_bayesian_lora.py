@@ -44,8 +44,8 @@ def declared(**changes):
 
 def settings(data, rule="gradients", **changes):
     fusion, scale = RULES[rule]
-    work = {"steps": 3, "batch_size": 8, "optimiser": bf.Adam(0.02)}
-    return {"fusion": fusion, "scale": scale, "observations": len(data), "example": data[:3], **work, **changes}
+    work = bf.Training(steps=3, batch_size=8, optimiser=bf.Adam(0.02))
+    return {"fusion": fusion, "scale": scale, "observations": len(data), "example": data[:3], "training": work, **changes}
 
 
 def few(digits, clients=2, each=20):
@@ -102,7 +102,8 @@ def linear(rank, inputs=3, outputs=4, sd=0.5, noise=0.3, rows=40):
 
 def summed(model, data, parts, begin, *, q=0, steps=200):
     """The gradient of the negative ELBO at a posterior, added up over clients; draws come in pairs that mirror each other."""
-    rule = {"fusion": bf.SummedGradients(), "scale": "local", "observations": len(data), "example": data[:2], "batch_size": None, "steps": steps}
+    work = bf.Training(steps=steps, batch_size=None)
+    rule = {"fusion": bf.SummedGradients(), "scale": "local", "observations": len(data), "example": data[:2], "training": work}
     algorithm = bf.bayesian_lora(model, [model.net[0].rank], **FIRST, guide=partial(bf.SliceNormal, rank=q), **rule)
     phase, found = algorithm.phases[0], []
     for name, part in bf.federate(data, bf.iid(len(data), parts, KEY)).items():
@@ -236,14 +237,14 @@ def test_a_sketch_of_all_slices_fits_as_the_whole_does(digits, rule):
 def exact_gradients(digits, model, k, drawn, guide=bf.SliceNormal):
     """The gradient that a client of these slices sends with no weight on its rows: that of its share of KL(q || p)."""
     clients, data = few(digits)
-    work = settings(data, elbo=TraceMeanField_ELBO(), steps=1, batch_size=None, guide=guide)
+    work = settings(data, elbo=TraceMeanField_ELBO(), training=bf.Training(steps=1, batch_size=None, optimiser=bf.Adam(0.02)), guide=guide)
     algorithm = bf.bayesian_lora(model, [k], **FIRST, **work)
     _, view, options = message_of(algorithm)
     published = algorithm.phases[0].server.publish(algorithm.initial, 0, None)
     published = {name: leaf + 0.1 * torch.randn(leaf.shape, generator=KEY.child(name).generator()) for name, leaf in published.items()}
     if k < R:
         view = replace(view, drawn={"1": drawn})
-    options = {**options, "scale": 0.0}
+    options = replace(options, scale=0.0)
     fit = algorithm.phases[0].local.fit(view.restrict(published), {}, clients["client-0"], KEY, options)
     return view.lift(fit.payload, 1.0, "gradient").total
 
@@ -314,10 +315,12 @@ def test_what_pvi_keeps_of_a_client_is_whole(digits):
 def test_priors_are_cut_to_the_slices_of_a_client(digits):
     model = declared(around="initial")
     clients, data = few(digits, 1)
-    algorithm = bf.bayesian_lora(model, [K], **FIRST, **settings(data, elbo=TraceMeanField_ELBO(), steps=1, batch_size=None))
+    algorithm = bf.bayesian_lora(
+        model, [K], **FIRST, **settings(data, elbo=TraceMeanField_ELBO(), training=bf.Training(steps=1, batch_size=None, optimiser=bf.Adam(0.02)))
+    )
     message, view, options = message_of(algorithm)
     assert view.indices["1"].tolist() != list(range(K))
-    fit = algorithm.phases[0].local.fit(message, {}, clients["client-0"], KEY, {**options, "scale": 0.0})
+    fit = algorithm.phases[0].local.fit(message, {}, clients["client-0"], KEY, replace(options, scale=0.0))
     # q begins at the prior's centres, where its pull is nil.
     assert not any(bool(fit.payload[f"{name}.loc"].any()) for name in model.priors)
     assert bool(fit.payload["1.lora_a.scale"].any())

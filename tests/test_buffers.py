@@ -43,14 +43,16 @@ STATISTICS_OF_IT = {f"{name}.{part}" for name in "13" for part in ("running_mean
 
 
 def averaged(net, buffers):
-    return bf.fed_avg(net, buffers=buffers, **WORK)
+    return bf.fed_avg(net, buffers=buffers, training=WORK)
 
 
-WORK = {"steps": 5, "batch_size": 16}
+WORK = bf.Training(steps=5, batch_size=16)
 METHODS = {
-    "fed_avg": lambda net, thin, capacity, **rest: bf.fed_avg(net, **WORK | rest),
-    "fed_hm": lambda net, thin, capacity, **rest: bf.fed_hm(net, [1.0, 0.5], capacity, whole=["5"], convention="matrix", **WORK | rest),
-    "hetero_fl": lambda net, thin, capacity, **rest: bf.hetero_fl([net, thin], capacity, **WORK | rest),
+    "fed_avg": lambda net, thin, capacity, **rest: bf.fed_avg(net, **{"training": WORK, **rest}),
+    "fed_hm": lambda net, thin, capacity, **rest: bf.fed_hm(
+        net, [1.0, 0.5], capacity, whole=["5"], convention="matrix", **{"training": WORK, **rest}
+    ),
+    "hetero_fl": lambda net, thin, capacity, **rest: bf.hetero_fl([net, thin], capacity, **{"training": WORK, **rest}),
 }
 
 
@@ -129,13 +131,13 @@ def test_own_statistics_are_in_no_message_and_are_each_clients_own(clients):
     algorithm = averaged(net, "local")
     (phase,) = algorithm.phases
     data = clients["client-000"]
-    fit = phase.local.fit(algorithm.initial, {}, data, bf.Key(0), {})
+    fit = phase.local.fit(algorithm.initial, {}, data, bf.Key(0), bf.LocalOptions())
     assert fit.payload.keys() == algorithm.initial.keys() == parameters(net).keys()
-    again = phase.local.fit(algorithm.initial, fit.memory, data, bf.Key(0), {})
+    again = phase.local.fit(algorithm.initial, fit.memory, data, bf.Key(0), bf.LocalOptions())
     assert tree_equal(again.payload, fit.payload)
     assert not torch.equal(again.memory[f"{STATISTICS}1.running_mean"], fit.memory[f"{STATISTICS}1.running_mean"])
     # A client without rows keeps what it has; memories of others in the same tree are left to them.
-    idle = phase.local.fit(algorithm.initial, fit.memory | {"stranger": torch.ones(1)}, data[:0], bf.Key(0), {})
+    idle = phase.local.fit(algorithm.initial, fit.memory | {"stranger": torch.ones(1)}, data[:0], bf.Key(0), bf.LocalOptions())
     assert tree_equal(idle.memory, fit.memory)
     result = run(algorithm, clients)
     names = sorted(result.snapshot.memories)
@@ -171,7 +173,7 @@ def test_nothing_leaks_between_clients_pools_or_into_the_network(make, buffers, 
 @pytest.mark.parametrize("buffers", ["mean", "local"])
 def test_every_size_learns_and_local_ones_are_queried(make, buffers, digits, clients):
     _, test = digits
-    algorithm = make(normed(32), normed(), fixed(sorted(clients), 2), buffers=buffers, steps=15, optimiser=bf.Sgd(0.2))
+    algorithm = make(normed(32), normed(), fixed(sorted(clients), 2), buffers=buffers, training=bf.Training(steps=15, optimiser=bf.Sgd(0.2)))
     state = run(algorithm, clients, 6).snapshot.state
     for size_of in [algorithm.predictor, *algorithm.sizes.values()]:
         model = size_of(state)
@@ -191,7 +193,7 @@ def test_statistics_of_other_widths_begin_anew(clients):
     net, data = normed(), clients["client-000"]
     local = Buffered(Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 2, 8), net, travels=False)
     wide = {STATISTICS + name: leaf for name, leaf in normed(32).named_buffers()}
-    fresh, anew = (local.fit(parameters(net), memory, data, bf.Key(0), {}) for memory in ({}, wide))
+    fresh, anew = (local.fit(parameters(net), memory, data, bf.Key(0), bf.LocalOptions()) for memory in ({}, wide))
     assert tree_equal(fresh.memory, anew.memory)
 
 
@@ -211,7 +213,7 @@ def test_changes_of_statistics_add_to_the_same(clients):
     states = []
     for kind in ("value", "delta"):
         local = Buffered(Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind), net, True)
-        update = Whole(shapes(message)).lift(local.fit(message, {}, data, bf.Key(0), {}).payload, 64.0, kind)
+        update = Whole(shapes(message)).lift(local.fit(message, {}, data, bf.Key(0), bf.LocalOptions()).payload, 64.0, kind)
         reducer = bf.federated.Sum()
         reducer.add("a", update)
         states.append(Add().step(message, reducer, 0)[0] if kind == "delta" else update.mean())

@@ -11,7 +11,7 @@ from scipy.special import exp1
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.wireless.channels import Gain, channel_uses, fading, pack, transmit, unpack
-from bayesfed.wireless.power_control import ChannelInversion, Gbma, Plan, common_amplitude, transmit_power_w
+from bayesfed.wireless.power_control import ChannelInversion, Gbma, Precoding, common_amplitude, transmit_power_w
 
 KEY = Key(0, "air")
 ROUNDS = 10_000
@@ -48,7 +48,7 @@ def play(control, rounds, *, noise_w=0.0, amplitude=1.0, reals=1, variance=0.0, 
     for round in range(rounds):
         found = gains(round, tuple(values), variance)
         try:
-            plan = control.plan(known(found), amplitude, estimate_variance=variance)
+            plan = control.precode(known(found), amplitude, estimate_variance=variance)
         except UpdateError:
             continue
         received.append(transmit(packed, true(found), plan, noise_w=noise_w, key=KEY, round=round))
@@ -168,7 +168,7 @@ def test_inversion_without_noise_is_exact(control):
 
 @pytest.mark.parametrize("reals", [1, 2])
 def test_noise_is_half_on_each_axis(reals):
-    plan, count = Plan({"ann": 2.0}, (), 2.0), 20_000
+    plan, count = Precoding({"ann": 2.0}, (), 2.0), 20_000
     got = transmit([("ann", pack(torch.zeros(count, dtype=torch.float64), reals))], {"ann": 1.0}, plan, noise_w=3.0, key=KEY, round=0)
     axes = torch.view_as_real(got.symbols)
     assert z_of_mean(axes, 0.0) < 4
@@ -186,7 +186,7 @@ def test_power_is_what_was_asked_for(per, reals):
     symbols, uses = pack(values, reals), channel_uses(3136, reals)
     a = common_amplitude(budget_w, float(values.square().sum()), uses, per)
     found = gains(0)
-    got = transmit(((client, symbols) for client in CLIENTS), true(found), Gbma().plan(known(found), a), noise_w=2.0, key=KEY, round=0)
+    got = transmit(((client, symbols) for client in CLIENTS), true(found), Gbma().precode(known(found), a), noise_w=2.0, key=KEY, round=0)
     for spent in got.spent.values():
         assert (spent.mean_w if per == "symbol" else spent.matrix_w) == pytest.approx(budget_w)
         assert spent.matrix_w == pytest.approx(uses * spent.mean_w)
@@ -212,7 +212,7 @@ def test_inversion_keeps_to_its_constraint():
 def test_inversion_keeps_its_average_with_silent_rounds_counted_as_zero(variance):
     control, powers = ChannelInversion(0.5), torch.zeros(ROUNDS, 1, dtype=torch.float64)
     for round in range(ROUNDS):
-        plan = control.plan({"ann": gains(round, CLIENTS, variance)["ann"].known, "sure": 9.0}, 1.0, estimate_variance=variance)
+        plan = control.precode({"ann": gains(round, CLIENTS, variance)["ann"].known, "sure": 9.0}, 1.0, estimate_variance=variance)
         powers[round] = abs(plan.coefficients.get("ann", 0.0)) ** 2
     assert z_of_mean(powers, 1.0) < 4
     assert float(powers.max()) <= 1 / (float(exp1(0.25 / (1 + variance))) / (1 + variance) * 0.25)
@@ -221,7 +221,7 @@ def test_inversion_keeps_its_average_with_silent_rounds_counted_as_zero(variance
 def test_streaming_is_all_at_once_and_the_same_bits_every_time():
     values = {client: torch.randn(501, generator=KEY.child(client).generator()) for client in CLIENTS}
     found = gains(7)
-    plan = Gbma().plan(known(found), 1.3)
+    plan = Gbma().precode(known(found), 1.3)
 
     def stream():
         return ((client, pack(payload, 2)) for client, payload in values.items())
@@ -251,7 +251,7 @@ def test_payloads_are_left_as_they_are_and_let_go_one_by_one():
             del payload
 
     ones = dict.fromkeys(names, 1.0)
-    got = transmit(stream(), ones, Plan(ones, (), 1.0), noise_w=0.0, key=KEY, round=0)
+    got = transmit(stream(), ones, Precoding(ones, (), 1.0), noise_w=0.0, key=KEY, round=0)
     assert len(sent) == 10
     assert torch.equal(got.sum(4, 1), torch.full((4,), 10.0))
 
@@ -268,7 +268,7 @@ def test_packing_comes_back_and_keeps_energy(count, reals, dtype):
 
 
 def test_silent_clients_are_passed_over_and_absent_ones_not_heard():
-    plan = ChannelInversion(0.5, "peak").plan({"ann": 1 + 0j, "ben": 0.1j, "cho": 2j}, 1.0)
+    plan = ChannelInversion(0.5, "peak").precode({"ann": 1 + 0j, "ben": 0.1j, "cho": 2j}, 1.0)
     assert plan.silent == ("ben",)
     everyone = {"ann": 1 + 0j, "ben": 0.1j, "cho": 2j}
     payloads = [("ann", torch.ones(3, dtype=torch.complex64)), ("ben", torch.full((3,), math.nan, dtype=torch.complex64))]
@@ -278,7 +278,7 @@ def test_silent_clients_are_passed_over_and_absent_ones_not_heard():
 
 
 SENT = torch.ones(3, dtype=torch.complex64)
-BOTH = Plan({"ann": 1.0, "ben": 1.0}, (), 1.0)
+BOTH = Precoding({"ann": 1.0, "ben": 1.0}, (), 1.0)
 
 
 def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
@@ -298,7 +298,7 @@ def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
         (lambda: send(("eve", SENT)), UpdateError, "client 'eve', round 4: .* found a client that is not in it"),
         (send, UpdateError, "round 4: expected a client on the air, found none heard"),
         (lambda: send(("ann", SENT), gain=math.nan), ArgumentError, "client 'ann', round 4: expected a finite gain, found nan"),
-        (lambda: send(("cho", SENT), plan=Plan({"cho": 1.0}, (), 1.0)), ArgumentError, "'cho', round 4: expected a finite gain, found None"),
+        (lambda: send(("cho", SENT), plan=Precoding({"cho": 1.0}, (), 1.0)), ArgumentError, "'cho', round 4: expected a finite gain, found None"),
         (lambda: send(("ann", SENT), noise_w=-1.0), ArgumentError, "transmit: expected a finite noise_w >= 0, found -1.0"),
         (lambda: send(("ann", SENT), noise_w=math.inf), ArgumentError, "a finite noise_w"),
         (lambda: fading(KEY, "ann", 0, estimate_variance=-0.1), ArgumentError, "fading: expected estimate_variance >= 0"),
@@ -313,20 +313,20 @@ def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
         (lambda: common_amplitude(1.0, 0.0, 3, "symbol"), ArgumentError, "power_w, energy > 0, uses >= 1"),
         (lambda: common_amplitude(1.0, 1.0, 3, "round"), ArgumentError, "'symbol' or 'matrix'"),
         (lambda: Gbma("mean"), ArgumentError, "unbiased 'sum' or 'product', found 'mean'"),
-        (lambda: Gbma().plan({}, 1.0), UpdateError, "Gbma: expected a client on the air, found none of 0"),
-        (lambda: Gbma().plan({"ann": 1j}, 0.0), ArgumentError, "Gbma: expected a finite amplitude > 0"),
-        (lambda: Gbma().plan({"ann": math.nan}, 1.0), ArgumentError, "Gbma, client 'ann': expected a finite gain"),
-        (lambda: Gbma().plan({"ann": 1j}, 1.0, estimate_variance=math.inf), ArgumentError, "estimate_variance >= 0"),
+        (lambda: Gbma().precode({}, 1.0), UpdateError, "Gbma: expected a client on the air, found none of 0"),
+        (lambda: Gbma().precode({"ann": 1j}, 0.0), ArgumentError, "Gbma: expected a finite amplitude > 0"),
+        (lambda: Gbma().precode({"ann": math.nan}, 1.0), ArgumentError, "Gbma, client 'ann': expected a finite gain"),
+        (lambda: Gbma().precode({"ann": 1j}, 1.0, estimate_variance=math.inf), ArgumentError, "estimate_variance >= 0"),
         (lambda: ChannelInversion(0.0), ArgumentError, r"a finite threshold > 0: the mean of 1/\|h\|\^2 is infinite, found 0.0"),
         (lambda: ChannelInversion(-1.0, "weakest"), ArgumentError, "a finite threshold >= 0"),
         (lambda: ChannelInversion(0.3, "best"), ArgumentError, "'average', 'peak' or 'weakest', found 'best'"),
         (
-            lambda: ChannelInversion(0.5).plan({"ann": 0.1, "ben": 0.2j}, 1.0),
+            lambda: ChannelInversion(0.5).precode({"ann": 0.1, "ben": 0.2j}, 1.0),
             UpdateError,
             "a client on the air, found none of 2; try a lower threshold",
         ),
-        (lambda: ChannelInversion(30.0).plan({"ann": 31.0}, 1.0), ArgumentError, "a threshold ever reached, found 30.0"),
-        (lambda: ChannelInversion(0.0, "weakest").plan({"ann": 0j}, 1.0), UpdateError, "none of 1"),
+        (lambda: ChannelInversion(30.0).precode({"ann": 31.0}, 1.0), ArgumentError, "a threshold ever reached, found 30.0"),
+        (lambda: ChannelInversion(0.0, "weakest").precode({"ann": 0j}, 1.0), UpdateError, "none of 1"),
     ],
 )
 def test_what_is_refused_and_why(call, error, words):

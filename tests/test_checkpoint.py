@@ -18,7 +18,7 @@ from bayesfed.federated import ClientMemory, Snapshot, checkpoint, early_stop, l
 from bayesfed.federated.engine.records import from_line, to_line
 from tests.conftest import tree_equal
 
-WORK = {"steps": 1, "batch_size": 8}
+WORK = bf.Training(steps=1, batch_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def net():
 
 def remembering(net):
     """FedAvg whose clients keep what their messages left out."""
-    return bf.stc(net, share=0.1, **WORK)
+    return bf.stc(net, share=0.1, training=WORK)
 
 
 def run(net, clients, rounds=4, **changes):
@@ -232,7 +232,7 @@ def test_another_runs_checkpoints_are_not_written_over(net, clients, tmp_path):
         with pytest.raises(CheckpointError, match=r"those this run goes on from, found one of 'stc', seed 0, round 3"):
             run(net, clients, 4, callbacks=[checkpoint(tmp_path)], **changes)
     with pytest.raises(CheckpointError, match="found one of 'stc'"):
-        bf.run(bf.fed_avg(net, **WORK), clients, rounds=9, progress=False, callbacks=[checkpoint(tmp_path)])
+        bf.run(bf.fed_avg(net, training=WORK), clients, rounds=9, progress=False, callbacks=[checkpoint(tmp_path)])
     assert kept(tmp_path) == ["00000002.json", "00000003.json"]
     assert load(tmp_path).round == 3
 

@@ -15,7 +15,7 @@ from bayesfed.federated import rounds
 from bayesfed.federated.clients.cohorts import MOST, PARAMETERS, WORK, pays
 from tests.conftest import tree_equal
 
-WORK_OF = {"steps": 8, "batch_size": 8}
+WORK_OF = bf.Training(steps=8, batch_size=8)
 ROUNDS = 3
 
 
@@ -62,18 +62,17 @@ class Branches(nn.Module):
 
 
 RECIPES = {
-    "fed_avg": lambda net: bf.fed_avg(net, **WORK_OF),
-    "momentum and decay": lambda net: bf.fed_avg(net, **WORK_OF, optimiser=bf.Sgd(0.05, momentum=0.9, weight_decay=0.01)),
-    "schedule": lambda net: bf.fed_avg(net, **WORK_OF, schedule=bf.cosine(0.1, ROUNDS)),
-    "adam": lambda net: bf.fed_avg(net, **WORK_OF, optimiser=bf.Adam(1e-3)),
-    "fed_prox": lambda net: bf.fed_prox(net, strength=0.1, **WORK_OF),
+    "fed_avg": lambda net: bf.fed_avg(net, training=WORK_OF),
+    "momentum and decay": lambda net: bf.fed_avg(net, training=replace(WORK_OF, optimiser=bf.Sgd(0.05, momentum=0.9, weight_decay=0.01))),
+    "schedule": lambda net: bf.fed_avg(net, training=replace(WORK_OF, schedule=bf.cosine(0.1, ROUNDS))),
+    "adam": lambda net: bf.fed_avg(net, training=replace(WORK_OF, optimiser=bf.Adam(1e-3))),
+    "fed_prox": lambda net: bf.fed_prox(net, strength=0.1, training=WORK_OF),
     "convolutions": lambda net: bf.fed_avg(
         nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)),
-        steps=4,
-        batch_size=8,
+        training=bf.Training(steps=4, batch_size=8),
     ),
-    "a parameter out of use": lambda net: bf.fed_avg(Spare(net), **WORK_OF, optimiser=bf.Sgd(0.05, weight_decay=0.1)),
-    "tied and frozen": lambda net: bf.fed_avg(tied(net), **WORK_OF),
+    "a parameter out of use": lambda net: bf.fed_avg(Spare(net), training=replace(WORK_OF, optimiser=bf.Sgd(0.05, weight_decay=0.1))),
+    "tied and frozen": lambda net: bf.fed_avg(tied(net), training=WORK_OF),
 }
 
 
@@ -116,7 +115,9 @@ def test_a_cohort_ends_where_its_clients_would_alone(net, clients, recipe):
 
 def test_regressions_are_batched(clients):
     parts = {name: Dataset(data.inputs, data.inputs.flatten(1).sum(1, keepdim=True) / 10) for name, data in clients.items()}
-    algorithm = bf.fed_avg(bf.mlp([64, 8, 1], bf.Key(0, "net")), likelihood=bf.Normal(1.0), steps=5, batch_size=8, optimiser=bf.Sgd(0.01))
+    algorithm = bf.fed_avg(
+        bf.mlp([64, 8, 1], bf.Key(0, "net")), likelihood=bf.Normal(1.0), training=bf.Training(steps=5, batch_size=8, optimiser=bf.Sgd(0.01))
+    )
     alone, _ = run(algorithm, parts)
     at_once, pool = run(algorithm, parts, pool={"cohort": 20})
     assert apart(alone[-1].state, at_once[-1].state) <= 1e-6
@@ -124,7 +125,7 @@ def test_regressions_are_batched(clients):
 
 
 def test_large_cohorts_come_in_parts_and_resume_to_the_same_bits(net, clients):
-    algorithm = bf.fed_avg(net, **WORK_OF)
+    algorithm = bf.fed_avg(net, training=WORK_OF)
     whole, pool = run(algorithm, clients, pool={"cohort": 4}, sampler=bf.fraction(0.75))
     assert all(info["cohort"] <= 4 for info in whole[-1].clients.values() if "cohort" in info)
     assert pool.cohorts.turns["train"]["batched"] > 0
@@ -137,7 +138,7 @@ def test_large_cohorts_come_in_parts_and_resume_to_the_same_bits(net, clients):
 
 
 def test_error_feedback_keeps_what_was_not_sent(net, clients):
-    base = bf.fed_paq(net, **WORK_OF)
+    base = bf.fed_paq(net, training=WORK_OF)
     (phase,) = base.phases
 
     def assign(state, round, profile, key):
@@ -166,7 +167,7 @@ def _complete(report, clients):
 
 def test_keyed_messages(net, clients):
     secrets = {name: name.encode().ljust(16, b".") for name in clients}
-    algorithm = bf.fed_avg(net, **WORK_OF)
+    algorithm = bf.fed_avg(net, training=WORK_OF)
     plain, _ = run(algorithm, clients, pool={"cohort": 20})
     keyed, _ = run(algorithm, clients, pool={"cohort": 20, "secrets": secrets}, secrets=secrets)
     assert tree_equal(plain[-1].state, keyed[-1].state)
@@ -183,7 +184,7 @@ def test_a_client_fails_alone(net, clients, policy):
     bad, parts = "client-04", dict(clients)
     data, optimiser = clients[bad], bf.Sgd(0.05)
     parts[bad] = Dataset(data.inputs * 1e30, data.targets) if policy == "diverges" else Dataset(data.inputs, data.targets + 10)
-    algorithm = bf.fed_avg(net, **WORK_OF, optimiser=optimiser)
+    algorithm = bf.fed_avg(net, training=replace(WORK_OF, optimiser=optimiser))
     alone, _ = run(algorithm, parts, on_client_error="drop")
     at_once, pool = run(algorithm, parts, pool={"cohort": 20}, on_client_error="drop")
     for left, right in zip(alone, at_once, strict=True):
@@ -201,11 +202,14 @@ def test_a_client_fails_alone(net, clients, policy):
 
 
 OBSTACLES = {
-    "dropout": (lambda net: bf.fed_avg(nn.Sequential(net, nn.Dropout(0.2)), **WORK_OF), "dropout"),
-    "batch norm": (lambda net: bf.fed_avg(norms(net), **WORK_OF), "batch norm"),
-    "own classes": (lambda net: bf.fed_avg(net, masked=True, **WORK_OF), "LocalClasses does more than gradient steps"),
-    "posterior": (lambda net: bf.d_turbo_vbi(bf.declare(net), observations=100, steps=2), "Holding does more than gradient steps"),
-    "branches": (lambda net: bf.fed_avg(Branches(net), **WORK_OF), "vmap"),
+    "dropout": (lambda net: bf.fed_avg(nn.Sequential(net, nn.Dropout(0.2)), training=WORK_OF), "dropout"),
+    "batch norm": (lambda net: bf.fed_avg(norms(net), training=WORK_OF), "batch norm"),
+    "own classes": (lambda net: bf.fed_avg(net, masked=True, training=WORK_OF), "LocalClasses does more than gradient steps"),
+    "posterior": (
+        lambda net: bf.d_turbo_vbi(bf.declare(net), observations=100, training=bf.Training(steps=2)),
+        "Holding does more than gradient steps",
+    ),
+    "branches": (lambda net: bf.fed_avg(Branches(net), training=WORK_OF), "vmap"),
 }
 
 
@@ -241,19 +245,19 @@ def test_workers_and_cohorts_exclude_each_other(clients, kind):
 
 
 def test_by_default_clients_train_one_by_one(net, clients):
-    reports, pool = run(bf.fed_avg(net, **WORK_OF), clients, 1)
+    reports, pool = run(bf.fed_avg(net, training=WORK_OF), clients, 1)
     assert pool.cohorts is None
     assert not any("cohort" in info for info in reports[0].clients.values())
 
 
 def test_auto_batches_small_networks_and_enough_clients(net, clients):
-    alone, _ = run(bf.fed_avg(net, **WORK_OF), clients)
-    reports, pool = run(bf.fed_avg(net, **WORK_OF), clients, pool={"cohort": "auto"})
+    alone, _ = run(bf.fed_avg(net, training=WORK_OF), clients)
+    reports, pool = run(bf.fed_avg(net, training=WORK_OF), clients, pool={"cohort": "auto"})
     assert pool.cohorts.turns["train"]["batched"] == 30
     assert apart(alone[-1].state, reports[-1].state) <= 1e-6
     few = {name: clients[name] for name in list(clients)[:3]}
-    reports, pool = run(bf.fed_avg(net, **WORK_OF), few, pool={"cohort": "auto"})
-    assert tree_equal(run(bf.fed_avg(net, **WORK_OF), few)[0][-1].state, reports[-1].state)
+    reports, pool = run(bf.fed_avg(net, training=WORK_OF), few, pool={"cohort": "auto"})
+    assert tree_equal(run(bf.fed_avg(net, training=WORK_OF), few)[0][-1].state, reports[-1].state)
     assert pool.cohorts.turns == {"train": Counter({"one by one: nothing is won by batching 3 clients of 1,210 parameters and 8 rows a step": 9})}
 
 

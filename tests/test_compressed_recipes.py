@@ -1,5 +1,7 @@
 """Recipes that compress the up-link: they learn, they cost what they say, and degenerate settings are FedAvg."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from bayesfed.federated import bits, rounds
 from bayesfed.testing import check_sampler
 from tests.conftest import tree_equal
 
-WORK = {"steps": 20, "batch_size": 32, "optimiser": bf.Adam(3e-3)}
+WORK = bf.Training(steps=20, batch_size=32, optimiser=bf.Adam(3e-3))
 RECIPES = {
     "fed_paq": (bf.fed_paq, {}, 0.75, 0.85),
     "qsgd": (bf.qsgd, {}, 0.25, 0.8),
@@ -27,7 +29,7 @@ def test_they_learn_and_send_less(name, digits, clients):
     recipe, options, most, least = RECIPES[name]
     _, test = digits
     net = bf.mlp([64, 64, 10], bf.Key(0, "net"))
-    result = bf.run(recipe(net, **options, **WORK), clients, rounds=10, test=test, progress=False)
+    result = bf.run(recipe(net, **options, training=WORK), clients, rounds=10, test=test, progress=False)
     assert result.final("accuracy") > least
     dense = 10 * len(clients) * 32 * sum(leaf.numel() for leaf in result.model.parameters.values())
     assert result.bits("up") < most * dense
@@ -36,8 +38,8 @@ def test_they_learn_and_send_less(name, digits, clients):
 
 def test_sending_changes_whole_is_sending_models(net, clients):
     """With nothing left out, x + mean(x_k - x) is mean(x_k) up to rounding."""
-    dense = list(rounds(bf.fed_avg(net, **WORK), bf.InProcess(clients), rounds=2))[-1].state
-    fine = list(rounds(bf.fed_paq(net, bits=24, codec=bf.Cast(32), **WORK), bf.InProcess(clients), rounds=2))[-1].state
+    dense = list(rounds(bf.fed_avg(net, training=WORK), bf.InProcess(clients), rounds=2))[-1].state
+    fine = list(rounds(bf.fed_paq(net, bits=24, codec=bf.Cast(32), training=WORK), bf.InProcess(clients), rounds=2))[-1].state
     for name, leaf in dense.items():
         assert torch.allclose(leaf, fine[name], atol=2e-4)
 
@@ -46,7 +48,7 @@ def test_coded_floats_are_cast_bit_for_bit(declared, clients):
     """Coded leaves the numbers as Cast does; only the bytes differ."""
     observations = sum(map(len, clients.values()))
     runs = [
-        list(rounds(bf.d_turbo_vbi(declared, observations=observations, codec=codec, **WORK), bf.InProcess(clients), rounds=3))
+        list(rounds(bf.d_turbo_vbi(declared, observations=observations, codec=codec, training=WORK), bf.InProcess(clients), rounds=3))
         for codec in (bf.Cast(32), Coded(Float(32)))
     ]
     assert tree_equal(runs[0][-1].state, runs[1][-1].state)
@@ -58,13 +60,13 @@ def test_coded_floats_are_cast_bit_for_bit(declared, clients):
 @pytest.mark.parametrize("name", ["stc", "uveqfed"])
 def test_shared_dither_and_memories_do_not_depend_on_the_pool(name, options, net, clients):
     recipe, arguments, *_ = RECIPES[name]
-    algorithm = recipe(net, **arguments, **{**WORK, "steps": 4})
+    algorithm = recipe(net, **arguments, training=replace(WORK, steps=4))
     serial, parallel = (list(rounds(algorithm, pool, rounds=3))[-1] for pool in (bf.InProcess(clients), bf.InProcess(clients, **options)))
     assert tree_equal(serial.state, parallel.state)
 
 
 def test_resuming_stc_is_the_same_run(net, clients):
-    algorithm = bf.stc(net, share=0.05, **{**WORK, "steps": 4})
+    algorithm = bf.stc(net, share=0.05, training=replace(WORK, steps=4))
     whole = list(rounds(algorithm, bf.InProcess(clients), rounds=4))
     half = whole[1].snapshot
     *_, resumed = rounds(algorithm, bf.InProcess(clients), rounds=4, resume=half)

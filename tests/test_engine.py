@@ -42,11 +42,11 @@ from bayesfed.testing import check_local, check_pool, check_sampler, check_view
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
 
-WORK = {"steps": 4, "batch_size": 16}
+WORK = bf.Training(steps=4, batch_size=16)
 
 
 def turbo(declared, clients, **changes):
-    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), **{**WORK, **changes})
+    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), **{"training": WORK, **changes})
 
 
 def final(algorithm, pool, **changes):
@@ -103,7 +103,7 @@ def test_locals_obey_the_laws(net, declared, clients):
     message = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
         phase.server.publish(algorithm.initial, 0, None)
     )
-    check_local(phase.local, message, data, {"scale": 4.0})
+    check_local(phase.local, message, data, bf.LocalOptions(scale=4.0))
 
 
 def test_batches_pass_over_all_rows_before_repeating():
@@ -116,7 +116,9 @@ def test_batches_pass_over_all_rows_before_repeating():
 # Same bits
 
 
-@pytest.mark.parametrize("make", [lambda net, declared, clients: bf.fed_avg(net, **WORK), lambda net, declared, clients: turbo(declared, clients)])
+@pytest.mark.parametrize(
+    "make", [lambda net, declared, clients: bf.fed_avg(net, training=WORK), lambda net, declared, clients: turbo(declared, clients)]
+)
 def test_workers_and_order_do_not_change_a_bit(net, declared, clients, make):
     algorithm = make(net, declared, clients)
     reference = final(algorithm, bf.InProcess(clients)).state
@@ -133,10 +135,10 @@ def test_workers_and_order_do_not_change_a_bit(net, declared, clients, make):
 
 def test_the_global_stream_does_not_matter(net, clients):
     torch.manual_seed(1)
-    first = final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state
+    first = final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state
     torch.manual_seed(2)
-    assert tree_equal(final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state, first)
-    assert not tree_equal(final(bf.fed_avg(net, **WORK), bf.InProcess(clients), seed=1).state, first)
+    assert tree_equal(final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state, first)
+    assert not tree_equal(final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), seed=1).state, first)
 
 
 @pytest.mark.parametrize("options", [{}, {"blocks": MeanField()}, {"spread": "weight"}, {"sampler": fraction(0.5)}])
@@ -160,22 +162,22 @@ def test_a_resumed_run_equals_the_uninterrupted_one(declared, clients, tmp_path,
 @pytest.mark.parametrize("optimiser", [bf.Sgd(0.05, momentum=0.9), bf.Adam(1e-3)])
 @pytest.mark.parametrize("spread", ["shared", "weight"])
 def test_without_prior_and_noise_it_is_fed_avg_on_the_means(net, declared, clients, optimiser, spread):
-    same = {**WORK, "optimiser": optimiser, "schedule": cosine(0.5, 3), "codec": bf.Cast(32)}
+    same = {"training": replace(WORK, optimiser=optimiser, schedule=cosine(0.5, 3)), "codec": bf.Cast(32)}
     average = final(bf.fed_avg(net, **same), bf.InProcess(clients))
     means = final(turbo(declared, clients, use_prior=False, sample=False, spread=spread, **same), bf.InProcess(clients))
     assert tree_equal(means.model.parameters, average.model.parameters)
 
 
 def test_fed_prox_without_strength_is_fed_avg(net, clients):
-    average = final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state
-    assert tree_equal(final(bf.fed_prox(net, strength=0.0, **WORK), bf.InProcess(clients)).state, average)
-    held = final(bf.fed_prox(net, strength=100.0, optimiser=bf.Sgd(0.005), **WORK), bf.InProcess(clients)).state
+    average = final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state
+    assert tree_equal(final(bf.fed_prox(net, strength=0.0, training=WORK), bf.InProcess(clients)).state, average)
+    held = final(bf.fed_prox(net, strength=100.0, training=replace(WORK, optimiser=bf.Sgd(0.005))), bf.InProcess(clients)).state
     start = parameters(net)
 
     def moved(state):
         return sum(float((state[name] - start[name]).norm()) for name in start)
 
-    assert moved(held) < moved(final(bf.fed_avg(net, optimiser=bf.Sgd(0.005), **WORK), bf.InProcess(clients)).state)
+    assert moved(held) < moved(final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.005))), bf.InProcess(clients)).state)
 
 
 def test_tied_parameters_stay_tied(clients):
@@ -183,7 +185,7 @@ def test_tied_parameters_stay_tied(clients):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     net[3].weight = net[1].weight
     untouched = parameters(net)
-    state = final(bf.fed_avg(net, **WORK), bf.InProcess({"only": clients["client-000"]}), rounds=1).state
+    state = final(bf.fed_avg(net, training=WORK), bf.InProcess({"only": clients["client-000"]}), rounds=1).state
     twin = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     twin[3].weight = twin[1].weight
     twin.load_state_dict(net.state_dict())
@@ -203,7 +205,7 @@ def test_tied_parameters_stay_tied(clients):
 def test_one_client_is_plain_training(net, clients):
     """FedAvg of one client is its own loop: the slow twin, written out."""
     data = clients["client-000"]
-    state = final(bf.fed_avg(net, optimiser=bf.Sgd(0.1), **WORK), bf.InProcess({"only": data}), rounds=2).state
+    state = final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.1))), bf.InProcess({"only": data}), rounds=2).state
     twin = bf.mlp([64, 16, 10], Key(0, "net"))
     twin.load_state_dict(parameters(net))
     for number in range(2):
@@ -223,11 +225,15 @@ def test_one_client_is_plain_training(net, clients):
 
 def test_empty_clients_are_legal_and_weightless(net, clients):
     with_empty = {**clients, "zz-empty": clients["client-000"][slice(0, 0)]}
-    assert tree_equal(final(bf.fed_avg(net, **WORK), bf.InProcess(with_empty)).state, final(bf.fed_avg(net, **WORK), bf.InProcess(clients)).state)
-    final(bf.d_turbo_vbi(bf.declare(net), observations=1437, **WORK), bf.InProcess(with_empty))
+    assert tree_equal(
+        final(bf.fed_avg(net, training=WORK), bf.InProcess(with_empty)).state, final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state
+    )
+    final(bf.d_turbo_vbi(bf.declare(net), observations=1437, training=WORK), bf.InProcess(with_empty))
 
 
-@pytest.mark.parametrize("make", [lambda net: bf.fed_avg(net, **WORK), lambda net: bf.d_turbo_vbi(bf.declare(net), observations=9, **WORK)])
+@pytest.mark.parametrize(
+    "make", [lambda net: bf.fed_avg(net, training=WORK), lambda net: bf.d_turbo_vbi(bf.declare(net), observations=9, training=WORK)]
+)
 def test_a_round_of_clients_without_data_changes_nothing(net, clients, make):
     data = clients["client-000"]
     algorithm = make(net)
@@ -305,7 +311,7 @@ def test_updates_guard_their_sum():
 def test_early_stopping_and_keeping(net, clients, digits):
     frames = {}
     result = bf.run(
-        bf.fed_avg(net, optimiser=Sgd(1e-9), **WORK),
+        bf.fed_avg(net, training=replace(WORK, optimiser=Sgd(1e-9))),
         clients,
         rounds=20,
         test=digits[1],

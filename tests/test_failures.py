@@ -22,12 +22,12 @@ def poisoned(clients):
 def test_a_failing_client_is_named_and_can_be_dropped(net, clients, workers):
     with bf.InProcess(poisoned(clients), workers=workers) as pool:
         with pytest.raises(ClientError, match=r"client 'client-002', round 0, stage 'fit': .* labels: expected 0 to 9"):
-            final(bf.fed_avg(net, **WORK), pool)
-        report = final(bf.fed_avg(net, **WORK), pool, on_client_error="drop")
+            final(bf.fed_avg(net, training=WORK), pool)
+        report = final(bf.fed_avg(net, training=WORK), pool, on_client_error="drop")
     assert set(report.refused) == {"client-002"}
     assert "last layer with" in report.refused["client-002"]
     without = {name: data for name, data in clients.items() if name != "client-002"}
-    assert tree_equal(report.state, final(bf.fed_avg(net, **WORK), bf.InProcess(without)).state)
+    assert tree_equal(report.state, final(bf.fed_avg(net, training=WORK), bf.InProcess(without)).state)
 
 
 class Dies:
@@ -46,7 +46,7 @@ class Dies:
 
 
 def test_a_worker_that_dies_costs_its_own_client_only(net, clients):
-    honest = bf.fed_avg(net, **WORK)
+    honest = bf.fed_avg(net, training=WORK)
     algorithm = replace(honest, phases=(replace(honest.phases[0], local=Dies(honest.phases[0].local)),))
     with bf.InProcess(poisoned(clients), workers=2) as pool:
         report = final(algorithm, pool, on_client_error="drop")
@@ -96,7 +96,7 @@ def sending(change):
     ],
 )
 def test_a_hostile_update_is_refused_and_the_round_goes_on(net, clients, change, words):
-    honest = bf.fed_avg(net, **WORK)
+    honest = bf.fed_avg(net, training=WORK)
     phase = replace(honest.phases[0], link=Hostile(change))
     algorithm = replace(honest, phases=(phase,))
     report = final(algorithm, bf.InProcess(clients), rounds=1, on_client_error="drop")
@@ -108,7 +108,7 @@ def test_a_hostile_update_is_refused_and_the_round_goes_on(net, clients, change,
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
 def test_bad_weights_are_refused(net, clients, weight):
-    honest = bf.fed_avg(net, **WORK)
+    honest = bf.fed_avg(net, training=WORK)
     assign = honest.phases[0].assign
 
     def bad(state, round, profile, key):
@@ -122,15 +122,15 @@ def test_bad_weights_are_refused(net, clients, weight):
 
 def test_a_diverged_client_says_so(net, clients):
     with pytest.raises(ClientError, match=r"round 0, stage 'fit': local training: expected a finite loss, found nan"):
-        final(bf.fed_avg(net, optimiser=bf.Sgd(1e20), **WORK), bf.InProcess(clients))
+        final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients))
     with pytest.raises(ClientError, match="no client is left"):
-        final(bf.fed_avg(net, optimiser=bf.Sgd(1e20), **WORK), bf.InProcess(clients), on_client_error="drop")
+        final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients), on_client_error="drop")
 
 
 def test_wrong_shapes_are_the_clients_own_failure(net, clients):
     bad = {"a": Dataset(torch.ones(5, 9), torch.zeros(5).long()), **clients}
     with pytest.raises(ClientError, match=r"client 'a', round 0, stage 'fit': RuntimeError: mat1 and mat2"):
-        final(bf.fed_avg(net, **WORK), bf.InProcess(bad))
+        final(bf.fed_avg(net, training=WORK), bf.InProcess(bad))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
 )
 def test_bad_arguments_are_refused(net, clients, call, error, words):
     with pytest.raises(error, match=words):
-        call(bf.fed_avg(net, **WORK), bf.InProcess(clients))
+        call(bf.fed_avg(net, training=WORK), bf.InProcess(clients))
 
 
 def test_recipes_refuse_bad_arguments(net, declared):
@@ -177,4 +177,4 @@ def test_recipes_refuse_bad_arguments(net, declared):
 def test_dropout_may_not_run_in_threads(net, clients):
     noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
     with pytest.raises(ArgumentError, match="random streams of their own for threads"):
-        final(bf.fed_avg(noisy, **WORK), bf.InProcess(clients, workers=2, kind="thread"))
+        final(bf.fed_avg(noisy, training=WORK), bf.InProcess(clients, workers=2, kind="thread"))

@@ -45,8 +45,10 @@ def test_whole_networks_of_all_clients_are_fed_avg(clients, by_rows):
     net = small_net()
     if not by_rows:
         clients = {name: data[:60] for name, data in clients.items() if len(data) >= 60}
-    plain = bf.run(bf.fed_avg(net, steps=3), clients, rounds=2, progress=False)
-    ours = bf.run(fed_hm(net, [1.0], fixed(sorted(clients), 1), steps=3, decay=0, by_rows=by_rows), clients, rounds=2, progress=False)
+    plain = bf.run(bf.fed_avg(net, training=bf.Training(steps=3)), clients, rounds=2, progress=False)
+    ours = bf.run(
+        fed_hm(net, [1.0], fixed(sorted(clients), 1), training=bf.Training(steps=3), decay=0, by_rows=by_rows), clients, rounds=2, progress=False
+    )
     for name, leaf in plain.snapshot.state.items():
         assert torch.equal(ours.snapshot.state[name], leaf) if by_rows else torch.allclose(ours.snapshot.state[name], leaf, atol=1e-6)
 
@@ -87,7 +89,7 @@ def test_sizes_are_weighed_by_their_ratio(clients):
 
 
 def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
-    settings = {"capacity": fixed(sorted(clients), 3), "whole": ["5"], "steps": 10, "batch_size": 32}
+    settings = {"capacity": fixed(sorted(clients), 3), "whole": ["5"], "training": bf.Training(steps=10, batch_size=32)}
     runs = {warm: bf.run(fed_hm(small_net(), RATIOS, warm=warm, **settings), clients, rounds=3, progress=False) for warm in (True, False)}
     exact, warm = (runs[flag].history[-1].server for flag in (False, True))
     assert exact["svd_missed"] == 0
@@ -104,7 +106,14 @@ def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
 def test_every_size_learns_with_fewer_bits(digits, clients, kind):
     _, test = digits
     capacity = fixed(sorted(clients), 3) if kind == "fixed" else dynamic(3)
-    algorithm = fed_hm(small_net(), RATIOS, capacity, whole=["5"], steps=30, batch_size=32, optimiser=bf.Sgd(0.03, momentum=0.9), temperature=5.0)
+    algorithm = fed_hm(
+        small_net(),
+        RATIOS,
+        capacity,
+        whole=["5"],
+        training=bf.Training(steps=30, batch_size=32, optimiser=bf.Sgd(0.03, momentum=0.9)),
+        temperature=5.0,
+    )
     result = bf.run(algorithm, clients, rounds=20, progress=False)
     scores = {name: score(predictor(result.snapshot.state), test) for name, predictor in algorithm.sizes.items()}
     assert list(scores) == ["1", "0.5", "0.25"]
@@ -120,7 +129,9 @@ def test_every_size_learns_with_fewer_bits(digits, clients, kind):
 def test_a_convolutional_network(digits, clients):
     _, test = digits
     net = bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(8, 16), hidden=32)
-    algorithm = fed_hm(net, [1.0, 0.5], fixed(sorted(clients), 2), whole=["1"], steps=20, batch_size=32, optimiser=bf.Sgd(0.1, momentum=0.9))
+    algorithm = fed_hm(
+        net, [1.0, 0.5], fixed(sorted(clients), 2), whole=["1"], training=bf.Training(steps=20, batch_size=32, optimiser=bf.Sgd(0.1, momentum=0.9))
+    )
     result = bf.run(algorithm, clients, rounds=5, progress=False)
     assert score(result.model, test) > 0.6
 
@@ -128,13 +139,13 @@ def test_a_convolutional_network(digits, clients):
 def test_group_norm_resnets_take_part(clients):
     # At width 1/8 oneDNN of torch 2.13.0 writes past its buffers on processors with AVX2 and no more.
     net = residual.resnet18((1, 8, 8), 10, bf.Key(0, "net"), width=0.25, norm="group")
-    algorithm = fed_hm(net, [1.0, 0.25], fixed(sorted(clients), 2), whole=["conv1", "layer1", "fc"], steps=1, batch_size=4)
+    algorithm = fed_hm(net, [1.0, 0.25], fixed(sorted(clients), 2), whole=["conv1", "layer1", "fc"], training=bf.Training(steps=1, batch_size=4))
     result = bf.run(algorithm, {name: data[:8] for name, data in clients.items()}, rounds=1, progress=False)
     assert result.model(torch.zeros(2, 8, 8)).shape == (2, 10)
 
 
 def test_workers_and_resuming_give_the_same_bits(clients):
-    algorithm = fed_hm(small_net(), RATIOS, dynamic(3), whole=["5"], steps=3)
+    algorithm = fed_hm(small_net(), RATIOS, dynamic(3), whole=["5"], training=bf.Training(steps=3))
     whole = bf.run(algorithm, clients, rounds=4, progress=False).snapshot
     half = bf.run(algorithm, clients, rounds=2, progress=False).snapshot
     assert tree_equal(bf.run(algorithm, clients, rounds=4, progress=False, resume=half).snapshot.state, whole.state)
@@ -182,7 +193,7 @@ def test_what_a_rank_leaves_out_is_kept_or_lost():
 
 def test_a_residual_can_be_kept_for_a_time(clients):
     def states(residual):
-        algorithm = fed_hm(small_net(), [1.0, 0.25], dynamic(2), residual=residual, whole=["5"], convention="matrix", steps=2)
+        algorithm = fed_hm(small_net(), [1.0, 0.25], dynamic(2), residual=residual, whole=["5"], convention="matrix", training=bf.Training(steps=2))
         return [report.state for report in rounds(algorithm, bf.InProcess(clients), rounds=3)]
 
     dropped, kept, never, always, once = (states(residual) for residual in ("dropped", "kept", 0, 3, 1))
@@ -195,7 +206,7 @@ def test_a_residual_can_be_kept_for_a_time(clients):
 @pytest.mark.parametrize("residual", ["dropped", "kept", 4])
 def test_sizes_learn_either_way(digits, clients, residual):
     _, test = digits
-    work = {"whole": ["5"], "convention": "matrix", "steps": 20, "optimiser": bf.Sgd(0.1, 0.9)}
+    work = {"whole": ["5"], "convention": "matrix", "training": bf.Training(steps=20, optimiser=bf.Sgd(0.1, 0.9))}
     algorithm = fed_hm(small_net(), [1.0, 0.25], dynamic(2), residual=residual, **work)
     result = bf.run(algorithm, clients, rounds=8, progress=False)
     assert all(score(model(result.snapshot.state), test) > 0.8 for model in algorithm.sizes.values())
@@ -205,7 +216,7 @@ def test_absent_classes_are_left_out_of_the_loss(clients):
     """A client without some classes leaves their biases where they were, but for the decay."""
     name, data = next((name, data) for name, data in clients.items() if len(data.targets.unique()) < 10)
     absent = sorted(set(range(10)) - set(data.targets.tolist()))
-    work = {"steps": 5, "decay": 0.0, "whole": ["5"]}
+    work = {"training": bf.Training(steps=5), "decay": 0.0, "whole": ["5"]}
     for masked in (True, False):
         algorithm = fed_hm(small_net(), [0.5], fixed([name], 1), masked=masked, **work)
         found = bf.run(algorithm, {name: data}, rounds=1, progress=False).snapshot.state["5.bias"]
@@ -244,7 +255,7 @@ def test_bad_input_is_refused_in_words(clients):
 
 
 def mixed(clients, **settings):
-    work = {"steps": 20, "batch_size": 32, "optimiser": bf.Sgd(0.1, momentum=0.9), **settings}
+    work = {"training": bf.Training(steps=20, batch_size=32, optimiser=bf.Sgd(0.1, momentum=0.9)), **settings}
     return split_mix(lambda key: bf.mlp([64, 8, 10], key), [4, 2, 1], fixed(sorted(clients), 3), key=KEY, **work)
 
 
@@ -259,7 +270,7 @@ def test_split_mix_is_better_the_more_of_its_networks_are_asked(digits, clients)
 
 
 def test_networks_that_nobody_trained_stay(clients):
-    algorithm = split_mix(lambda key: bf.mlp([64, 8, 10], key), [4, 1], lambda profile, round, key: 1, key=KEY, steps=1)
+    algorithm = split_mix(lambda key: bf.mlp([64, 8, 10], key), [4, 1], lambda profile, round, key: 1, key=KEY, training=bf.Training(steps=1))
     result = bf.run(algorithm, dict([next(iter(clients.items()))]), rounds=1, progress=False)
     before, after = (parted(tree) for tree in (algorithm.initial, result.snapshot.state))
     assert sum(not tree_equal(before[number], after[number]) for number in before) == 1

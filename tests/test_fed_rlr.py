@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.fed_rlr.local import free, sent_shapes
+from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, free, sent_shapes
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
 from bayesfed.federated import Adapt, Digital, Keep, Retract, RiemannianSgd, Sgd, Sum, Update, checkpoint, inverse, load, rounds
 from bayesfed.federated.engine.ledger import channel_uses
@@ -40,7 +40,7 @@ from bayesfed.trees import is_finite, parameters, shapes
 from tests.conftest import tree_equal
 from tests.test_air import CLEAR
 
-WORK = {"steps": 3, "batch_size": 16, "learning_rate": 0.05}
+WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.05))
 ALL = [bf.Tangents(), bf.Tangents(orthographic_retraction), bf.Factors(), bf.Factors("orthogonal"), bf.Factors("none"), bf.Points()]
 
 
@@ -94,9 +94,9 @@ def update(transmission, base, own, weights):
 def test_at_full_rank_one_step_is_fed_avg(kind, link, transmission, clients):
     key = bf.Key(0, "net")
     net = (bf.mlp([64, 12, 10], key) if kind == "mlp" else bf.cnn((1, 8, 8), 10, key, channels=(4, 6), hidden=12)).double()
-    common = {"steps": 1, "batch_size": 16, "codec": bf.Cast(64), "link": link}
-    thin = final(bf.fed_rlr(net, full_ranks(net), learning_rate=0.2, transmission=transmission, **common), doubled(clients), 3)
-    dense = final(bf.fed_avg(net, optimiser=Sgd(0.2), **common), doubled(clients), 3)
+    common = {"training": bf.Training(steps=1, batch_size=16, optimiser=Sgd(0.2)), "codec": bf.Cast(64), "link": link}
+    thin = final(bf.fed_rlr(net, full_ranks(net), transmission=transmission, **common), doubled(clients), 3)
+    dense = final(bf.fed_avg(net, **common), doubled(clients), 3)
     found, expected = dense_state(thin.state), flattened(dense.state)
     assert found.keys() == expected.keys()
     for name, leaf in expected.items():
@@ -112,11 +112,11 @@ def test_at_full_rank_one_step_is_fed_avg(kind, link, transmission, clients):
 def test_dense_layers_and_biases_take_plain_steps(link, clients):
     """Where one layer stays dense and another has full rank, it still is FedAvg."""
     net = bf.mlp([64, 12, 10], bf.Key(0, "net")).double()
-    common = {"steps": 1, "batch_size": 16, "codec": bf.Cast(64), "link": link}
-    thin = final(bf.fed_rlr(net, {"3": 10}, learning_rate=0.1, **common), doubled(clients), 2)
+    common = {"training": bf.Training(steps=1, batch_size=16, optimiser=Sgd(0.1)), "codec": bf.Cast(64), "link": link}
+    thin = final(bf.fed_rlr(net, {"3": 10}, **common), doubled(clients), 2)
     assert set(points(thin.state)) == {"3"}
     assert set(free(thin.state)) == {"1.weight", "1.bias", "3.bias"}
-    expected = final(bf.fed_avg(net, optimiser=Sgd(0.1), **common), doubled(clients), 2).state
+    expected = final(bf.fed_avg(net, **common), doubled(clients), 2).state
     assert torch.allclose(thin.state["1.weight"], expected["1.weight"], atol=1e-12)
     assert torch.allclose(to_dense(points(thin.state)["3"]), expected["3.weight"], atol=1e-12)
 
@@ -125,7 +125,7 @@ def test_a_step_is_the_retraction_of_the_dense_projected_gradient(clients):
     """Below full rank, against autograd's dense gradient and (47) written out."""
     net = bf.mlp([64, 12, 10], bf.Key(0, "net")).double()
     data = doubled({"a": clients["client-000"]})
-    algorithm = bf.fed_rlr(net, 4, learning_rate=0.3, steps=1, batch_size=10**6, codec=bf.Cast(64))
+    algorithm = bf.fed_rlr(net, 4, training=bf.Training(steps=1, batch_size=10**6, optimiser=bf.Sgd(0.3)), codec=bf.Cast(64))
     twin, before = bf.mlp([64, 12, 10], bf.Key(0, "net")).double(), points(algorithm.initial)
     with torch.no_grad():
         for name, point in before.items():
@@ -142,16 +142,16 @@ def test_a_step_is_the_retraction_of_the_dense_projected_gradient(clients):
 
 
 def test_a_schedule_is_a_factor_on_the_rate(clients, net):
-    options = {"steps": 2, "batch_size": 16}
-    scheduled = bf.fed_rlr(net, 4, learning_rate=0.1, schedule=lambda round: (1.0, 0.5)[round], **options)
+    work = bf.Training(steps=2, batch_size=16, optimiser=Sgd(0.1), schedule=lambda round: (1.0, 0.5)[round])
+    scheduled = bf.fed_rlr(net, 4, training=work)
     one, two = (report.snapshot for report in rounds(scheduled, bf.InProcess(clients), rounds=2))
-    halved = bf.fed_rlr(net, 4, learning_rate=0.05, **options)
+    halved = bf.fed_rlr(net, 4, training=bf.Training(steps=2, batch_size=16, optimiser=Sgd(0.05)))
     assert tree_equal(final(halved, clients, 2, resume=one).state, two.state)
 
 
 def test_one_layer_may_be_the_whole_network():
     layer, data = nn.Linear(4, 3), {"a": bf.Dataset(torch.ones(4, 4), torch.tensor([0, 1, 2, 0]))}
-    report = final(bf.fed_rlr(layer, 2, adapt=Adapt(every=1, loss=0.0), **WORK), data, 2)
+    report = final(bf.fed_rlr(layer, 2, adapt=Adapt(every=1, loss=0.0), training=WORK), data, 2)
     assert report.server == {".rank": 3.0}
     assert set(report.state) == {"u", "s", "v", "bias"}
 
@@ -183,7 +183,7 @@ def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clien
     precision, rate = 2.0, 0.1
     spies = [Spy(), Spy()]
     for spy, pull in zip(spies, (0.0, precision * rate), strict=True):
-        found = rlr_local(thin, spy).fit(message, own, data, bf.Key(0), {"pull": pull})
+        found = rlr_local(thin, spy).fit(message, own, data, bf.Key(0), RiemannianOptions(pull=pull))
         assert found.info["consensus_gap"] > 0
     for name, (plain, pulled) in zip(points(own), zip(*(spy.asked for spy in spies), strict=True), strict=True):
         here, centre = points(own)[name], to_dense(points(message)[name])
@@ -195,7 +195,7 @@ def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clien
         expected = tangent_to_dense(here, plain[1] - rate * penalty)
         assert torch.allclose(tangent_to_dense(here, pulled[1]), expected, atol=1e-12)
     # Of free leaves too.
-    changes = [rlr_local(thin).fit(message, own, data, bf.Key(0), {"pull": p}).payload["1.bias"] for p in (0.0, precision * rate)]
+    changes = [rlr_local(thin).fit(message, own, data, bf.Key(0), RiemannianOptions(pull=p)).payload["1.bias"] for p in (0.0, precision * rate)]
     assert torch.allclose(changes[1] - changes[0], -precision * rate * torch.ones(12).double(), atol=1e-12)
 
 
@@ -216,7 +216,8 @@ def regression_net():
 def test_lemma_2_the_consensus_gap_falls_like_the_square_of_the_step(transmission):
     """Full batches of four clients that want different things; eta = q / (nu + t), mu = c_1 / eta."""
     q, nu, count = 0.05, 10, 90
-    options = {"likelihood": bf.Normal(1.0), "steps": 1, "batch_size": 40, "learning_rate": q, "schedule": inverse(nu), "reset": False}
+    work = bf.Training(steps=1, batch_size=40, optimiser=Sgd(q), schedule=inverse(nu))
+    options = {"likelihood": bf.Normal(1.0), "training": work, "reset": False}
     found = {}
     for consensus in (0.3, 0.0):
         algorithm = bf.fed_rlr(regression_net(), 3, consensus=consensus, transmission=transmission, codec=bf.Cast(64), **options)
@@ -238,7 +239,7 @@ def test_lemma_2_the_consensus_gap_falls_like_the_square_of_the_step(transmissio
 def test_a_reset_makes_the_penalty_of_one_step_nothing(clients, net):
     """Theta_k is Theta_0 when its gradient is taken: with one step mu is dead."""
     for steps, dead in ((1, True), (3, False)):
-        work = {"steps": steps, "batch_size": 16, "codec": bf.Cast(64)}
+        work = {"training": bf.Training(steps=steps, batch_size=16), "codec": bf.Cast(64)}
         made = [bf.fed_rlr(net.double(), 4, consensus=pull, **work) for pull in (0.0, 0.9)]
         left, right = (dense_state(final(algorithm, doubled(clients)).state) for algorithm in made)
         assert all(torch.allclose(leaf, right[name], atol=1e-10) for name, leaf in left.items()) is dead
@@ -249,7 +250,7 @@ def test_full_consensus_in_one_step_returns_to_the_broadcast_model(clients):
     thin = bf.fixed_rank(net, full_ranks(net))
     message = parameters(thin)
     own = with_points(message, {n: metric_retraction(p, random_tangent(p, bf.Key(1, n))) for n, p in points(message).items()})
-    fit = rlr_local(thin, learning_rate=0.0).fit(message, own, clients["client-000"], bf.Key(0), {"pull": 1.0})
+    fit = rlr_local(thin, learning_rate=0.0).fit(message, own, clients["client-000"], bf.Key(0), RiemannianOptions(pull=1.0))
     assert fit.info["consensus_gap"] < 1e-8
 
 
@@ -260,7 +261,7 @@ def test_consensus_may_be_a_function_of_the_round(clients, net):
         asked.append(round)
         return 0.1 * round
 
-    final(bf.fed_rlr(net, 4, consensus=share, reset=False, **WORK), clients, 2)
+    final(bf.fed_rlr(net, 4, consensus=share, reset=False, training=WORK), clients, 2)
     assert set(asked) == {0, 1}
 
 
@@ -386,12 +387,12 @@ def test_precoders_have_mean_zero_and_unit_second_moment(precoder):
 @pytest.mark.parametrize("precoder", ["rademacher", "orthogonal"])
 def test_every_client_round_and_layer_has_a_precoder_of_its_own(precoder, clients):
     net = bf.mlp([64, 10, 10, 10], bf.Key(0, "net")).double()
-    algorithm = bf.fed_rlr(net, 3, transmission=bf.Factors(precoder), steps=1, codec=bf.Cast(64))
+    algorithm = bf.fed_rlr(net, 3, transmission=bf.Factors(precoder), training=bf.Training(steps=1), codec=bf.Cast(64))
     local, sound = algorithm.phases[0].local, points(algorithm.initial)
     empty = bf.Dataset(torch.ones(0, 64), torch.ones(0).long())
     drawn = []
     for client, round in (("a", 0), ("b", 0), ("a", 1)):
-        payload = local.fit(algorithm.initial, {}, empty, bf.Key(0, "train", round, client), {}).payload
+        payload = local.fit(algorithm.initial, {}, empty, bf.Key(0, "train", round, client), RiemannianOptions()).payload
         for name, point in sound.items():
             sides = [
                 torch.linalg.lstsq(factor, payload[f"{name}.{part}"]).solution
@@ -426,7 +427,7 @@ def test_equal_tangents_under_gbma_spread_as_predicted():
     with torch.no_grad():
         net.weight.copy_(torch.eye(3, 4) + 0.1)
     # A step so short that what the retraction bends is below the comparison.
-    work = {"steps": 1, "batch_size": 3, "learning_rate": 1e-2, "codec": bf.Cast(32)}
+    work = {"training": bf.Training(steps=1, batch_size=3, optimiser=Sgd(1e-2)), "codec": bf.Cast(32)}
     air = bf.OverTheAir(bf.Gbma(), power_w=1.0, noise_w=0.0)
     clients = {f"c{number}": data for number in range(5)}
     algorithm = bf.fed_rlr(net, 2, link=air, **work)
@@ -451,7 +452,10 @@ def test_the_papers_power_control_is_for_products():
         net.weight.copy_(torch.eye(3, 4) + 0.1)
     data, found = {"a": bf.Dataset(torch.eye(4)[:3], torch.arange(3))}, []
     air = bf.OverTheAir(bf.Gbma("product"), power_w=1.0, noise_w=0.0)
-    made = {link: bf.fed_rlr(net, 3, transmission=bf.Factors("orthogonal"), link=link, steps=1, learning_rate=0.1) for link in (air, Digital())}
+    made = {
+        link: bf.fed_rlr(net, 3, transmission=bf.Factors("orthogonal"), link=link, training=bf.Training(steps=1, optimiser=bf.Sgd(0.1)))
+        for link in (air, Digital())
+    }
     digital = final(made[Digital()], data, 1).state
     matrix, bias = to_dense(points(digital)[""]), digital["bias"] - made[air].initial["bias"]
     for seed in range(count):
@@ -469,10 +473,10 @@ def test_the_papers_power_control_is_for_products():
 def test_payloads_have_the_shapes_and_kinds_promised(transmission, clients, net):
     thin = bf.fixed_rank(net, 4)
     message, local = parameters(thin), rlr_local(thin, transmission=transmission, reset=True)
-    fit = local.fit(message, {}, clients["client-000"], bf.Key(0), {})
+    fit = local.fit(message, {}, clients["client-000"], bf.Key(0), RiemannianOptions())
     assert shapes(fit.payload) == dict(sent_shapes(message, transmission))
     assert local.kind == transmission.kind
-    phase = bf.fed_rlr(net, 4, transmission=transmission, **WORK).phases[0]
+    phase = bf.fed_rlr(net, 4, transmission=transmission, training=WORK).phases[0]
     profile = bf.InProcess(clients).profiles[0]
     assignment = phase.assign(message, 0, profile, bf.Key(0))
     check_view(assignment.view, fit.payload, transmission.kind)
@@ -508,13 +512,15 @@ def test_rounding_on_the_way_down_is_no_change_to_send_back(codec, net):
     """A client that has not moved says so, whatever the codec did to its u and v."""
     algorithm = bf.fed_rlr(net, 4)
     received, _ = codec.decode(codec.encode(algorithm.initial, {}, bf.Key(0)), bf.Key(0))
-    fit = rlr_local(bf.fixed_rank(net, 4), reset=True).fit(received, {}, bf.Dataset(torch.ones(0, 64), torch.ones(0).long()), bf.Key(0), {})
+    fit = rlr_local(bf.fixed_rank(net, 4), reset=True).fit(
+        received, {}, bf.Dataset(torch.ones(0, 64), torch.ones(0).long()), bf.Key(0), RiemannianOptions()
+    )
     assert max(float(leaf.abs().max()) for leaf in fit.payload.values()) < 1e-5
     assert fit.info["consensus_gap"] < 1e-9
 
 
 def test_it_runs_with_codecs_that_round(clients, net):
-    fine, coarse = (final(bf.fed_rlr(net, 4, codec=codec, **WORK), clients, 3) for codec in (None, bf.Cast(16)))
+    fine, coarse = (final(bf.fed_rlr(net, 4, codec=codec, training=WORK), clients, 3) for codec in (None, bf.Cast(16)))
     for name, point in points(fine.state).items():
         assert float(distance(point, points(coarse.state)[name])) < 0.02 * float(singular_values(point)[0])
 
@@ -527,7 +533,7 @@ def test_it_runs_with_codecs_that_round(clients, net):
 def test_the_local_obeys_the_laws_of_locals(transmission, reset, clients, net):
     thin = bf.fixed_rank(net, 4)
     local = rlr_local(thin, transmission=transmission, reset=reset, steps=2)
-    check_local(local, parameters(thin), clients["client-000"], {"pull": 0.1})
+    check_local(local, parameters(thin), clients["client-000"], RiemannianOptions(pull=0.1))
 
 
 def test_the_local_obeys_them_with_dropout_and_draws_from_its_own_stream(clients):
@@ -535,9 +541,9 @@ def test_the_local_obeys_them_with_dropout_and_draws_from_its_own_stream(clients
     thin = bf.fixed_rank(net, 4)
     check_local(rlr_local(thin, uses_global_randomness=True), parameters(thin), clients["client-000"])
     assert bf.fed_rlr(net, 4).phases[0].local.uses_global_randomness
-    serial = final(bf.fed_rlr(net, 4, **WORK), clients)
+    serial = final(bf.fed_rlr(net, 4, training=WORK), clients)
     with bf.InProcess(clients, workers=2) as pool:
-        assert tree_equal(final(bf.fed_rlr(net, 4, **WORK), pool).state, serial.state)
+        assert tree_equal(final(bf.fed_rlr(net, 4, training=WORK), pool).state, serial.state)
 
 
 SETTINGS = {
@@ -558,7 +564,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_workers_order_and_resuming_do_not_change_a_bit(settings, clients, net, tmp_path):
-    algorithm = bf.fed_rlr(net, 4, **WORK, **settings)
+    algorithm = bf.fed_rlr(net, 4, training=WORK, **settings)
     whole, half = final(algorithm, clients, 3).snapshot, final(algorithm, clients, 2).snapshot
     again = final(algorithm, clients, 3, resume=half).snapshot
     assert tree_equal(again.state, whole.state)
@@ -578,7 +584,7 @@ def test_workers_order_and_resuming_do_not_change_a_bit(settings, clients, net, 
 def test_empty_clients_and_clients_of_one_row(transmission, reset, clients, net):
     data = clients["client-000"]
     empty, single = bf.Dataset(data.inputs[:0], data.targets[:0]), bf.Dataset(data.inputs[:1], data.targets[:1])
-    algorithm = bf.fed_rlr(net, 4, transmission=transmission, reset=reset, **WORK)
+    algorithm = bf.fed_rlr(net, 4, transmission=transmission, reset=reset, training=WORK)
     others = {"a": data, "b": clients["client-001"]}
     report, without = final(algorithm, {**others, "void": empty}), final(algorithm, others)
     assert tree_equal(report.state, without.state)
@@ -602,13 +608,15 @@ def test_clients_weigh_by_their_rows(link, net):
     inputs, targets = torch.randn(12, 64, generator=generator).double(), torch.arange(12) % 10
     whole = {"all": bf.Dataset(inputs, targets)}
     parts = {"a": bf.Dataset(inputs[:2], targets[:2]), "b": bf.Dataset(inputs[2:], targets[2:])}
-    algorithm = bf.fed_rlr(net.double(), full_ranks(net), steps=1, batch_size=12, learning_rate=0.1, codec=bf.Cast(64), link=link)
+    algorithm = bf.fed_rlr(
+        net.double(), full_ranks(net), training=bf.Training(steps=1, batch_size=12, optimiser=bf.Sgd(0.1)), codec=bf.Cast(64), link=link
+    )
     together, apart = (dense_state(final(algorithm, clients, 2).state) for clients in (whole, parts))
     assert all(torch.allclose(leaf, apart[name], atol=1e-10) for name, leaf in together.items())
 
 
 def test_factors_weigh_clients_alike(clients, net):
-    algorithm = bf.fed_rlr(net, 4, transmission=bf.Factors("orthogonal"), **WORK)
+    algorithm = bf.fed_rlr(net, 4, transmission=bf.Factors("orthogonal"), training=WORK)
     seen, honest = [], algorithm.phases[0]
 
     class Noted(Retract):
@@ -625,7 +633,7 @@ def test_other_likelihoods(dtype):
     data = {name: bf.Dataset(part.inputs.to(dtype), part.targets.to(dtype)) for name, part in regressions().items()}
     net = regression_net().to(dtype)
     codec = bf.Cast(64 if dtype is torch.float64 else 32)
-    algorithm = bf.fed_rlr(net, 4, likelihood=bf.Normal(1.0), steps=5, learning_rate=0.02, codec=codec)
+    algorithm = bf.fed_rlr(net, 4, likelihood=bf.Normal(1.0), training=bf.Training(steps=5, optimiser=bf.Sgd(0.02)), codec=codec)
     reports = list(rounds(algorithm, bf.InProcess(dict.fromkeys("ab", data["c0"])), rounds=8))
     losses = [sum(info["nll"] for info in report.clients.values()) for report in reports]
     assert losses[-1] < 0.6 * losses[0]
@@ -636,7 +644,7 @@ def test_other_likelihoods(dtype):
 def test_the_state_keeps_its_dtype(link, clients):
     """A float64 network whose messages are 32 bits wide: trained in 32, kept in 64."""
     net = bf.mlp([64, 8, 10], bf.Key(0, "net")).double()
-    state = final(bf.fed_rlr(net, 3, link=link, **WORK), clients).state
+    state = final(bf.fed_rlr(net, 3, link=link, training=WORK), clients).state
     assert {leaf.dtype for leaf in state.values()} == {torch.float64}
 
 
@@ -658,7 +666,7 @@ def test_a_layer_that_is_not_reached_stays_and_shared_layers_are_one(clients):
 
     with torch.random.fork_rng():
         net = Odd()
-    algorithm = bf.fed_rlr(net, 3, **WORK)
+    algorithm = bf.fed_rlr(net, 3, training=WORK)
     state = final(algorithm, clients).state
     before, after = points(algorithm.initial), points(state)
     assert set(after) == {"first", "idle", "shared", "last"}
@@ -677,7 +685,7 @@ def diverging(clients, name="client-001", size=1e30):
 @pytest.mark.parametrize("settings", [s for n, s in SETTINGS.items() if n != "adapted"], ids=[n for n in SETTINGS if n != "adapted"])
 @pytest.mark.parametrize("size", [1e12, 1e25, 1e38])
 def test_a_client_that_diverges_is_named_and_the_others_go_on(settings, size, clients, net):
-    algorithm = bf.fed_rlr(net, 4, **WORK, **settings)
+    algorithm = bf.fed_rlr(net, 4, training=WORK, **settings)
     report = final(algorithm, diverging(clients, size=size), on_client_error="drop")
     assert list(report.refused) == ["client-001"]
     without = final(algorithm, {name: data for name, data in clients.items() if name != "client-001"})
@@ -690,11 +698,11 @@ def test_a_client_that_diverges_is_named_and_the_others_go_on(settings, size, cl
 
 def test_where_a_client_diverged_is_said_in_words(clients, net):
     with pytest.raises(ClientError, match=r"stage 'fit': local Riemannian SGD.*smaller learning rate"):
-        final(bf.fed_rlr(net, 4, **WORK), diverging(clients, size=1e25))
+        final(bf.fed_rlr(net, 4, training=WORK), diverging(clients, size=1e25))
     thin = bf.fixed_rank(net, 4)
     with pytest.raises(DataError, match="local Riemannian SGD, layer '1'.*orthographic"):
         rlr_local(thin, lambda point, tangent: orthographic_retraction(point, Tangent(-point.s, tangent.up, tangent.vp))).fit(
-            parameters(thin), {}, clients["client-000"], bf.Key(0), {}
+            parameters(thin), {}, clients["client-000"], bf.Key(0), RiemannianOptions()
         )
 
 
@@ -702,7 +710,7 @@ def test_labels_the_network_has_not_are_said_in_words(clients, net):
     data = clients["client-001"]
     odd = {**clients, "client-001": bf.Dataset(data.inputs, data.targets + 7)}
     with pytest.raises(ClientError, match=r"client 'client-001', round 0, stage 'fit': .*labels: expected 0 to 9"):
-        final(bf.fed_rlr(net, 4, **WORK), odd)
+        final(bf.fed_rlr(net, 4, training=WORK), odd)
 
 
 def test_a_mean_that_no_point_belongs_to_names_layer_and_round(net):
@@ -717,7 +725,7 @@ def test_a_mean_that_no_point_belongs_to_names_layer_and_round(net):
 def test_memory_of_clients_not_heard_does_not_advance(clients, net):
     """Silent under channel inversion: a client's own Theta_k goes on from where it was last heard."""
     air = bf.OverTheAir(bf.ChannelInversion(0.9), power_w=1.0, noise_w=0.0)
-    algorithm = bf.fed_rlr(net, 4, reset=False, link=air, **WORK)
+    algorithm = bf.fed_rlr(net, 4, reset=False, link=air, training=WORK)
     before, seen = {}, set()
     for report in rounds(algorithm, bf.InProcess(clients), rounds=6, on_client_error="drop"):
         heard = {row.client for row in report.rows if row.direction == "up" and row.accepted}
@@ -730,7 +738,7 @@ def test_memory_of_clients_not_heard_does_not_advance(clients, net):
 
 
 def test_ragged_payloads_are_refused(clients, net):
-    algorithm = bf.fed_rlr(net, 4, **WORK)
+    algorithm = bf.fed_rlr(net, 4, training=WORK)
     phase = algorithm.phases[0]
 
     class Ragged(RiemannianSgd):
@@ -750,9 +758,9 @@ def test_ragged_payloads_are_refused(clients, net):
 def test_nobody_on_the_air_is_an_error_in_words(clients, net):
     air = bf.OverTheAir(bf.ChannelInversion(9.0), power_w=1.0)
     with pytest.raises(ClientError, match="a client on the air"):
-        final(bf.fed_rlr(net, 4, link=air, **WORK), clients)
+        final(bf.fed_rlr(net, 4, link=air, training=WORK), clients)
     with pytest.raises(DataError, match="a client with data"):
-        final(bf.fed_rlr(net, 4, **WORK), {})
+        final(bf.fed_rlr(net, 4, training=WORK), {})
 
 
 @pytest.mark.parametrize(
@@ -767,13 +775,11 @@ def test_nobody_on_the_air_is_an_error_in_words(clients, net):
         (4, {"consensus": -0.1}, r"consensus: expected a share in \[0, 1\], found -0.1"),
         (4, {"consensus": 1.1}, r"a share in \[0, 1\]"),
         (4, {"consensus": math.nan}, r"a share in \[0, 1\]"),
-        (4, {"steps": 0}, "steps, batch_size >= 1"),
-        (4, {"batch_size": 0}, "steps, batch_size >= 1"),
-        (4, {"learning_rate": 0.0}, "learning_rate and clip > 0"),
-        (4, {"learning_rate": -1.0}, "learning_rate and clip > 0"),
-        (4, {"learning_rate": math.nan}, "learning_rate and clip > 0"),
-        (4, {"learning_rate": math.inf}, "learning_rate and clip > 0"),
-        (4, {"clip": 0.0}, "learning_rate and clip > 0"),
+        (4, {"training": bf.Training(optimiser=bf.Adam(0.01))}, "fed_rlr, training.optimiser: expected Sgd without momentum and decay"),
+        (4, {"training": bf.Training(optimiser=bf.Sgd(0.1, momentum=0.9))}, "Sgd without momentum and decay"),
+        (4, {"training": bf.Training(optimiser=bf.Sgd(0.1, weight_decay=0.1))}, "Sgd without momentum and decay"),
+        (4, {"clip": 0.0}, "clip: expected a norm above 0"),
+        (4, {"clip": math.nan}, "clip: expected a norm above 0"),
         (4, {"transmission": bf.Points(), "link": CLEAR}, "a transmission that adds, found Points"),
         (4, {"adapt": Adapt(), "retraction": orthographic_retraction}, "metric_retraction where ranks grow"),
         (4, {"adapt": Adapt(), "transmission": bf.Tangents(orthographic_retraction)}, "metric_retraction where ranks grow"),
@@ -791,13 +797,13 @@ def test_running_statistics_are_refused():
 
 
 def test_consensus_of_a_round_is_checked_in_that_round(clients, net):
-    algorithm = bf.fed_rlr(net, 4, consensus=lambda round: 2.0 * round, **WORK)
+    algorithm = bf.fed_rlr(net, 4, consensus=lambda round: 2.0 * round, training=WORK)
     with pytest.raises(ArgumentError, match=r"consensus, round 1: expected a share in \[0, 1\], found 2.0"):
         final(algorithm, clients)
 
 
 def test_rules_that_need_points_apart_are_refused_by_the_air(clients, net):
-    algorithm = bf.fed_rlr(net, 4, transmission=bf.Points(), **WORK)
+    algorithm = bf.fed_rlr(net, 4, transmission=bf.Points(), training=WORK)
     air = replace(algorithm, phases=(replace(algorithm.phases[0], link=CLEAR),))
     with pytest.raises(ArgumentError, match="expected a sum, found Keep"):
         final(air, clients)
@@ -826,10 +832,10 @@ def test_it_learns_digits_at_rank_4_and_over_the_air(digits):
     train, test = digits
     clients = bf.federate(train, bf.dirichlet(train.targets, 5, 1.0, bf.Key(0, "partition")))
     net = bf.mlp([64, 32, 10], bf.Key(0, "net"))
-    work = {"steps": 20, "batch_size": 32, "learning_rate": 1.0}
+    work = bf.Training(steps=20, batch_size=32, optimiser=Sgd(1.0))
     found = {}
     for name, link in (("digital", Digital()), ("air", bf.OverTheAir(snr_db=25.0))):
-        result = bf.run(bf.fed_rlr(net, 4, link=link, **work), clients, rounds=12, test=test, progress=False)
+        result = bf.run(bf.fed_rlr(net, 4, link=link, training=work), clients, rounds=12, test=test, progress=False)
         found[name] = result.final("accuracy")
         for point in points(result.model.parameters).values():
             assert point.rank == 4
@@ -848,7 +854,9 @@ def test_it_learns_digits_at_rank_4_and_over_the_air(digits):
 
 
 def test_factors_take_as_many_numbers_as_the_paper_counts(clients, net):
-    report = final(bf.fed_rlr(net, 4, transmission=bf.Factors("orthogonal"), link=bf.OverTheAir(bf.Gbma("product"), snr_db=25.0), **WORK), clients, 1)
+    report = final(
+        bf.fed_rlr(net, 4, transmission=bf.Factors("orthogonal"), link=bf.OverTheAir(bf.Gbma("product"), snr_db=25.0), training=WORK), clients, 1
+    )
     assert channel_uses(report.rows) == 4 * (64 + 16) + 4 * (16 + 10) + 16 + 10
 
 
@@ -858,8 +866,8 @@ def test_it_learns_with_clients_that_keep_their_own_points(transmission, digits)
     """The paper's own mode: one step a round from the client's own Theta_k."""
     train, test = digits
     clients = bf.federate(train, bf.dirichlet(train.targets, 4, 1.0, bf.Key(0, "partition")))
-    net, work = bf.mlp([64, 32, 10], bf.Key(0, "net")), {"steps": 1, "batch_size": 32, "learning_rate": 0.7}
-    algorithm = bf.fed_rlr(net, 4, transmission=transmission, reset=False, consensus=0.5, **work)
+    net, work = bf.mlp([64, 32, 10], bf.Key(0, "net")), bf.Training(steps=1, batch_size=32, optimiser=Sgd(0.7))
+    algorithm = bf.fed_rlr(net, 4, transmission=transmission, reset=False, consensus=0.5, training=work)
     assert bf.run(algorithm, clients, rounds=200, test=test, progress=False).final("accuracy") > 0.75
 
 
@@ -888,7 +896,7 @@ def test_gradients_flow_into_new_directions_though_their_core_is_zero(clients, n
         # The old columns keep their bits.
         assert torch.equal(point.u[:, :2], points(message)[name].u)
     spy, data = Spy(), clients["client-000"]
-    fit = rlr_local(thin, spy, reset=True).fit(grown, {}, data, bf.Key(0), {})
+    fit = rlr_local(thin, spy, reset=True).fit(grown, {}, data, bf.Key(0), RiemannianOptions())
     for _, tangent in spy.asked:
         assert float(tangent.core[2:, 2:].abs().min()) > 0
         assert float(tangent.up[:, 2:].norm()) > 0
@@ -899,7 +907,7 @@ def test_gradients_flow_into_new_directions_though_their_core_is_zero(clients, n
     assert all(float(singular_values(point)[-1]) > 1e-6 for point in points(state).values())
     # It pays: of one step with the new directions and one without, the first descends further.
     few, many = (
-        list(rounds(bf.fed_rlr(bf.fixed_rank(net, 2), None, **WORK, adapt=adapt), bf.InProcess(clients), rounds=8))
+        list(rounds(bf.fed_rlr(bf.fixed_rank(net, 2), None, training=WORK, adapt=adapt), bf.InProcess(clients), rounds=8))
         for adapt in (None, Adapt(every=2, loss=0.0, extra=2))
     )
     assert sum(info["loss"] for info in many[-1].clients.values()) < sum(info["loss"] for info in few[-1].clients.values())
@@ -907,12 +915,14 @@ def test_gradients_flow_into_new_directions_though_their_core_is_zero(clients, n
 
 def test_ranks_grow_where_it_helps_and_fall_where_a_spectrum_decays(clients):
     net = spectral(bf.mlp([64, 16, 10], bf.Key(0, "net")), [3.0, 2.0, 1e-3, 1e-4, 1e-5, 1e-6], bf.Key(0, "spectrum"))
-    algorithm = bf.fed_rlr(net, {"1": 6, "3": 2}, adapt=Adapt(every=1, loss=1e-4, extra=2, largest=5), learning_rate=1e-4, steps=1)
+    algorithm = bf.fed_rlr(
+        net, {"1": 6, "3": 2}, adapt=Adapt(every=1, loss=1e-4, extra=2, largest=5), training=bf.Training(steps=1, optimiser=bf.Sgd(1e-4))
+    )
     reports = list(rounds(algorithm, bf.InProcess(clients), rounds=2))
     assert reports[0].server == {"1.rank": 2.0, "3.rank": 4.0}
     # A direction that a round of such steps could not fill is dropped again.
     assert reports[1].server == {"1.rank": 4.0, "3.rank": 2.0}
-    algorithm = bf.fed_rlr(net, 2, adapt=Adapt(every=2, loss=1e-4, extra=2, largest=5), learning_rate=0.3, steps=5)
+    algorithm = bf.fed_rlr(net, 2, adapt=Adapt(every=2, loss=1e-4, extra=2, largest=5), training=bf.Training(steps=5, optimiser=bf.Sgd(0.3)))
     reports = list(rounds(algorithm, bf.InProcess(clients), rounds=8))
     assert [report.server["3.rank"] for report in reports] == [2, 4, 4, 5, 5, 5, 5, 5]
     sent = [sum(row.bits for row in report.rows if row.direction == "up") for report in reports]
@@ -923,7 +933,7 @@ def test_ranks_grow_where_it_helps_and_fall_where_a_spectrum_decays(clients):
 @pytest.mark.parametrize("adapt", [Adapt(every=1, loss=0.0, extra=0), Adapt(every=1, loss=0.0, extra=3, largest=4), Adapt(every=99)])
 @pytest.mark.parametrize("settings", [{}, SETTINGS["own tangents"], SETTINGS["points"], SETTINGS["air"]], ids=["default", "own", "points", "air"])
 def test_ranks_that_need_not_change_leave_every_bit(adapt, settings, clients, net):
-    with_it, without = (final(bf.fed_rlr(net, 4, adapt=option, **WORK, **settings), clients, 3) for option in (adapt, None))
+    with_it, without = (final(bf.fed_rlr(net, 4, adapt=option, training=WORK, **settings), clients, 3) for option in (adapt, None))
     assert tree_equal(with_it.state, without.state)
     assert with_it.server == {"1.rank": 4.0, "3.rank": 4.0}
     assert without.server == {}
@@ -934,12 +944,12 @@ def test_clients_of_another_rank_begin_anew(clients, net):
     thin = bf.fixed_rank(net, 2)
     message, data = parameters(thin), clients["client-000"]
     grown, local = Adapt(every=1, loss=0.0, extra=1).step(message, 0), rlr_local(thin)
-    own = local.fit(message, {}, data, bf.Key(0), {}).memory
-    fresh, stale = (local.fit(grown, memory, data, bf.Key(1), {}) for memory in ({}, own))
+    own = local.fit(message, {}, data, bf.Key(0), RiemannianOptions()).memory
+    fresh, stale = (local.fit(grown, memory, data, bf.Key(1), RiemannianOptions()) for memory in ({}, own))
     assert tree_equal(fresh.payload, stale.payload)
     assert shapes(stale.memory) == shapes(grown)
-    kept = local.fit(message, own, data, bf.Key(1), {})
-    assert not tree_equal(kept.payload, local.fit(message, {}, data, bf.Key(1), {}).payload)
+    kept = local.fit(message, own, data, bf.Key(1), RiemannianOptions())
+    assert not tree_equal(kept.payload, local.fit(message, {}, data, bf.Key(1), RiemannianOptions()).payload)
 
 
 FOLLOW = [(sent, link) for sent in (bf.Tangents(), bf.Factors("orthogonal"), bf.Points()) for link in (Digital(), bf.OverTheAir(snr_db=25.0))][:-1]
@@ -947,16 +957,16 @@ FOLLOW = [(sent, link) for sent in (bf.Tangents(), bf.Factors("orthogonal"), bf.
 
 @pytest.mark.parametrize(("transmission", "link"), FOLLOW)
 def test_every_transmission_follows_a_rank(transmission, link, clients, net):
-    algorithm = bf.fed_rlr(net, 2, transmission=transmission, link=link, reset=False, adapt=Adapt(every=2, loss=0.0, extra=3), **WORK)
+    algorithm = bf.fed_rlr(net, 2, transmission=transmission, link=link, reset=False, adapt=Adapt(every=2, loss=0.0, extra=3), training=WORK)
     report = final(algorithm, clients, 5)
     assert report.server == {"1.rank": 8.0, "3.rank": 8.0}
     assert all(is_finite(leaf) for leaf in report.state.values())
 
 
 def test_a_layer_never_grows_beyond_its_shape_nor_falls_to_nothing(clients, net):
-    report = final(bf.fed_rlr(net, 9, adapt=Adapt(every=1, loss=0.0, extra=5), **WORK), clients, 2)
+    report = final(bf.fed_rlr(net, 9, adapt=Adapt(every=1, loss=0.0, extra=5), training=WORK), clients, 2)
     assert report.server == {"1.rank": 16.0, "3.rank": 10.0}
-    report = final(bf.fed_rlr(net, 9, adapt=Adapt(every=1, loss=0.999, extra=5), **WORK), clients, 1)
+    report = final(bf.fed_rlr(net, 9, adapt=Adapt(every=1, loss=0.999, extra=5), training=WORK), clients, 1)
     assert report.server == {"1.rank": 1.0, "3.rank": 1.0}
 
 
@@ -988,7 +998,7 @@ def test_what_tangents_do_not_carry_is_reported(digits, clients):
     """Normal to the tangent space is what is of second order: steps of a tenth leave about a tenth of the share."""
     shares = []
     for rate in (0.02, 0.2):
-        algorithm = bf.fed_rlr(bf.mlp([64, 16, 10], bf.Key(0, "net")), 3, steps=5, learning_rate=rate)
+        algorithm = bf.fed_rlr(bf.mlp([64, 16, 10], bf.Key(0, "net")), 3, training=bf.Training(steps=5, optimiser=bf.Sgd(rate)))
         infos = bf.run(algorithm, clients, rounds=1, progress=False).history[0].clients.values()
         shares.append(sum(info["off_tangent"] for info in infos) / len(infos))
     assert 0 < shares[0] < shares[1] / 4 < 0.25
@@ -1000,7 +1010,7 @@ def test_long_gradients_are_shortened_and_short_ones_are_not(clients):
     name, data = next(iter(clients.items()))
 
     def moved(clip):
-        algorithm = bf.fed_rlr(net, 3, steps=1, learning_rate=rate, clip=clip)
+        algorithm = bf.fed_rlr(net, 3, training=bf.Training(steps=1, optimiser=bf.Sgd(rate)), clip=clip)
         info = bf.run(algorithm, {name: data}, rounds=1, progress=False)
         tree, start = info.snapshot.state, algorithm.initial
         weights = info.history[0].clients[name]["consensus_gap"]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,9 @@ def clients(count=3, each=20):
 def fitted(guide=AutoNormal, rule="pvi", *, model=line, rounds=2, parts=None, run=None, **changes):
     found, data = parts or clients()
     fusion, scale = RULES[rule] if isinstance(rule, str) else (rule, "local")
-    settings = {"fusion": fusion, "scale": scale, "observations": len(data), "example": data[:3], "steps": 10, "optimiser": bf.Adam(0.02)}
+    work = {name: changes.pop(name) for name in ("steps", "batch_size", "optimiser", "schedule") if name in changes}
+    training = replace(bf.Training(steps=10, batch_size=None, optimiser=bf.Adam(0.02)), **work)
+    settings = {"fusion": fusion, "scale": scale, "observations": len(data), "example": data[:3], "training": training}
     algorithm = bf.federated_svi(model, guide, **{**settings, **changes})
     return bf.run(algorithm, found, rounds=rounds, progress=False, **(run or {}))
 
@@ -186,7 +189,7 @@ def test_arguments_are_checked():
             fitted(AutoNormal, rule, scale="global")
     for changes, words in [
         ({"scale": "both"}, "'local' or 'global'"),
-        ({"steps": 0}, "steps, batch_size"),
+        ({"steps": 0}, "Training.steps"),
         ({"averaging": 2.0}, "averaging"),
         ({"example": rows(3)[:0]}, "example >= 1"),
     ]:

@@ -19,24 +19,24 @@ from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 from tests.flower_grid import FakeGrid, PlainMail, pool_over, sites
 
-WORK = {"steps": 3, "batch_size": 16}
+WORK = bf.Training(steps=3, batch_size=16)
 
 
 def fed_avg(net, clients):
-    return bf.fed_avg(net, **WORK)
+    return bf.fed_avg(net, training=WORK)
 
 
 def turbo(net, clients):
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.2))
-    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), **WORK)
+    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK)
 
 
 def lora(net, clients):
-    return bf.fs_lora(bf.lora(net, 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), **WORK)
+    return bf.fs_lora(bf.lora(net, 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), training=WORK)
 
 
 def ternary(net, clients):
-    return bf.stc(net, **WORK)
+    return bf.stc(net, training=WORK)
 
 
 def statistics(net, clients):
@@ -71,7 +71,7 @@ def test_a_run_over_nodes_is_the_run_in_process_bit_for_bit(name, net, clients, 
 
 def test_the_pool_obeys_the_laws(tmp_path):
     def make(data):
-        algorithm = bf.fed_avg(bf.mlp([1, 2], bf.Key(0)), **WORK)
+        algorithm = bf.fed_avg(bf.mlp([1, 2], bf.Key(0)), training=WORK)
         (phase,) = algorithm.phases
         return pool_over(replace(algorithm, phases=(replace(phase, local=_Counter()),)), data, tmp_path)[0]
 
@@ -125,7 +125,7 @@ def test_bad_arguments_are_refused(clients, options):
 
 def counting(net):
     """Federated averaging whose clients remember how often they were believed."""
-    (phase,) = bf.fed_avg(net, **WORK).phases
+    (phase,) = bf.fed_avg(net, training=WORK).phases
 
     class Counting:
         kind, uses_global_randomness = phase.local.kind, False
@@ -135,7 +135,7 @@ def counting(net):
             fit = phase.local.fit(message, {}, data, key, options)
             return fit._replace(memory={"count": count}, info={"count": float(count)})
 
-    return replace(bf.fed_avg(net, **WORK), phases=(replace(phase, local=Counting()),))
+    return replace(bf.fed_avg(net, training=WORK), phases=(replace(phase, local=Counting()),))
 
 
 def counts(report):

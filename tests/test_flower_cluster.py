@@ -27,7 +27,7 @@ from pathlib import Path
 import bayesfed as bf
 from bayesfed.flower import Experiment
 
-WORK = {"steps": 3, "batch_size": 16}
+WORK = bf.Training(steps=3, batch_size=16)
 
 
 def clients():
@@ -44,21 +44,21 @@ def of(algorithm, rounds=2):
 
 
 def fed_avg():
-    return of(bf.fed_avg(net(), **WORK))
+    return of(bf.fed_avg(net(), training=WORK))
 
 
 def d_turbo_vbi():
     declared = bf.declare(net(), likelihood=bf.Categorical(temperature=0.2))
-    return of(bf.d_turbo_vbi(declared, observations=sum(map(len, clients().values())), **WORK))
+    return of(bf.d_turbo_vbi(declared, observations=sum(map(len, clients().values())), training=WORK))
 
 
 def fs_lora():
-    return of(bf.fs_lora(bf.lora(net(), 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), **WORK))
+    return of(bf.fs_lora(bf.lora(net(), 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), training=WORK))
 
 
 def slow():
     """Error feedback, so that clients remember; client-001 hangs in its second round, the first time that it is asked."""
-    algorithm = bf.stc(net(), share=0.1, **WORK)
+    algorithm = bf.stc(net(), share=0.1, training=WORK)
     (phase,) = algorithm.phases
 
     class Hanging:
@@ -66,7 +66,7 @@ def slow():
 
         def fit(self, message, memory, data, key, options):
             marker = Path(os.environ["BAYESFED_TEST_MARKER"]) if "BAYESFED_TEST_MARKER" in os.environ else None
-            if marker and options["client"] == "client-001" and options["round"] == 1 and not marker.exists():
+            if marker and key == bf.Key(0, "train", 1, "client-001", "fit") and not marker.exists():
                 marker.touch()
                 time.sleep(3600)
             return phase.local.fit(message, memory, data, key, options)

@@ -104,7 +104,7 @@ def test_changed_letters_are_refused_or_read_and_nothing_else():
 
 
 def site(net, clients, tmp_path, name="client-000"):
-    return Site(name, Experiment(algorithm=bf.fed_avg(net, steps=2), data=lambda client: clients[client], rounds=1), tmp_path)
+    return Site(name, Experiment(algorithm=bf.fed_avg(net, training=bf.Training(steps=2)), data=lambda client: clients[client], rounds=1), tmp_path)
 
 
 def test_a_client_says_what_is_wrong_and_never_raises(net, clients, tmp_path):
@@ -118,7 +118,7 @@ def test_a_client_says_what_is_wrong_and_never_raises(net, clients, tmp_path):
 def test_a_question_asked_twice_has_one_answer_and_run_and_client_stay_inside_the_folder(net, clients, tmp_path):
     folder = tmp_path / "deep"
     data = {"..": clients["client-000"]}
-    algorithm = bf.stc(net, share=0.1, steps=2)
+    algorithm = bf.stc(net, share=0.1, training=bf.Training(steps=2))
     (phase,) = algorithm.phases
     here = Site("..", Experiment(algorithm=algorithm, data=lambda client: data[client], rounds=1), folder)
     assignment = phase.assign(algorithm.initial, 0, Profile("..", 10), Key(0))
@@ -245,7 +245,7 @@ def test_a_fingerprint_tells_experiments_apart(net, clients):
     def fingerprint(algorithm):
         return Experiment(algorithm=algorithm, data=clients.get, rounds=1).fingerprint
 
-    assert fingerprint(bf.fed_avg(net)) == fingerprint(bf.fed_avg(net, steps=3))
+    assert fingerprint(bf.fed_avg(net)) == fingerprint(bf.fed_avg(net, training=bf.Training(steps=3)))
     others = [bf.fed_avg(net), bf.fed_paq(net), bf.fed_avg(bf.mlp([64, 17, 10], Key(0)))]
     assert len({fingerprint(algorithm) for algorithm in others}) == 3
 

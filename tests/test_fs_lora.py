@@ -27,7 +27,7 @@ from tests.conftest import tree_equal
 
 KEY, R = bf.Key(0, "fs_lora"), 6
 ONE = {"capacity": lambda profile, round, key: 0}
-WORK = {"steps": 3, "batch_size": 8}
+WORK = bf.Training(steps=3, batch_size=8)
 
 
 def base():
@@ -149,11 +149,11 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
         whole = {name: (leaf - rate * gradients[name]).detach() for name, leaf in whole.items()}
     view = Slices({"1": draw}, shapes(leaves), sampling == "importance")
     made = resized(net, k, factor=R / k if sampling == "uniform" else 1.0, by_slice=sampling == "importance")
-    algorithm = bf.fs_lora(net, [k], **ONE, sampling=sampling, steps=3, batch_size=32, optimiser=bf.Sgd(rate))
+    algorithm = bf.fs_lora(net, [k], **ONE, sampling=sampling, training=bf.Training(steps=3, batch_size=32, optimiser=bf.Sgd(rate)))
     (local,) = algorithm.phases[0].local.locals
     assert isinstance(local, Sketched)
     assert shapes(trainable(made)) == shapes(trainable(local.net)) == view.expected
-    fit = local.fit(view.restrict(leaves), {}, bf.Dataset(inputs, targets), KEY, {})
+    fit = local.fit(view.restrict(leaves), {}, bf.Dataset(inputs, targets), KEY, bf.LocalOptions())
     assert shapes(fit.payload) == view.expected
     change = view.lift(fit.payload, 1.0, "delta").total
     assert close(change, {name: leaf - leaves[name] for name, leaf in whole.items()})
@@ -161,12 +161,12 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
 
 
 def test_all_slices_are_federated_lora_bit_for_bit(clients):
-    plain = run(bf.fed_lora(adapted(dropout=0.1), **WORK), clients)
+    plain = run(bf.fed_lora(adapted(dropout=0.1), training=WORK), clients)
     for rest in ({}, {"broadcast": True}):
-        ours = run(bf.fs_lora(adapted(dropout=0.1), [R], **ONE, **WORK, **rest), clients)
+        ours = run(bf.fs_lora(adapted(dropout=0.1), [R], **ONE, training=WORK, **rest), clients)
         assert tree_equal(ours.snapshot.state, plain.snapshot.state)
     assert bool(plain.snapshot.state["1.lora_b"].any())
-    assert not tree_equal(run(bf.fs_lora(adapted(), [R - 1], **ONE, **WORK), clients).snapshot.state, plain.snapshot.state)
+    assert not tree_equal(run(bf.fs_lora(adapted(), [R - 1], **ONE, training=WORK), clients).snapshot.state, plain.snapshot.state)
 
 
 def test_pretrained_weights_are_never_written_to(clients):
@@ -175,9 +175,9 @@ def test_pretrained_weights_are_never_written_to(clients):
     net = bf.lora(pretrained, R, KEY, head=["3"])
     capacity = bf.fixed(sorted(clients), 2)
     for make in (bf.fs_lora, bf.hetero_lora, bf.flex_lora, bf.fed_stack_lora):
-        run(make(net, [R, 2], capacity, **WORK), clients)
+        run(make(net, [R, 2], capacity, training=WORK), clients)
     for make in (bf.fed_lora, bf.ffa_lora):
-        run(make(net, **WORK), clients)
+        run(make(net, training=WORK), clients)
     assert tree_equal(dict(pretrained.named_parameters()), before)
     frozen = {name: value for name, value in net.named_parameters() if not value.requires_grad}
     assert tree_equal(frozen, {"1.base.weight": before["1.weight"], "1.base.bias": before["1.bias"]})
@@ -214,8 +214,8 @@ def test_clients_without_rows_weigh_nothing():
 def test_workers_change_nothing(clients, workers):
     capacity = bf.dynamic(2)
     with bf.InProcess(clients, workers=workers) as pool:
-        state = run(bf.fs_lora(adapted(), [4, 2], capacity, sampling="importance", **WORK), pool).snapshot.state
-    assert tree_equal(state, run(bf.fs_lora(adapted(), [4, 2], capacity, sampling="importance", **WORK), clients).snapshot.state)
+        state = run(bf.fs_lora(adapted(), [4, 2], capacity, sampling="importance", training=WORK), pool).snapshot.state
+    assert tree_equal(state, run(bf.fs_lora(adapted(), [4, 2], capacity, sampling="importance", training=WORK), clients).snapshot.state)
 
 
 # What travels
@@ -249,14 +249,14 @@ def test_the_papers_broadcast_sends_all_slices_and_says_which():
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 def test_slices_and_broadcast_train_alike(clients, sampling):
-    states = [run(bf.fs_lora(adapted(), [2], **ONE, broadcast=flag, sampling=sampling, **WORK), clients) for flag in (False, True)]
+    states = [run(bf.fs_lora(adapted(), [2], **ONE, broadcast=flag, sampling=sampling, training=WORK), clients) for flag in (False, True)]
     assert tree_equal(states[0].snapshot.state, states[1].snapshot.state)
     down = [sum(row.cost.bits for row in one.history[-1].rows if row.direction == "down") for one in states]
     assert down[1] > down[0] + 8 * 4 * len(clients) * (R - 2) * (16 + 64) - 4000
 
 
 def test_top_k_goes_on_top(clients):
-    runs = [run(bf.fs_lora(adapted(head=()), [3], **ONE, up=up, **WORK), clients, rounds=1) for up in (None, bf.Coded(TopK(0.5)))]
+    runs = [run(bf.fs_lora(adapted(head=()), [3], **ONE, up=up, training=WORK), clients, rounds=1) for up in (None, bf.Coded(TopK(0.5)))]
     up = [sum(row.cost.bits for row in one.history[-1].rows if row.direction == "up") for one in runs]
     assert up[1] < 0.8 * up[0]
     assert bool(runs[1].snapshot.state["1.lora_b"].any())
@@ -266,8 +266,8 @@ def test_sketches_learn(digits, clients):
     net = bf.lora(base(), 16, KEY, alpha=16, head=["3"])
     score = {}
     for name, algorithm in {
-        "sketch": bf.fs_lora(net, [8, 4], bf.dynamic(2), steps=20, optimiser=bf.Adam(1e-2)),
-        "plain": bf.fed_lora(net, steps=20, optimiser=bf.Adam(1e-2)),
+        "sketch": bf.fs_lora(net, [8, 4], bf.dynamic(2), training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))),
+        "plain": bf.fed_lora(net, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))),
     }.items():
         model = run(algorithm, clients, rounds=12).model
         score[name] = float((model(digits[1].inputs).argmax(1) == digits[1].targets).float().mean())
@@ -280,8 +280,8 @@ def test_sketches_learn(digits, clients):
 
 
 def test_hetero_lora_of_equal_ranks_and_weights_is_federated_lora(clients):
-    plain = run(bf.fed_lora(adapted(), **WORK), clients)
-    ours = run(bf.hetero_lora(adapted(), [R], **ONE, by_norm=False, **WORK), clients)
+    plain = run(bf.fed_lora(adapted(), training=WORK), clients)
+    ours = run(bf.hetero_lora(adapted(), [R], **ONE, by_norm=False, training=WORK), clients)
     assert close(ours.snapshot.state, plain.snapshot.state)
 
 
@@ -333,8 +333,8 @@ def test_refactored_adapters_can_all_be_trained():
 def test_flex_lora_of_one_client_keeps_its_product(clients):
     name = max(clients, key=lambda name: len(clients[name]))
     alone = {name: clients[name]}
-    plain = run(bf.fed_lora(adapted(), **WORK), alone, rounds=1).snapshot.state
-    ours = run(bf.flex_lora(adapted(), [R], **ONE, **WORK), alone, rounds=1).snapshot.state
+    plain = run(bf.fed_lora(adapted(), training=WORK), alone, rounds=1).snapshot.state
+    ours = run(bf.flex_lora(adapted(), [R], **ONE, training=WORK), alone, rounds=1).snapshot.state
     assert torch.allclose(ours["1.lora_b"] @ ours["1.lora_a"], plain["1.lora_b"] @ plain["1.lora_a"], atol=1e-6)
     assert torch.allclose(ours["3.weight"], plain["3.weight"], atol=1e-6)
 
@@ -342,10 +342,10 @@ def test_flex_lora_of_one_client_keeps_its_product(clients):
 def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     name = max(clients, key=lambda name: len(clients[name]))
     net = adapted()
-    algorithm = bf.fed_stack_lora(net, [R], **ONE, **WORK)
+    algorithm = bf.fed_stack_lora(net, [R], **ONE, training=WORK)
     done = run(algorithm, {name: clients[name]}, rounds=1)
     (local,) = algorithm.phases[0].local.locals
-    fit = local.fit(algorithm.initial, {}, clients[name], bf.Key(0, "train", 0, name, "fit"), {})
+    fit = local.fit(algorithm.initial, {}, clients[name], bf.Key(0, "train", 0, name, "fit"), bf.LocalOptions())
     plain, inputs = merged(net, fit.payload).eval(), digits[1].inputs[:20]
     assert torch.allclose(done.model(inputs), plain(inputs), atol=1e-5)
     assert not torch.allclose(done.model(inputs), base().eval()(inputs), atol=1e-3)
@@ -354,7 +354,7 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
 def test_stacks_are_exact_and_the_delta_is_apart(clients):
     net = adapted()
     capacity = bf.fixed(sorted(clients), 2)
-    done = run(bf.fed_stack_lora(net, [4, 2], capacity, **WORK), clients, rounds=3)
+    done = run(bf.fed_stack_lora(net, [4, 2], capacity, training=WORK), clients, rounds=3)
     state, memories = done.snapshot.state, done.snapshot.memories
     assert torch.equal(net.get_submodule("1").base.weight, base().get_submodule("1").weight)
     assert state["stack/1/b"].shape == (16, done.history[-1].server["stacked_slices"])
@@ -375,7 +375,7 @@ def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
     def in_halves(round, names, key):
         return sorted(names)[:half] if round % 2 else sorted(names)[half:]
 
-    algorithm = bf.fed_stack_lora(net, [4, 2], bf.fixed(sorted(clients), 2), **WORK)
+    algorithm = bf.fed_stack_lora(net, [4, 2], bf.fixed(sorted(clients), 2), training=WORK)
     done = run(algorithm, clients, rounds=4, sampler=in_halves)
     state, scale = done.snapshot.state, net.get_submodule("1").scale
     for name in sorted(clients)[:half]:
@@ -388,13 +388,13 @@ def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
 def test_methods_without_a_head_run(clients):
     capacity = bf.fixed(sorted(clients), 2)
     for make in (bf.fs_lora, bf.hetero_lora, bf.flex_lora, bf.fed_stack_lora):
-        done = run(make(adapted(head=()), [4, 2], capacity, **WORK), clients)
+        done = run(make(adapted(head=()), [4, 2], capacity, training=WORK), clients)
         assert all(bool(torch.isfinite(leaf).all()) for leaf in done.snapshot.state.values())
 
 
 def test_ffa_lora_trains_and_sends_half(clients):
     net = adapted(head=())
-    algorithm = bf.ffa_lora(net, **WORK)
+    algorithm = bf.ffa_lora(net, training=WORK)
     assert algorithm.initial.keys() == {"1.lora_b"}
     done = run(algorithm, clients)
     assert bool(done.snapshot.state["1.lora_b"].any())
@@ -408,13 +408,16 @@ def test_ffa_lora_trains_and_sends_half(clients):
 def test_views_and_locals_keep_the_laws(digits):
     net, data = adapted(dropout=0.1), digits[0][slice(0, 24)]
     leaves = begun(net)
-    for algorithm in (bf.fs_lora(net, [2], **ONE, sampling="importance", broadcast=True, **WORK), bf.hetero_lora(net, [2], **ONE, **WORK)):
+    for algorithm in (
+        bf.fs_lora(net, [2], **ONE, sampling="importance", broadcast=True, training=WORK),
+        bf.hetero_lora(net, [2], **ONE, training=WORK),
+    ):
         (local,), view = algorithm.phases[0].local.locals, algorithm.phases[0].assign(leaves, 0, Profile("a", 24), KEY).view
         check_local(local, view.restrict(leaves), data)
-        check_view(view, local.fit(view.restrict(leaves), {}, data, KEY, {}).payload, local.kind)
+        check_view(view, local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload, local.kind)
     state = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
     stack = {"stack/1/b": torch.randn(16, 5), "stack/1/a": torch.randn(5, 64)}
-    (local,) = bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, **WORK).phases[0].local.locals
+    (local,) = bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK).phases[0].local.locals
     check_local(local, state | stack, data)
     assert not bool(adapters(net_at_zero)["1"].lora_b.any())
 

@@ -28,7 +28,7 @@ from bayesfed.testing.law import refuses
 from tests.conftest import tree_equal
 
 PACKAGE = Path(bf.__file__).parent
-WORK = {"steps": 2, "batch_size": 16}
+WORK = bf.Training(steps=2, batch_size=16)
 ENVELOPE = Envelope("run", 0, "up", "a", 3, "train")
 SECRET = bytes(range(32))
 META = {"client": "a", "round": 3, "phase": "train"}
@@ -118,7 +118,7 @@ def test_seed_and_run_are_under_the_secret():
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "kind": "thread"}], ids=["serial", "processes", "threads"])
 def test_keyed_runs_are_the_same_runs(net, clients, options):
-    secrets, algorithm = secrets_of(clients), bf.fed_avg(net, **WORK)
+    secrets, algorithm = secrets_of(clients), bf.fed_avg(net, training=WORK)
     plain = final(algorithm, bf.InProcess(clients), 2)
     with bf.InProcess(clients, secrets=secrets, **options) as pool:
         keyed = final(algorithm, pool, 2, secrets=secrets)
@@ -127,7 +127,7 @@ def test_keyed_runs_are_the_same_runs(net, clients, options):
 
 
 def test_a_client_without_the_secret_is_out_both_ways(net, clients):
-    algorithm, secrets = bf.fed_avg(net, **WORK), secrets_of(clients)
+    algorithm, secrets = bf.fed_avg(net, training=WORK), secrets_of(clients)
     wrong = {**secrets, "client-002": bytes(16)}
     report = final(algorithm, bf.InProcess(clients, secrets=wrong), on_client_error="drop", secrets=secrets)
     (row,) = report.refusals
@@ -150,7 +150,7 @@ def test_secrets_are_not_shown_and_do_not_travel(net, clients):
         return [(task, outcome)]
 
     pool = Between(bf.InProcess(clients, secrets=secrets), note)
-    report = final(bf.fed_avg(net, **WORK), pool, secrets=secrets)
+    report = final(bf.fed_avg(net, training=WORK), pool, secrets=secrets)
     text = " ".join([*seen, repr(report), repr(pool), repr(Gate(secrets))])
     assert not any(repr(secret)[2:12] in text or secret.hex()[:12] in text for secret in secrets.values())
 
@@ -162,7 +162,7 @@ def test_secrets_are_not_shown_and_do_not_travel(net, clients):
 )
 def test_secrets_that_are_none_are_refused_unseen(net, clients, secrets, words):
     given = {name: secret for name in clients for secret in secrets.values()}
-    for call in (lambda: final(bf.fed_avg(net, **WORK), bf.InProcess(clients), secrets=given), lambda: bf.InProcess(clients, secrets=given)):
+    for call in (lambda: final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), secrets=given), lambda: bf.InProcess(clients, secrets=given)):
         with pytest.raises(ArgumentError, match=words) as found:
             call()
         assert "sixteen" not in str(found.value)
@@ -172,7 +172,7 @@ def test_secrets_that_are_none_are_refused_unseen(net, clients, secrets, words):
 
 
 def test_a_run_has_an_id_that_resuming_keeps(net, clients, tmp_path):
-    algorithm = bf.fed_avg(net, **WORK)
+    algorithm = bf.fed_avg(net, training=WORK)
     first, again, other = (final(algorithm, bf.InProcess(clients), seed=seed).snapshot.run for seed in (0, 0, 1))
     assert first == again != other
     named = bf.run(algorithm, clients, rounds=1, progress=False, run_id="Tuesday", callbacks=[checkpoint(tmp_path / "kept")])
@@ -199,7 +199,7 @@ def strays(clients, act, policy="raise"):
             return [(task, outcome)]
         return act(task, outcome, before)
 
-    algorithm = bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), **WORK)
+    algorithm = bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), training=WORK)
     report = final(algorithm, Between(bf.InProcess(clients), hook), 2, on_client_error=policy)
     return report, final(algorithm, bf.InProcess(clients), 2)
 
@@ -306,7 +306,7 @@ def test_reasons_do_not_quote_without_end(clients):
 
 
 def test_too_few_clients_end_the_run_and_the_checkpoint_is_good(net, clients, tmp_path):
-    algorithm = bf.fed_avg(net, **WORK)
+    algorithm = bf.fed_avg(net, training=WORK)
 
     def failing(task, outcome):
         bad = task.round == 2 and task.client in {"client-000", "client-001"}
@@ -369,7 +369,7 @@ def test_whatever_a_payload_makes_a_view_raise_is_the_clients_refusal(net, clien
         def lift(self, payload, weight, kind):
             raise ZeroDivisionError("a view that was not ready for this")
 
-    algorithm = bf.fed_avg(net, **WORK)
+    algorithm = bf.fed_avg(net, training=WORK)
     (phase,) = algorithm.phases
 
     def assign(state, round, profile, key):
@@ -382,7 +382,7 @@ def test_whatever_a_payload_makes_a_view_raise_is_the_clients_refusal(net, clien
 
 
 def test_a_client_with_weight_zero_is_legal(net, clients):
-    algorithm = bf.fed_avg(net, **WORK)
+    algorithm = bf.fed_avg(net, training=WORK)
     (phase,) = algorithm.phases
 
     def assign(state, round, profile, key):

@@ -15,7 +15,7 @@ from bayesfed.federated.core.protocols import Local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 
-WORK = {"steps": 4, "batch_size": 16, "optimiser": bf.Adam(2e-3)}
+WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(2e-3))
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Listener:
 def test_what_changed_is_put_together_with_what_is_held():
     local, data, key = Holding(Listener(), ("w", "*.support")), None, bf.Key(0)
     first = {"w": torch.tensor([1.0, 2.0]), "a.support": torch.tensor([True, False]), "b": torch.zeros(2)}
-    fit = local.fit(first, {}, data, key, {})
+    fit = local.fit(first, {}, data, key, bf.LocalOptions())
     assert tree_equal(fit.payload, first)
     assert set(fit.memory) == {"own", "held/w", "held/a.support"}
     change = {"w.change": torch.tensor([0.5, 0.0]), "a.support.change": torch.tensor([True, True]), "b": torch.ones(2)}
-    fit = local.fit(change, fit.memory, data, key, {})
+    fit = local.fit(change, fit.memory, data, key, bf.LocalOptions())
     assert tree_equal(fit.payload, {"w": torch.tensor([1.5, 2.0]), "a.support": torch.tensor([False, True]), "b": torch.ones(2)})
     with pytest.raises(UpdateError, match="change of 'b'.*a held leaf of torch.float32.*found nothing"):
-        local.fit({"b.change": torch.ones(2)}, fit.memory, data, key, {})
+        local.fit({"b.change": torch.ones(2)}, fit.memory, data, key, bf.LocalOptions())
     with pytest.raises(UpdateError, match=r"found torch.float32 of shape \(2,\)"):
-        local.fit({"w.change": torch.ones(3)}, fit.memory, data, key, {})
+        local.fit({"w.change": torch.ones(3)}, fit.memory, data, key, bf.LocalOptions())
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Whole:
 
 @pytest.mark.parametrize("sampler", [fraction(1.0), fraction(0.5)])
 def test_sending_what_changed_of_supports_changes_nothing_but_bits(declared, clients, sampler):
-    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), warm_up=1, **WORK)
+    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), warm_up=1, training=WORK)
     (phase,) = algorithm.phases
     whole = replace(algorithm, phases=(replace(phase, server=Whole(phase.server)),))
     ours, twin = ([*rounds(each, bf.InProcess(clients), rounds=6, sampler=sampler)] for each in (algorithm, whole))
@@ -68,8 +68,8 @@ def test_sending_what_changed_of_supports_changes_nothing_but_bits(declared, cli
 
 
 def test_up_to_date_clients_hear_flips_and_others_the_support(declared):
-    (phase,) = bf.d_turbo_vbi(declared, observations=10, **WORK).phases
-    state = dict(bf.d_turbo_vbi(declared, observations=10, **WORK).initial)
+    (phase,) = bf.d_turbo_vbi(declared, observations=10, training=WORK).phases
+    state = dict(bf.d_turbo_vbi(declared, observations=10, training=WORK).initial)
     name = next(iter(declared.sites))
     state[f"{name}.log_odds"][0, :3] = -1.0
     assert int(phase.server.publish(state, 4, 3)[f"{name}.support.change"].sum()) == 3
@@ -78,7 +78,7 @@ def test_up_to_date_clients_hear_flips_and_others_the_support(declared):
 
 
 def stc(net, **changes):
-    return bf.stc(net, **{"share": 0.05, **WORK, **changes})
+    return bf.stc(net, **{"share": 0.05, "training": WORK, **changes})
 
 
 def test_clients_of_stc_hold_the_servers_model_bit_for_bit(net, clients):
@@ -147,7 +147,7 @@ def test_error_feedback_leaves_out_only_the_last_residual(codec):
 
 
 def test_a_lossless_codec_leaves_no_residual(net, clients):
-    algorithm, pool = bf.dssm(net, share=1.0, **WORK), bf.InProcess(clients)
+    algorithm, pool = bf.dssm(net, share=1.0, training=WORK), bf.InProcess(clients)
     (phase,) = algorithm.phases
 
     def assign(*arguments):

@@ -19,7 +19,7 @@ def finished():
     declared = bf.declare(bf.mlp([64, 16, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.2))
     frames = {}
     result = bf.run(
-        bf.d_turbo_vbi(declared, observations=len(train), steps=20, batch_size=16, optimiser=bf.Adam(5e-3)),
+        bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(5e-3))),
         clients,
         rounds=4,
         test=test,
@@ -103,7 +103,7 @@ def test_netcdf_round_trip_in_both_generations_of_arviz(finished, tmp_path, back
 
 def test_a_method_without_posterior_exports_its_federation(finished):
     _, data, _ = finished
-    result = bf.run(bf.fed_avg(bf.mlp([64, 10], bf.Key(0)), steps=2), {"a": data}, rounds=2, progress=False)
+    result = bf.run(bf.fed_avg(bf.mlp([64, 10], bf.Key(0)), training=bf.Training(steps=2)), {"a": data}, rounds=2, progress=False)
     out = result.to_arviz()
     assert list(out.groups()) == ["federation"]
     assert "elbo" not in out.federation

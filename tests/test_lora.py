@@ -187,7 +187,7 @@ def test_what_is_frozen_neither_trains_nor_travels(clients, net):
     frozen = copy.deepcopy(net)
     next(frozen.parameters()).requires_grad_(False)
     first = next(name for name, _ in net.named_parameters())
-    run = bf.run(bf.fed_avg(frozen, steps=2), clients, rounds=1, progress=False)
+    run = bf.run(bf.fed_avg(frozen, training=bf.Training(steps=2)), clients, rounds=1, progress=False)
     assert run.snapshot.state.keys() == parameters(net).keys() - {first}
     assert torch.equal(next(frozen.parameters()), next(net.parameters()))
     assert len(run.history[0].clients) == len(clients)

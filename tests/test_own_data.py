@@ -382,5 +382,7 @@ def test_own_rows_train(tmp_path, digits):
     own = bf.from_npz(path, scale=1 / 16)
     assert torch.equal(own.inputs, train.inputs)
     parts = bf.federate(own, bf.dirichlet(own.targets, 4, 0.5, bf.Key(0, "partition")))
-    result = bf.run(bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), steps=20, optimiser=bf.Sgd(0.2)), parts, rounds=3, test=test)
+    result = bf.run(
+        bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), training=bf.Training(steps=20, optimiser=bf.Sgd(0.2))), parts, rounds=3, test=test
+    )
     assert result.final("accuracy") > 0.3

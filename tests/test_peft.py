@@ -139,7 +139,9 @@ def test_a_network_that_was_read_trains_on(tmp_path, clients):
     net = bf.lora(bf.mlp([64, 8, 10], KEY), 2, KEY)
     bf.save_peft(net, drawn(net), tmp_path)
     read = bf.load_peft(bf.mlp([64, 8, 10], KEY), tmp_path)
-    run = bf.run(bf.fs_lora(read, [1], lambda profile, round, key: 0, steps=2), clients, rounds=1, progress=False)
+    run = bf.run(
+        bf.fs_lora(read, [1], lambda profile, round, key: 0, training=bf.Training(steps=2, batch_size=16)), clients, rounds=1, progress=False
+    )
     assert run.snapshot.state.keys() == trainable(net).keys()
 
 

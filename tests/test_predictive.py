@@ -51,7 +51,13 @@ def regression():
     clients = {name: values(25, name) for name in ("a", "b")}
     data = concatenated(list(clients.values()))
     algorithm = bf.federated_svi(
-        line, AutoNormal, fusion=bf.PVI(damping=0.6), scale="local", observations=len(data), example=data[:3], steps=20, optimiser=bf.Adam(0.1)
+        line,
+        AutoNormal,
+        fusion=bf.PVI(damping=0.6),
+        scale="local",
+        observations=len(data),
+        example=data[:3],
+        training=bf.Training(steps=20, batch_size=None, optimiser=bf.Adam(0.1)),
     )
     return fitted(algorithm, clients, 6), clients, {name: values(30 + 10 * number, f"{name} test") for number, name in enumerate(clients)}
 
@@ -61,7 +67,15 @@ def binary():
     """The same of a Pyro model with Bernoulli targets."""
     clients = {name: Dataset(part.inputs, (part.targets > 0).float()) for name, part in ((name, values(25, name)) for name in ("a", "b"))}
     data = concatenated(list(clients.values()))
-    algorithm = bf.federated_svi(coin, AutoNormal, fusion=bf.PVI(damping=0.6), scale="local", observations=len(data), example=data[:3], steps=20)
+    algorithm = bf.federated_svi(
+        coin,
+        AutoNormal,
+        fusion=bf.PVI(damping=0.6),
+        scale="local",
+        observations=len(data),
+        example=data[:3],
+        training=bf.Training(steps=20, batch_size=None),
+    )
     return fitted(algorithm, clients), clients, clients
 
 
@@ -71,7 +85,7 @@ def blobs():
     data = make_blobs(Key(0, "blobs"), samples=180, features=8, classes=3, spread=1.0)
     clients = {"a": data[:60], "b": data[60:120]}
     declared = bf.declare(bf.mlp([8, 6, 3], Key(0, "net")), likelihood=bf.Categorical(temperature=0.2))
-    algorithm = bf.d_turbo_vbi(declared, observations=120, steps=20, batch_size=16, optimiser=bf.Adam(1e-2))
+    algorithm = bf.d_turbo_vbi(declared, observations=120, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2)))
     return fitted(algorithm, clients, 2), clients, {"a": data[120:160], "b": data[160:]}
 
 
@@ -80,7 +94,11 @@ def declared_regression():
     """The same of a declared model with real targets in a column."""
     clients = {name: Dataset(part.inputs, part.targets[:, None]) for name, part in ((name, values(25, name)) for name in ("a", "b"))}
     declared = bf.declare(bf.mlp([2, 8, 1], Key(0, "net")), likelihood=bf.Normal(sd=0.4))
-    return fitted(bf.d_turbo_vbi(declared, observations=50, steps=20, batch_size=16, optimiser=bf.Adam(1e-2)), clients), clients, clients
+    return (
+        fitted(bf.d_turbo_vbi(declared, observations=50, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))), clients),
+        clients,
+        clients,
+    )
 
 
 @pytest.fixture(params=["blobs", "binary"])
@@ -289,7 +307,7 @@ def test_methods_that_cannot_answer_say_so(blobs):
     result, clients, tests = blobs
     with pytest.raises(ArgumentError, match="a posterior with log_weights, found DeclaredPosterior"):
         result.k_hat(clients)
-    plain = fitted(bf.fed_avg(bf.mlp([8, 3], Key(0)), steps=2), {"a": tests["a"]}, rounds=1)
+    plain = fitted(bf.fed_avg(bf.mlp([8, 3], Key(0)), training=bf.Training(steps=2)), {"a": tests["a"]}, rounds=1)
     for call in (plain.scores, plain.k_hat, lambda data: plain.predictive(data.inputs)):
         with pytest.raises(ArgumentError, match="a Bayesian method"):
             call(tests["a"])

@@ -21,7 +21,7 @@ from bayesfed.testing.hostile.byzantine import byzantine
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 
-WORK = {"steps": 4, "batch_size": 16}
+WORK = bf.Training(steps=4, batch_size=16)
 KEY = bf.Key(7, "secret")
 
 
@@ -32,7 +32,7 @@ def final(algorithm, clients, **changes):
 
 @pytest.mark.parametrize("recipe", [bf.fed_avg, bf.fed_paq, bf.stc, bf.dssm])
 def test_without_clip_and_noise_it_is_the_method_to_the_bit(recipe, net, clients):
-    algorithm = recipe(net, **WORK)
+    algorithm = recipe(net, training=WORK)
     plain = final(bf.equal_weights(algorithm), clients)
     free = final(bf.private(algorithm, clip=math.inf, noise=0.0, participants=len(clients), key=KEY), clients)
     assert tree_equal(free.state, plain.state)
@@ -62,7 +62,7 @@ def summed(algorithm, clients, state=None):
 @pytest.mark.parametrize("clip", [0.01, 0.3])
 def test_one_client_moves_the_sum_by_at_most_the_clip(recipe, clip, net, clients):
     """Whatever it sends: neighbouring rounds differ by a client's change, replaced by zeros."""
-    honest = recipe(net, **WORK)
+    honest = recipe(net, training=WORK)
     without = bf.private(honest, clip=clip, noise=0.0, participants=4, key=KEY)
     base = without.initial
     for factor in (1.0, -1.0, 1e4, 0.0):
@@ -80,7 +80,7 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(recipe, clip, net, clients
 
 def test_messages_are_shortened_after_they_are_decoded(net, clients):
     """A codec's error or a memory of what was left out does not help a client past the clip."""
-    honest = bf.fed_paq(net, bits=2, **WORK)
+    honest = bf.fed_paq(net, bits=2, training=WORK)
     algorithm = bf.private(honest, clip=0.05, noise=0.0, participants=4, key=KEY)
     assert norm(summed(algorithm, {"client-000": clients["client-000"]}).total) <= 0.05
     phase = honest.phases[0]
@@ -94,10 +94,10 @@ def test_messages_are_shortened_after_they_are_decoded(net, clients):
 
 def test_clients_may_shorten_first(net, clients):
     for recipe in (bf.fed_avg, bf.fed_paq):
-        algorithm = bf.private(recipe(net, **WORK), clip=0.05, noise=0.0, participants=4, key=KEY, at_client=True)
+        algorithm = bf.private(recipe(net, training=WORK), clip=0.05, noise=0.0, participants=4, key=KEY, at_client=True)
         local = algorithm.phases[0].local
         message = {name: leaf.detach().clone() for name, leaf in algorithm.initial.items()}
-        payload = local.fit(message, {}, clients["client-000"], bf.Key(0, "fit"), {}).payload
+        payload = local.fit(message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()).payload
         moved = payload if local.kind == "delta" else zip_map(torch.sub, payload, message)
         assert 0.049 < norm(moved) < 0.05001
         assert not local.uses_global_randomness
@@ -124,7 +124,7 @@ def test_noise_has_the_stated_variance(kind):
 
 def test_noise_is_added_though_nobody_has_rows(net, clients, digits):
     empty = {"nobody": digits[0][:0]}
-    algorithm = bf.private(bf.fed_avg(net, **WORK), clip=0.1, noise=1.0, participants=4, key=KEY)
+    algorithm = bf.private(bf.fed_avg(net, training=WORK), clip=0.1, noise=1.0, participants=4, key=KEY)
     report = final(algorithm, {**clients, **empty}, rounds=1, sampler=lambda *_: ["nobody"])
     moved = norm(zip_map(torch.sub, report.state, algorithm.initial))
     entries = sum(leaf.numel() for leaf in report.state.values())
@@ -160,7 +160,7 @@ def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_sampling():
 
 
 def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
-    algorithm = bf.fed_avg(net, **WORK)
+    algorithm = bf.fed_avg(net, training=WORK)
     settings = {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
     assert not {"epsilon", "delta"} & set(final(bf.private(algorithm, **settings), clients).server)
     result = bf.run(bf.private(algorithm, **settings, delta=1e-5), clients, rounds=3, progress=False)
@@ -176,24 +176,26 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
 def test_without_dp_accounting_there_is_no_epsilon(net, clients, monkeypatch):
     bf.epsilon.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    algorithm, settings = bf.fed_avg(net, **WORK), {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
+    algorithm, settings = bf.fed_avg(net, training=WORK), {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
     with pytest.raises(MissingExtraError, match=r"dp-accounting is not installed; try: pip install 'bayesfed\[dp\]'"):
         bf.private(algorithm, **settings, delta=1e-5)
     assert "epsilon" not in final(bf.private(algorithm, **settings), clients, rounds=1).server
 
 
 def test_a_resumed_run_has_the_same_noise(net, clients):
-    algorithm = bf.private(bf.fed_paq(net, **WORK), clip=0.1, noise=0.5, participants=4, key=KEY)
+    algorithm = bf.private(bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=KEY)
     first = final(algorithm, clients, rounds=1)
     assert tree_equal(final(algorithm, clients, resume=first.snapshot).state, final(algorithm, clients).state)
-    other = replace(algorithm, phases=bf.private(bf.fed_paq(net, **WORK), clip=0.1, noise=0.5, participants=4, key=bf.Key(8)).phases)
+    other = replace(algorithm, phases=bf.private(bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=bf.Key(8)).phases)
     assert not tree_equal(final(other, clients).state, final(algorithm, clients).state)
 
 
 def test_private_training_learns(net, digits):
     train, test = digits
     clients = bf.federate(train, bf.iid(len(train), 20, bf.Key(0, "parts")))
-    algorithm = bf.private(bf.fed_avg(net, steps=10, batch_size=32, optimiser=bf.Sgd(0.3)), clip=1.0, noise=0.3, participants=20, key=KEY)
+    algorithm = bf.private(
+        bf.fed_avg(net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.3))), clip=1.0, noise=0.3, participants=20, key=KEY
+    )
     assert bf.run(algorithm, clients, rounds=6, test=test, progress=False).final("accuracy") > 0.5
 
 
@@ -229,7 +231,7 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     twice = replace(twice, phases=(twice.phases[0], replace(twice.phases[0], name="again")))
     with pytest.raises(ArgumentError, match=r"a method of one phase, found \['train', 'again'\]"):
         bf.private(twice, **settings)
-    narrow = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], bf.fixed(sorted(clients), 2), **WORK)
+    narrow = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], bf.fixed(sorted(clients), 2), training=WORK)
     with pytest.raises(ClientError, match="expected clients of weight 1, found a weight for each entry"):
         final(bf.private(narrow, **settings), clients)
     view = Clipped(Whole({"w": (2,)}), 1.0, {})

@@ -1,5 +1,6 @@
 """Penalties without a gradient: operators against their definition, proximal descent against its optimum, the three recipes."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -14,6 +15,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
 from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, rounds
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.core.algorithm import published
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import LargestShare, SingularThreshold, SoftThreshold
 from bayesfed.keys import Key
@@ -22,7 +24,7 @@ from bayesfed.testing import check_local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 
-WORK = {"steps": 20, "batch_size": 32, "optimiser": bf.Sgd(0.1)}
+WORK = bf.Training(steps=20, batch_size=32, optimiser=bf.Sgd(0.1))
 OPERATORS = [SoftThreshold(0.3), SingularThreshold(0.3), LargestShare(0.4)]
 
 
@@ -203,8 +205,8 @@ def test_locals_obey_the_laws(operator, kind, net, three):
     local = ProximalDescent(descent, penalise(net, operator), once=kind == "delta")
     assert (local.kind, local.uses_global_randomness) == (kind, False)
     message, data = parameters(net), three["client-000"]
-    check_local(local, message, data, {"learning_rate": 0.5})
-    empty = local.fit(message, {}, data[slice(0, 0)], Key(0), {})
+    check_local(local, message, data, bf.LocalOptions(rate_factor=0.5))
+    empty = local.fit(message, {}, data[slice(0, 0)], Key(0), bf.LocalOptions())
     assert empty.info["density"] == 1.0
 
 
@@ -221,9 +223,9 @@ def test_one_step_is_the_operator_after_the_gradient_step(factor, net, three):
     """At the rate of the step, the message's factor included, on the weights and not on the biases."""
     data, message = three["client-000"], parameters(net)
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(0.2), 1, len(data))
-    plain = descent.fit(message, {}, data, Key(0), {"learning_rate": factor}).payload
+    plain = descent.fit(message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor)).payload
     operator = SoftThreshold(0.05)
-    fit = ProximalDescent(descent, penalise(net, operator)).fit(message, {}, data, Key(0), {"learning_rate": factor})
+    fit = ProximalDescent(descent, penalise(net, operator)).fit(message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor))
     for name, leaf in plain.items():
         assert torch.equal(fit.payload[name], operator(leaf, 0.2 * factor) if name.endswith("weight") else leaf)
     assert fit.info["density"] < 1
@@ -232,11 +234,11 @@ def test_one_step_is_the_operator_after_the_gradient_step(factor, net, three):
 def test_pruning_once_is_training_and_then_pruning(net, three):
     data, message = three["client-000"], parameters(net)
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(0.2), 7, 16)
-    dense, operator = descent.fit(message, {}, data, Key(0), {}), LargestShare(0.25)
-    once = ProximalDescent(descent, penalise(net, operator), once=True).fit(message, {}, data, Key(0), {})
+    dense, operator = descent.fit(message, {}, data, Key(0), bf.LocalOptions()), LargestShare(0.25)
+    once = ProximalDescent(descent, penalise(net, operator), once=True).fit(message, {}, data, Key(0), bf.LocalOptions())
     assert tree_equal(once.payload, dense.payload | {name: operator(dense.payload[name], 1.0) for name in ("1.weight", "3.weight")})
     assert {name: once.info[name] for name in dense.info} == dense.info
-    every = ProximalDescent(descent, penalise(net, operator)).fit(message, {}, data, Key(0), {})
+    every = ProximalDescent(descent, penalise(net, operator)).fit(message, {}, data, Key(0), bf.LocalOptions())
     assert every.info["density"] == once.info["density"] == 0.25
     assert every.info["loss"] > once.info["loss"]
 
@@ -245,7 +247,7 @@ def test_the_server_shrinks_the_average_at_its_rate():
     operator = SoftThreshold(0.5)
     state = {"w": torch.ones(2, 2), "b": torch.ones(2)}
     server = ProximalAverage(Penalised(operator, ("w",)), lambda round: 0.1 * (round + 1))
-    assert server.publish(state, 0, None) is state
+    assert published(server, state, 0, None) is state
     reducer = Sum(Update({"w": torch.tensor([[4.0, 1.0], [0.2, -2.0]]), "b": torch.tensor([4.0, 0.2])}, 2.0, "value"))
     found, info = server.step(state, reducer, 3)
     assert torch.allclose(found["w"], torch.tensor([[1.8, 0.3], [0.0, -0.8]]))
@@ -268,7 +270,7 @@ def test_the_server_shrinks_the_average_at_its_rate():
     "make", [partial(fed_mid, strength=0.0), partial(fed_l1, strength=0.0), partial(fed_prune, share=1.0), partial(fed_prune, share=1.0, once=False)]
 )
 def test_without_a_penalty_they_are_fed_avg_bit_for_bit(make, net, three):
-    average, same = last(fed_avg(net, **WORK), three), last(make(net, **WORK), three)
+    average, same = last(fed_avg(net, training=WORK), three), last(make(net, training=WORK), three)
     assert tree_equal(average.state, same.state)
     assert same.server["density"] == 1.0
 
@@ -286,7 +288,7 @@ def test_without_a_penalty_they_are_fed_avg_bit_for_bit(make, net, three):
 )
 def test_they_learn_and_their_figures_move(make, least, most, digits, three):
     _, test = digits
-    result = bf.run(make(bf.mlp([64, 64, 10], Key(0, "net")), **WORK), three, rounds=8, test=test, progress=False)
+    result = bf.run(make(bf.mlp([64, 64, 10], Key(0, "net")), training=WORK), three, rounds=8, test=test, progress=False)
     assert result.final("accuracy") > least
     for name, bound in most.items():
         series = [value for _, value in result.series(name)]
@@ -305,7 +307,7 @@ def test_a_client_keeps_its_share_and_the_average_their_union(net, three):
             seen.append({name: leaf != 0 for name, leaf in payload.items()})
             return super().pack(payload, codec, meta, key)
 
-    report = last(fed_prune(net, link=Counting(), **WORK), three, 1)
+    report = last(fed_prune(net, link=Counting(), training=WORK), three, 1)
     for name, kept in (("1.weight", 32), ("3.weight", 5)):
         assert [int(tree[name].sum()) for tree in seen] == [kept] * 3
         union = torch.stack([tree[name] for tree in seen]).any(0)
@@ -315,20 +317,22 @@ def test_a_client_keeps_its_share_and_the_average_their_union(net, three):
 
 def test_the_servers_rate_is_that_of_all_local_steps(net, three):
     """What FeDMiD's server does to the average: prox at eta_c K, the schedule included."""
-    options = {**WORK, "schedule": bf.cosine(0.5, 2)}
+    work = replace(WORK, schedule=bf.cosine(0.5, 2))
     for round in (0, 1):
-        with_server, without = (last(fed_mid(net, strength=0.02, average=average, **options), three, 1 + round).state for average in (True, False))
+        with_server, without = (
+            last(fed_mid(net, strength=0.02, average=average, training=work), three, 1 + round).state for average in (True, False)
+        )
         if round == 0:
             operator, rate = SingularThreshold(0.02), 20 * 0.1
             with one_thread():  # the SVD's last bits depend on the number of threads
                 expected = without | {name: operator(without[name], rate) for name in ("1.weight", "3.weight")}
             assert tree_equal(with_server, expected)
-    (phase,) = fed_mid(net, **options).phases
+    (phase,) = fed_mid(net, training=work).phases
     assert [phase.server.rate(round) for round in (0, 1)] == pytest.approx([2.0, 1.0])
 
 
 def test_a_predicate_chooses_and_a_link_is_passed_on(net, three):
-    state = last(fed_l1(net, strength=100.0, where=lambda name, module: name == "3.weight", **WORK), three, 1).state
+    state = last(fed_l1(net, strength=100.0, where=lambda name, module: name == "3.weight", training=WORK), three, 1).state
     assert not bool(state["3.weight"].any())
     assert bool((state["1.weight"] != 0).all())
     link = Digital(max_norm=7.0)
@@ -359,7 +363,7 @@ def test_frozen_weights_are_refused_before_the_first_round(make, net, three):
     ) as told:
         make(adapted)
     assert 'where=lambda name, module: "lora_" in name' in str(told.value)
-    report = last(make(adapted, where=lambda name, module: "lora_" in name, **WORK), three, 1)
+    report = last(make(adapted, where=lambda name, module: "lora_" in name, training=WORK), three, 1)
     assert not report.refused
     net = nn.Linear(3, 2).requires_grad_(False)
     with pytest.raises(ArgumentError, match=r"found 1 frozen ones: weight; try net.requires_grad_\(\)"):
@@ -369,7 +373,7 @@ def test_frozen_weights_are_refused_before_the_first_round(make, net, three):
 @pytest.mark.parametrize("make", [fed_l1, fed_mid, fed_prune])
 def test_a_diverged_client_is_named(make, net, three):
     with pytest.raises(ClientError, match="client 'client-000', round 0, stage 'fit': .*a smaller learning rate"):
-        last(make(net, **{**WORK, "optimiser": Sgd(1e20)}), three, 1)
+        last(make(net, training=replace(WORK, optimiser=Sgd(1e20))), three, 1)
 
 
 # Optima
@@ -391,7 +395,7 @@ def test_l1_finds_the_lasso_and_a_planted_support(strength, make):
     truth[0, planted] = torch.tensor([1.0, -1.5, 2.0, -0.7, 0.9, 1.2])
     targets = inputs @ truth.T + noise
     net = nn.Sequential(nn.Linear(30, 1, bias=False))
-    algorithm = make(net, strength=strength, likelihood=bf.Normal(1.0), steps=300, batch_size=200, optimiser=Sgd(0.4))
+    algorithm = make(net, strength=strength, likelihood=bf.Normal(1.0), training=bf.Training(steps=300, batch_size=200, optimiser=Sgd(0.4)))
     report = last(algorithm, {"only": Dataset(inputs, targets)}, 2)
     weight = report.state["0.weight"]
     reference = Lasso(alpha=strength, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(inputs.double().numpy(), targets[:, 0].double().numpy())
@@ -413,12 +417,12 @@ def test_the_nuclear_norm_finds_a_planted_rank():
     truth = torch.randn(8, 2, generator=stream) @ torch.randn(2, 12, generator=stream) / 2
     data = Dataset(inputs, inputs @ truth.T + noise)
     net = nn.Sequential(nn.Linear(12, 8, bias=False))
-    work = {"likelihood": bf.Normal(1.0), "batch_size": 240, "optimiser": Sgd(0.3)}
-    free = last(fed_mid(net, strength=0.0, steps=60, **work), {"only": data}).server
+    likelihood, work = bf.Normal(1.0), bf.Training(batch_size=240, optimiser=Sgd(0.3))
+    free = last(fed_mid(net, strength=0.0, likelihood=likelihood, training=replace(work, steps=60)), {"only": data}).server
     assert free["0.weight.rank"] == 8
     # With one local step of one client, twice the strength (clients and server), without the server's part the strength itself.
     for average, factor, steps, count in ((True, 2, 1, 250), (False, 1, 125, 2)):
-        report = last(fed_mid(net, strength=0.05, average=average, steps=steps, **work), {"only": data}, count)
+        report = last(fed_mid(net, strength=0.05, average=average, likelihood=likelihood, training=replace(work, steps=steps)), {"only": data}, count)
         weight = report.state["0.weight"]
         assert report.server["0.weight.rank"] == 2
         assert float((weight - truth).norm() / truth.norm()) < 0.1
@@ -427,5 +431,6 @@ def test_the_nuclear_norm_finds_a_planted_rank():
         assert float((subgradient * weight).sum()) == pytest.approx(float(torch.linalg.svdvals(weight).sum()), rel=1e-3)
     # The mean of three clients' low-rank models is of full rank unless the server shrinks it.
     clients = bf.federate(data, bf.iid(240, 3, Key(0, "parts")))
-    ranks = [last(fed_mid(net, strength=0.05, average=average, steps=10, **work), clients, 12).server["0.weight.rank"] for average in (True, False)]
+    shared = [fed_mid(net, strength=0.05, average=average, likelihood=likelihood, training=replace(work, steps=10)) for average in (True, False)]
+    ranks = [last(algorithm, clients, 12).server["0.weight.rank"] for algorithm in shared]
     assert ranks[0] == 2 < ranks[1]

@@ -16,7 +16,7 @@ def test_it_learns_digits_sparsely(digits, clients):
     train, test = digits
     net = bf.mlp([64, 64, 10], bf.Key(0, "net"))
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.1))
-    algorithm = bf.d_turbo_vbi(declared, observations=len(train), steps=40, batch_size=32, optimiser=bf.Adam(4e-3))
+    algorithm = bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=40, batch_size=32, optimiser=bf.Adam(4e-3)))
     result = bf.run(algorithm, clients, rounds=15, test=test, progress=False)
     assert result.final("accuracy") > 0.9
     assert result.final("density") < 0.2
@@ -40,7 +40,7 @@ def test_convolutions_are_matrices(digits, clients):
         "10.weight": (10, 16),
     }
     result = bf.run(
-        bf.d_turbo_vbi(declared, observations=len(train), steps=20, batch_size=32, optimiser=bf.Adam(5e-3)),
+        bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=20, batch_size=32, optimiser=bf.Adam(5e-3))),
         clients,
         rounds=6,
         test=test,
@@ -72,7 +72,7 @@ def regression(key=0):
 def test_it_finds_a_planted_clustered_support(options):
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"steps": 40, "batch_size": 60, "optimiser": bf.Adam(0.02), "initial_sd": 0.05, "field": ramp(0.0, 1), **options}
+    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.05, "field": ramp(0.0, 1), **options}
     result = bf.run(bf.d_turbo_vbi(declared, observations=600, **work), clients, rounds=12, progress=False)
     found = result.posterior.belief["0.weight"].active
     right = int((found & truth.support).sum())
@@ -87,7 +87,7 @@ def test_the_printed_order_prunes_by_the_weights_training_began_with():
     """Algorithm 1 updates q(s) before it averages: round 0 then switches off by initial values, before the data have spoken."""
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"steps": 40, "batch_size": 60, "optimiser": bf.Adam(0.02), "initial_sd": 0.01}
+    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.01}
     small = (declared.initial["0.weight"].abs() < 0.05) & truth.support
     assert bool(small.any())
     for before, lost in ((True, True), (False, False)):
@@ -99,7 +99,7 @@ def test_the_published_mean_field_guide_keeps_everything_on():
     """Bistable: with s on the precision stays of order one, and s stays on, for weights that are zero."""
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"steps": 40, "batch_size": 60, "optimiser": bf.Adam(0.02), "initial_sd": 0.05}
+    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.05}
     result = bf.run(bf.d_turbo_vbi(declared, observations=600, blocks=MeanField(), **work), clients, rounds=12, progress=False)
     assert result.final("density") == 1.0
 
@@ -117,7 +117,12 @@ def test_counting_rows_once_leaves_the_averaged_posterior_too_wide():
     sds = {}
     for scale in ("global", "local"):
         algorithm = bf.d_turbo_vbi(
-            declared, observations=600, likelihood_scale=scale, spread="weight", steps=60, batch_size=60, optimiser=bf.Adam(0.05), initial_sd=0.05
+            declared,
+            observations=600,
+            likelihood_scale=scale,
+            spread="weight",
+            training=bf.Training(steps=60, batch_size=60, optimiser=bf.Adam(0.05)),
+            initial_sd=0.05,
         )
         result = bf.run(algorithm, clients, rounds=8, progress=False)
         site = result.posterior.belief["0.weight"]
@@ -128,10 +133,10 @@ def test_counting_rows_once_leaves_the_averaged_posterior_too_wide():
 
 def test_models_are_scored_by_any_metric(digits, net):
     _, test = digits
-    model = bf.run(bf.fed_avg(net, steps=1), {"a": test}, rounds=1, progress=False).model
+    model = bf.run(bf.fed_avg(net, training=bf.Training(steps=1)), {"a": test}, rounds=1, progress=False).model
     assert score(model, test, lambda outputs, targets: torch.ones(len(targets))) == pytest.approx(1.0)
 
 
 def test_a_method_without_posterior_says_so(digits, net):
     with pytest.raises(bf.errors.ArgumentError, match="a Bayesian method, found fed_avg"):
-        _ = bf.run(bf.fed_avg(net, steps=1), {"a": digits[1]}, rounds=1, progress=False).posterior
+        _ = bf.run(bf.fed_avg(net, training=bf.Training(steps=1)), {"a": digits[1]}, rounds=1, progress=False).posterior

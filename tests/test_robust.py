@@ -15,7 +15,7 @@ from bayesfed.federated.aggregation.robust import Robust, added
 from bayesfed.testing.hostile.byzantine import byzantine
 from tests.conftest import tree_equal
 
-WORK = {"steps": 4, "batch_size": 16}
+WORK = bf.Training(steps=4, batch_size=16)
 SHAPES = {"w": (3, 4), "b": (5,)}
 
 
@@ -247,7 +247,7 @@ def final(algorithm, clients, **changes):
 
 @pytest.mark.parametrize("recipe", [bf.fed_avg, bf.fed_paq, bf.stc])
 def test_a_run_that_trims_nothing_is_the_plain_run_to_the_bit(recipe, net, clients):
-    algorithm = recipe(net, **WORK)
+    algorithm = recipe(net, training=WORK)
     plain = final(bf.equal_weights(algorithm), clients)
     for rule in (bf.TrimmedMean(0.0), bf.NormGate(math.inf)):
         assert tree_equal(final(bf.robust(algorithm, rule), clients).state, plain.state)
@@ -259,7 +259,7 @@ def test_a_run_that_trims_nothing_is_the_plain_run_to_the_bit(recipe, net, clien
 def test_hostile_clients_do_not_get_far(recipe, rule, net, digits):
     train, test = digits
     clients = bf.federate(train, bf.iid(len(train), 8, bf.Key(0, "parts")))
-    algorithm = recipe(net, steps=15, batch_size=32, optimiser=bf.Sgd(0.5))
+    algorithm = recipe(net, training=bf.Training(steps=15, batch_size=32, optimiser=bf.Sgd(0.5)))
     attacked = byzantine(algorithm, ["client-002", "client-005"][: 1 if isinstance(rule, bf.Krum) else 2], -100.0)
     found = bf.run(bf.robust(attacked, rule), clients, rounds=5, test=test, progress=False)
     assert found.final("accuracy") > 0.75
@@ -271,7 +271,7 @@ def test_hostile_clients_do_not_get_far(recipe, rule, net, digits):
 
 def test_widths_of_unlike_devices_have_medians_too(net, clients):
     capacity = bf.fixed(sorted(clients), 2)
-    algorithm = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], capacity, **WORK)
+    algorithm = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], capacity, training=WORK)
     before = algorithm.initial
     for rule in (bf.Median(), bf.TrimmedMean(0.2)):
         after = final(bf.robust(algorithm, rule), clients).state
@@ -283,7 +283,7 @@ def test_widths_of_unlike_devices_have_medians_too(net, clients):
 
 def test_clients_without_rows_have_no_say(net, clients, digits):
     empty = {f"nobody-{k}": digits[0][:0] for k in range(3)}
-    algorithm = bf.robust(bf.fed_avg(net, **WORK), bf.Median())
+    algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.Median())
     assert tree_equal(final(algorithm, {**clients, **empty}).state, final(algorithm, clients).state)
     nobody = final(algorithm, {**clients, **empty}, rounds=1, sampler=lambda round, names, key: sorted(empty))
     assert tree_equal(nobody.state, algorithm.initial)
@@ -299,7 +299,7 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(ArgumentError, match="'delta' or 'value'"):
         bf.equal_weights(bf.d_turbo_vbi(declared, observations=100))
     with pytest.raises(UpdateError, match="round 0: Krum: expected at least 5 clients, found 4"):
-        final(bf.robust(bf.fed_avg(net, **WORK), bf.Krum(1)), clients)
+        final(bf.robust(bf.fed_avg(net, training=WORK), bf.Krum(1)), clients)
     server = Robust(bf.fed_avg(net).phases[0].server, bf.Median())
     for reducer, words in ((Sum(), "updates kept apart, found Sum"), (Keep(), "updates kept apart, found none")):
         with pytest.raises(UpdateError, match=words):
@@ -310,7 +310,7 @@ def test_what_cannot_be_is_refused(net, clients, declared):
 
 def test_a_refused_client_is_not_among_those_the_rule_sees(net, clients):
     bad = {**clients, "client-001": replace(clients["client-001"], targets=clients["client-001"].targets + 7)}
-    algorithm = bf.robust(bf.fed_avg(net, **WORK), bf.Median())
+    algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.Median())
     with pytest.raises(ClientError, match="client-001"):
         final(algorithm, bad)
     without = {name: data for name, data in clients.items() if name != "client-001"}

@@ -32,6 +32,8 @@ def value(default):
 
 
 def annotation(hint):
+    # The fields of a `NamedTuple`.
+    hint = getattr(hint, "__forward_arg__", hint)
     return hint if isinstance(hint, str) else getattr(hint, "__qualname__", None) or re.sub(r"\b(?:\w+\.)+", "", str(hint))
 
 

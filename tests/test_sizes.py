@@ -67,14 +67,14 @@ def test_capacities():
 @pytest.mark.parametrize("masked", [False, True])
 def test_one_size_is_fed_avg(clients, masked):
     net = bf.mlp([64, 16, 10], bf.Key(0, "net"))
-    plain = bf.run(bf.fed_avg(net, steps=3, masked=masked), clients, rounds=2, progress=False)
-    sliced = bf.run(hetero_fl([net], fixed(sorted(clients), 1), steps=3, masked=masked), clients, rounds=2, progress=False)
+    plain = bf.run(bf.fed_avg(net, training=bf.Training(steps=3), masked=masked), clients, rounds=2, progress=False)
+    sliced = bf.run(hetero_fl([net], fixed(sorted(clients), 1), training=bf.Training(steps=3), masked=masked), clients, rounds=2, progress=False)
     assert all(torch.allclose(sliced.snapshot.state[name], leaf, atol=1e-6) for name, leaf in plain.snapshot.state.items())
 
 
 def test_every_size_learns(digits, clients):
     _, test = digits
-    algorithm = hetero_fl(nets(), fixed(sorted(clients), 3), steps=30, batch_size=32, optimiser=bf.Sgd(0.2))
+    algorithm = hetero_fl(nets(), fixed(sorted(clients), 3), training=bf.Training(steps=30, batch_size=32, optimiser=bf.Sgd(0.2)))
     result = bf.run(algorithm, clients, rounds=15, progress=False)
     scores = [score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()]
     assert list(algorithm.sizes) == ["2,410", "1,210", "610"]

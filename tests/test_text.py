@@ -284,7 +284,7 @@ def test_sketched_rounds_are_the_same_bits_anywhere(tokens, pool):
     clients = bf.federate(tokens, by_domain(sentences().domains))
     net = adapted()
     frozen = {name: value.clone() for name, value in net.named_parameters() if not value.requires_grad}
-    algorithm = bf.fs_lora(net, [3, 1], lambda profile, round, key: round % 2, steps=3, batch_size=4, optimiser=bf.Adam(1e-2))
+    algorithm = bf.fs_lora(net, [3, 1], lambda profile, round, key: round % 2, training=bf.Training(steps=3, batch_size=4, optimiser=bf.Adam(1e-2)))
     serial = bf.run(algorithm, clients, rounds=2, test=tokens, progress=False)
     with bf.InProcess(clients, **pool) as shared:
         other = bf.run(algorithm, shared, rounds=2, test=tokens, progress=False)
@@ -315,7 +315,7 @@ def test_minilm_learns_in_a_federation_and_its_own_weights_stay(tmp_path):
     assert list(clients) == ["movies", "products", "tweets"]
     net = bf.lora(bf.text_classifier(folder, 2, KEY), 64, KEY, where=bf.query_value, head=["classifier"])
     assert len(adapters(net)) == 12
-    algorithm = bf.fs_lora(net, [48, 32, 16], bf.fixed(sorted(clients), 3), steps=6, optimiser=bf.Adam(2e-3))
+    algorithm = bf.fs_lora(net, [48, 32, 16], bf.fixed(sorted(clients), 3), training=bf.Training(steps=6, batch_size=16, optimiser=bf.Adam(2e-3)))
     with bf.InProcess(clients, workers=2, kind="thread") as pool:
         run = bf.run(algorithm, pool, rounds=2, progress=False)
     published = load_file(folder / "model.safetensors")

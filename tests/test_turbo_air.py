@@ -15,7 +15,7 @@ CLEAR = bf.OverTheAir(bf.ChannelInversion(0.0, "weakest"), power_w=1.0, noise_w=
 
 def turbo(net, rows, link, **options):
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.2))
-    return bf.d_turbo_vbi(declared, observations=rows, steps=3, codec=bf.Cast(32), link=link, **options)
+    return bf.d_turbo_vbi(declared, observations=rows, training=bf.Training(steps=3), codec=bf.Cast(32), link=link, **options)
 
 
 @pytest.mark.parametrize("spread", ["shared", "layer", "weight"])
@@ -40,6 +40,12 @@ def test_a_sd_that_noise_made_negative_stops_the_run(spread, digits, clients, ne
 def test_moments_that_noise_made_improper_stop_the_run_too(digits, clients, net):
     train, _ = digits
     model, link = bf.bayesian(net, bf.Gaussian(0.5)), bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=-30.0)
-    rule = {"fusion": bf.Wasserstein(), "scale": "global", "observations": len(train), "example": train[:2], "steps": 2, "batch_size": 16}
+    rule = {
+        "fusion": bf.Wasserstein(),
+        "scale": "global",
+        "observations": len(train),
+        "example": train[:2],
+        "training": bf.Training(steps=2, batch_size=16),
+    }
     with pytest.raises(UpdateError, match="expected standard deviations above 0"):
         bf.run(bf.federated_svi(model, AutoNormal, link=link, **rule), clients, rounds=2, progress=False)

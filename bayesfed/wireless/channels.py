@@ -32,7 +32,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
-from bayesfed.wireless.power_control import Plan, error_variance
+from bayesfed.wireless.power_control import Precoding, error_variance
 
 Reals = Literal[1, 2]
 
@@ -164,7 +164,9 @@ class Received:
         return unpack(self.symbols, count, reals) / self.scale
 
 
-def transmit(payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], plan: Plan, *, noise_w: float, key: Key, round: int) -> Received:
+def transmit(
+    payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], plan: Precoding, *, noise_w: float, key: Key, round: int
+) -> Received:
     """Add up what the clients send: ``sum_k h_k p_k s_k + z`` (27). Memory holds the sum and one payload, for any number of clients.
 
     Parameters
@@ -174,7 +176,7 @@ def transmit(payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex
     gains
         True gains by client.
     plan
-        Plan of this round. Planned clients that send nothing are left out of the sum.
+        Precoding of this round. Planned clients that send nothing are left out of the sum.
     noise_w
         N0 in W per channel use; 0 for a noiseless channel.
     key

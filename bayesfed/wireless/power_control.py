@@ -66,7 +66,7 @@ def common_amplitude(power_w: float, energy: float, uses: int, per: Literal["sym
 
 
 @dataclass(frozen=True)
-class Plan:
+class Precoding:
     """How the clients send in a round.
 
     Parameters
@@ -87,7 +87,7 @@ class Plan:
 class PowerControl(Protocol):
     """Turns the clients' channel estimates into coefficients."""
 
-    def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
+    def precode(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Precoding:
         """Return the plan of a round, given estimated gains by client and a `common_amplitude`; raise `UpdateError` if no client may send."""
         ...
 
@@ -137,7 +137,7 @@ class Gbma:
         if self.unbiased not in ("sum", "product"):
             raise ArgumentError(complain("Gbma", expected="unbiased 'sum' or 'product'", actual=repr(self.unbiased), hint="'sum'"))
 
-    def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
+    def precode(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Precoding:
         """Return coefficients of modulus `amplitude` for all clients.
 
         Raises
@@ -152,7 +152,7 @@ class Gbma:
             raise _nobody("Gbma", 0)
         spread = 1 + estimate_variance
         scale = MEAN_GAIN / math.sqrt(spread) if self.unbiased == "sum" else math.sqrt((1 + estimate_variance / 2) / spread)
-        return Plan({client: cmath.rect(amplitude, -cmath.phase(gain)) for client, gain in known.items()}, (), amplitude * scale)
+        return Precoding({client: cmath.rect(amplitude, -cmath.phase(gain)) for client, gain in known.items()}, (), amplitude * scale)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class ChannelInversion:
         """Return ``P(|h + e| >= threshold) = exp(-threshold^2 / (1 + sigma_e^2))``."""
         return math.exp(-(self.threshold**2) / (1 + estimate_variance))
 
-    def plan(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Plan:
+    def precode(self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0) -> Precoding:
         """Return the coefficients of the clients whose channel reaches the threshold.
 
         Raises
@@ -225,4 +225,4 @@ class ChannelInversion:
         else:
             backoff = self.threshold if self.constraint == "peak" else min(moduli.values())
         coefficients = {client: amplitude * backoff / known[client] for client in moduli}
-        return Plan(coefficients, tuple(client for client in known if client not in moduli), amplitude * backoff / spread)
+        return Precoding(coefficients, tuple(client for client in known if client not in moduli), amplitude * backoff / spread)

@@ -28,7 +28,7 @@ from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 from bayesfed.wireless.channels import Gain, Reals, Received, Spent, channel_uses, fading, pack, transmit
-from bayesfed.wireless.power_control import Gbma, Plan, PowerControl, common_amplitude, error_variance, transmit_power_w
+from bayesfed.wireless.power_control import Gbma, PowerControl, Precoding, common_amplitude, error_variance, transmit_power_w
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class OverTheAir:
         round = sound[0].round
         gains = {arrival.client: fading(key, arrival.client, round, estimate_variance=self.estimate_variance) for arrival in sound}
         try:
-            plan = self.power.plan({client: gain.known for client, gain in gains.items()}, 1.0, estimate_variance=self.estimate_variance)
+            plan = self.power.precode({client: gain.known for client, gain in gains.items()}, 1.0, estimate_variance=self.estimate_variance)
         except UpdateError as problem:
             for arrival in sound:
                 arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
@@ -141,7 +141,7 @@ class OverTheAir:
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
         self._account(sound, signal, plan, received, gains)
 
-    def _account(self, sound: list[Arrival], signal: _Signal, plan: Plan, received: Received, gains: Mapping[str, Gain]) -> None:
+    def _account(self, sound: list[Arrival], signal: _Signal, plan: Precoding, received: Received, gains: Mapping[str, Gain]) -> None:
         for arrival in sound:
             arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
             if arrival.client in plan.silent:

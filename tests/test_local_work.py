@@ -1,0 +1,169 @@
+"""`Training` and `LocalOptions`: local work as a value, and what a message says of it."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import bayesfed as bf
+from bayesfed.errors import ArgumentError, ClientError, UpdateError
+from bayesfed.federated.core.options import options_of, read_options
+from bayesfed.federated.core.wrappers import Around
+from tests.conftest import tree_equal
+
+WORK = bf.Training(steps=2, batch_size=16)
+
+
+def final(algorithm, clients, rounds=2, **options):
+    return bf.run(algorithm, clients, rounds=rounds, progress=False, **options).snapshot.state
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"steps": 0}, "Training.steps: expected a whole number >= 1, found 0"),
+        ({"steps": 2.5}, "Training.steps: expected a whole number >= 1, found 2.5"),
+        ({"steps": True}, "Training.steps: expected a whole number >= 1, found True"),
+        ({"steps": "50"}, "Training.steps: expected a whole number >= 1, found '50'"),
+        ({"batch_size": 0}, "Training.batch_size: expected a whole number >= 1, found 0"),
+        ({"batch_size": 0.5}, "Training.batch_size: expected a whole number >= 1, found 0.5"),
+        ({"epochs": 0}, "Training.epochs: expected a number above 0, found 0"),
+        ({"epochs": -1.0}, "Training.epochs: expected a number above 0, found -1.0"),
+        ({"epochs": float("nan")}, "Training.epochs: expected a number above 0, found nan"),
+        ({"epochs": float("inf")}, "Training.epochs: expected a number above 0, found inf"),
+        ({"optimiser": 0.1}, r"Training.optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)"),
+        ({"optimiser": torch.optim.SGD}, "Training.optimiser: expected an optimiser as a value, found SGD"),
+        ({"optimiser": bf.Sgd}, "Training.optimiser: expected an optimiser as a value, found Sgd"),
+        ({"schedule": 0.5}, "Training.schedule: expected a function of the round, found 0.5"),
+    ],
+)
+def test_bad_values_are_refused(bad, words):
+    with pytest.raises(ArgumentError, match=words):
+        bf.Training(**bad)
+
+
+def test_it_is_a_value():
+    assert bf.Training(steps=3, optimiser=bf.Sgd(0.1)) == replace(bf.Training(optimiser=bf.Sgd(0.1)), steps=3)
+    with pytest.raises(AttributeError):
+        bf.Training().steps = 3
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch_size", "rows", "steps"),
+    [(1.0, 16, 64, 4), (2, 16, 64, 8), (0.5, 16, 64, 2), (1.0, 64, 10, 1), (3.0, None, 50, 3), (0.01, 16, 64, 1), (1.0, 16, 0, 1), (None, 16, 64, 7)],
+)
+def test_epochs_are_passes_over_the_clients_own_rows(epochs, batch_size, rows, steps):
+    work = bf.Training(steps=7, batch_size=batch_size, epochs=epochs)
+    assert work.steps_for(rows) == steps
+    assert work.options(0, rows).steps == (0 if epochs is None else steps)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["serial", "workers"])
+def test_an_epoch_gives_each_client_its_own_number_of_steps(net, clients, options):
+    """A run in epochs is, client by client, the run of as many steps."""
+    sizes = {len(data) // 16 for data in clients.values()}
+    assert len(sizes) > 1
+    algorithm = bf.fed_avg(net, training=bf.Training(epochs=1.0, batch_size=16))
+    for name, data in clients.items():
+        with bf.InProcess({name: data}, **options) as pool:
+            found = final(algorithm, pool, 1)
+        steps = round(len(data) / 16)
+        assert tree_equal(found, final(bf.fed_avg(net, training=bf.Training(steps=steps, batch_size=16)), {name: data}, 1))
+
+
+def test_all_rows_in_each_step_is_a_batch_of_all_rows(net, clients):
+    whole, large = (bf.fed_avg(net, training=bf.Training(steps=2, batch_size=size)) for size in (None, 10**6))
+    assert tree_equal(final(whole, clients), final(large, clients))
+
+
+def test_a_schedule_is_a_factor_on_the_rate_of_its_round(net, clients):
+    work = replace(WORK, optimiser=bf.Sgd(0.1), schedule=lambda round: 0.5)
+    assert work.options(3, 10) == bf.LocalOptions(rate_factor=0.5)
+    assert tree_equal(final(bf.fed_avg(net, training=work), clients), final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.05))), clients))
+
+
+# Options in the header of a message.
+
+
+@dataclass(frozen=True)
+class Pulled(bf.LocalOptions):
+    """Options of a local that holds on to something."""
+
+    pull: float = 0.0
+    times: int = 1
+
+
+def test_only_what_differs_from_the_defaults_travels():
+    assert bf.LocalOptions().header() == {}
+    options = Pulled(rate_factor=0.5, pull=0.25, times=3)
+    assert options.header() == {"rate_factor": 0.5, "pull": 0.25, "times": 3}
+    assert read_options(Pulled, options.header()) == options
+    assert read_options(bf.LocalOptions, {}) == bf.LocalOptions()
+
+
+def test_a_whole_number_may_stand_for_a_float():
+    found = read_options(bf.LocalOptions, {"scale": 4})
+    assert found == bf.LocalOptions(scale=4.0)
+    assert isinstance(found.scale, float)
+
+
+@pytest.mark.parametrize(
+    ("record", "header", "words"),
+    [
+        (bf.LocalOptions, {"rate_facto": 0.5}, r"field 'rate_facto': expected a field of LocalOptions: rate_factor, .*; try 'rate_factor'"),
+        (bf.LocalOptions, {"learning_rate": 0.5}, "expected a field of LocalOptions"),
+        (bf.LocalOptions, {"pull": 0.5}, r"found 'pull'; try a record that extends LocalOptions"),
+        (Pulled, {"pul": 0.5}, r"expected a field of Pulled: .*, times, found 'pul'; try 'pull'"),
+        (bf.LocalOptions, {"steps": 2.5}, "field 'steps': expected a finite int, found 2.5; try 0"),
+        (bf.LocalOptions, {"steps": True}, "field 'steps': expected a finite int, found True"),
+        (bf.LocalOptions, {"scale": "4"}, "field 'scale': expected a finite float, found '4'"),
+        (bf.LocalOptions, {"scale": True}, "field 'scale': expected a finite float, found True"),
+        (bf.LocalOptions, {"rate_factor": float("nan")}, "field 'rate_factor': expected a finite float, found nan"),
+        (bf.LocalOptions, {"rate_factor": float("inf")}, "expected a finite float, found inf"),
+    ],
+)
+def test_strange_headers_are_refused(record, header, words):
+    with pytest.raises(UpdateError, match=words):
+        read_options(record, header)
+
+
+class Echo:
+    """Train as another local does, and report what it was told."""
+
+    options = Pulled
+
+    def __init__(self, local):
+        self.local, self.kind, self.uses_global_randomness = local, local.kind, False
+
+    def fit(self, message, memory, data, key, options):
+        fit = self.local.fit(message, memory, data, key, options)
+        return fit._replace(info={**fit.info, "pull": options.pull, "times": float(options.times), "factor": options.rate_factor})
+
+
+def pulled(net, *, local=None, told=None):
+    local = Echo(WORK.fitting(net)) if local is None else local
+    told = told or (lambda turn: WORK.options_as(Pulled, turn.round, turn.profile.samples, pull=0.5 + turn.round, times=3))
+    return bf.compose("pulled", net, local, training=WORK, options=told)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["serial", "workers"])
+def test_a_record_that_extends_travels_through_a_round(net, clients, options):
+    with bf.InProcess(clients, **options) as pool:
+        result = bf.run(pulled(net), pool, rounds=2, progress=False)
+    for record in result.history:
+        assert record.clients.keys() == clients.keys()
+        for info in record.clients.values():
+            assert (info["pull"], info["times"], info["factor"]) == (0.5 + record.round, 3.0, 1.0)
+    assert tree_equal(result.snapshot.state, final(bf.fed_avg(net, training=WORK), clients))
+
+
+def test_a_local_around_another_reads_the_record_of_the_inner(net):
+    echo = Echo(WORK.fitting(net))
+    assert options_of(Around(echo)) is options_of(Around(Around(echo))) is Pulled
+    assert options_of(WORK.fitting(net)) is bf.LocalOptions
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["serial", "workers"])
+def test_a_field_that_a_local_does_not_read_is_not_ignored(net, clients, options):
+    with bf.InProcess(clients, **options) as pool, pytest.raises(ClientError, match=r"stage 'decode'.*'pull'.*a field of LocalOptions"):
+        bf.run(pulled(net, local=WORK.fitting(net)), pool, rounds=1, progress=False)
