@@ -165,7 +165,7 @@ class Received:
 
 
 def transmit(
-    payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], plan: Precoding, *, noise_w: float, key: Key, round: int
+    payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], precoding: Precoding, *, noise_w: float, key: Key, round: int
 ) -> Received:
     """Add up what the clients send: ``sum_k h_k p_k s_k + z`` (27). Memory holds the sum and one payload, for any number of clients.
 
@@ -175,8 +175,8 @@ def transmit(
         Pairs of a client and its complex symbols ``(channel_uses,)``. Payloads of silent clients are ignored.
     gains
         True gains by client.
-    plan
-        Precoding of this round. Planned clients that send nothing are left out of the sum.
+    precoding
+        Precoding of this round. Precoded clients that send nothing are left out of the sum.
     noise_w
         N0 in W per channel use; 0 for a noiseless channel.
     key
@@ -188,7 +188,7 @@ def transmit(
     ------
     UpdateError
         If the symbols of a client are not finite or differ from those of the first client in shape, dtype or device, a client sends twice or is not
-        in the plan, or no client is received. The message names client and round.
+        in the precoding, or no client is received. The message names client and round.
     ArgumentError
         If the noise power is negative or not finite, or a client has no gain.
     """
@@ -197,24 +197,24 @@ def transmit(
     total: Tensor | None = None
     spent: dict[str, Spent] = {}
     for client, symbols in payloads:
-        if client in plan.silent:
+        if client in precoding.silent:
             continue
         where = f"client {client!r}, round {round}"
-        if client in spent or client not in plan.coefficients:
+        if client in spent or client not in precoding.coefficients:
             actual = "a second one" if client in spent else "a client that is not in it"
-            raise UpdateError(complain(where, expected="one payload of each client of the plan", actual=actual, hint="the clients planned for"))
+            raise UpdateError(complain(where, expected="one payload of each client of the precoding", actual=actual, hint="the clients planned for"))
         if client not in gains or not cmath.isfinite(gains[client]):
             raise ArgumentError(complain(where, expected="a finite gain", actual=gains.get(client), hint="fading(key, client, round)"))
         _sound(where, symbols, total)
         total = torch.zeros_like(symbols) if total is None else total
-        total.add_(symbols, alpha=gains[client] * plan.coefficients[client])
-        spent[client] = _spent(symbols, abs(plan.coefficients[client]))
+        total.add_(symbols, alpha=gains[client] * precoding.coefficients[client])
+        spent[client] = _spent(symbols, abs(precoding.coefficients[client]))
     if total is None:
         raise UpdateError(complain(f"round {round}", expected="a client on the air", actual="none heard", hint="skipping the round"))
     if noise_w:
         z = torch.randn(total.shape, dtype=total.dtype, generator=key.child("noise", round).generator())
         total.add_(z.to(total.device), alpha=math.sqrt(noise_w))
-    return Received(total, spent, plan.scale)
+    return Received(total, spent, precoding.scale)
 
 
 def _sound(where: str, symbols: Tensor, total: Tensor | None) -> None:
