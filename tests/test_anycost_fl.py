@@ -27,7 +27,7 @@ from bayesfed.federated.core.protocols import Profile, Skip
 from bayesfed.federated.core.update import Sum
 from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
 from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import parameters, shapes, size

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bayesfed.inference.sum_product.methods.tables import schedule as table_schedule
-from bayesfed.inference.sum_product.methods.tables.schedule import COLOURS, compile_tables
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
+from bayesfed.inference.sum_product.methods.tables.schedule import COLOURS, compile_tables
 from tests.table_graphs import TIGHT, Graph, assert_agrees, flood, random_evidence, random_graph, random_loops
 
 

@@ -40,7 +40,7 @@ from bayesfed.federated.training.descent import Descent, draws_globally
 from bayesfed.federated.training.model_sizes import Sized
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import shrunk_shares
 from bayesfed.models.elastic.shrinking import shrunk

@@ -20,7 +20,7 @@ from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood, Objective
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes

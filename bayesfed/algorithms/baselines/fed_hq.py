@@ -19,7 +19,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree

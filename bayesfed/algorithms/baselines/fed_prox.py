@@ -14,7 +14,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 

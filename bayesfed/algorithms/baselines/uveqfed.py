@@ -17,7 +17,7 @@ from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 

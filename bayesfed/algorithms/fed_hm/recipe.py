@@ -35,7 +35,7 @@ from bayesfed.federated.training.descent import Descent, LocalClasses, draws_glo
 from bayesfed.federated.training.model_sizes import Capacity, Sized
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.factored_layers import Split

@@ -18,7 +18,7 @@ from bayesfed.federated.training.descent import Descent, draws_globally
 from bayesfed.federated.training.model_sizes import Capacity, Sized
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import lora_rank, resized
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood

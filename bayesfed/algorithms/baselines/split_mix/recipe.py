@@ -28,7 +28,7 @@ from bayesfed.federated.training.descent import Descent, LocalClasses, draws_glo
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import Tree, parameters, running_statistics, shapes

@@ -20,7 +20,7 @@ from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 
