@@ -36,9 +36,9 @@ from safetensors.torch import load_file
 from targets import at_least, interleaved, ratio
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.federated import Algorithm, Model, Sampler, cosine, everyone
 from bayesfed.inspect import plot_against_bits, save, table
 from bayesfed.models import compact

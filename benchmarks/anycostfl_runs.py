@@ -29,7 +29,7 @@ from bayesfed.federated.engine.callbacks import score
 from bayesfed.federated.engine.ledger import bits, energy_j, latency_s, macs
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.federated.training.descent import Descent
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models import Share, channel_graph, femnist_cnn, shrunk, shrunk_shares, sort_channels, vgg9
 from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import Tree, parameters

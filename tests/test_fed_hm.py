@@ -18,7 +18,7 @@ from bayesfed.federated import rounds, score
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.update import Sum
 from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models import Categorical, hybrid, hybrid_ranks, unrollings
 from bayesfed.models.nets import resnet as residual

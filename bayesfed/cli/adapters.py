@@ -20,7 +20,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.descent import Descent, draws_globally
 from bayesfed.federated.training.optimisers import Sgd
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import Share, shrunk_shares

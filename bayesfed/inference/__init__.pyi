@@ -1,6 +1,6 @@
-from .objectives.objectives import MaximumLikelihood as MaximumLikelihood
-from .objectives.objectives import Objective as Objective
-from .objectives.objectives import Proximal as Proximal
+from .objectives.likelihood import MaximumLikelihood as MaximumLikelihood
+from .objectives.likelihood import Objective as Objective
+from .objectives.likelihood import Proximal as Proximal
 from .sum_product.graphs.factor_graph import FactorGraph as FactorGraph
 from .sum_product.graphs.flat import TableGroup as TableGroup
 from .sum_product.graphs.flat import Tables as Tables

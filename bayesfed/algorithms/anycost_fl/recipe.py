@@ -42,7 +42,7 @@ from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Sized
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import shrunk_shares
 from bayesfed.models.elastic.shrinking import shrunk

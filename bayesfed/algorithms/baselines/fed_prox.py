@@ -15,7 +15,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 

@@ -35,7 +35,7 @@ from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting
 from bayesfed.federated.training.descent import LocalClasses
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models.low_rank.factored_layers import Split
 from bayesfed.models.low_rank.factored_trees import unrollings

@@ -20,7 +20,7 @@ from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import batches
 from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction, norm
 from bayesfed.geometry.thin import signed_qr
-from bayesfed.inference.objectives.objectives import check_data
+from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models.low_rank.fixed_rank_trees import points, probes, tangents, with_points
 from bayesfed.models.priors.likelihoods import Likelihood

@@ -22,7 +22,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
-from bayesfed.inference.objectives.objectives import MaximumLikelihood, Proximal
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree, to

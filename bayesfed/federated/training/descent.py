@@ -15,7 +15,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.inference.objectives.objectives import Objective
+from bayesfed.inference.objectives.likelihood import Objective
 from bayesfed.keys import Key, forked
 from bayesfed.models.priors.likelihoods import Likelihood, PresentClasses
 from bayesfed.trees import Tree

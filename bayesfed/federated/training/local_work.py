@@ -17,7 +17,7 @@ from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.objectives import MaximumLikelihood, Objective
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 
 Record = TypeVar("Record", bound=LocalOptions)

@@ -23,7 +23,7 @@ POINTS = 100
 
 @dataclass(frozen=True, eq=False)
 class RankStatistics:
-    """The ECDF of ranks beside that of uniform ranks; all ``(K,)``, in 64 bits.
+    """The ECDF of ranks and that of uniform ranks; all ``(K,)``, in 64 bits.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.inference.objectives.objectives import MaximumLikelihood, Terms
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Terms
 from bayesfed.models.low_rank.factored_trees import frobenius_decay
 from bayesfed.trees import Tree
 

@@ -24,7 +24,7 @@ from torch.nn.functional import linear
 
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
-from bayesfed.inference.objectives.objectives import Terms, check_data
+from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.models.priors.belief import SiteBelief
 from bayesfed.models.priors.declared import Declared, Site

@@ -17,7 +17,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.objectives import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import SingularThreshold
 from bayesfed.models.modules import Predicate, weight_matrices
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood

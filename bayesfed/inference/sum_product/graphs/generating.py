@@ -1,4 +1,4 @@
-"""Graphs of bits made from a rule: grids, which are a few numbers whatever their size, and forests, which are edge lists."""
+"""Graphs of bits made from a rule: grids, which are a few numbers at any size, and forests, which are edge lists."""
 
 from __future__ import annotations
 

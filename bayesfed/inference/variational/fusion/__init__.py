@@ -11,7 +11,7 @@ rule                    space of the sum               scale of a client's rows 
 `SummedGradients`       gradients of the ELBO          local                       the optimum of the family, at convergence
 ======================  =============================  ==========================  ==========================================
 
-All of them are sums over clients: none needs a client's update apart from the others', so they survive secure aggregation, and the air may add them.
+All of them are sums over clients. None needs the update of a single client, so they work under secure aggregation and over the air.
 
 In this order: `rule` (the protocol `Fusion`, and what a rule is given); `averages`; `sites` (the rules of one factor a client); `gradients`.
 """
