@@ -4,10 +4,11 @@
 >>> train, test = bf.digits()
 >>> clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
 
-Rooms, lowest first: `errors`, `keys`, `trees`, `files`; `geometry`, `compress`, `data`, `wireless`; `models`; `inference`; `federated`;
+Rooms, lowest first: `errors`, `keys`, `trees`; `geometry`, `compress`, `data`, `wireless`; `models`; `inference`; `federated`;
 `algorithms`, `inspect`; `running`; `flower`, `testing`, `cli`. A lower room never imports a higher one.
 """
 
+import ast
 from pathlib import Path
 
 import lazy_loader
@@ -16,18 +17,25 @@ from bayesfed import algorithms
 
 __version__ = "0.1.0"
 
-# Names are imported at first use. A method is listed once, in `algorithms/__init__.pyi`; every other name in `_names.pyi`.
-_others, _, _names = lazy_loader.attach_stub(__name__, str(Path(__file__).with_name("_names.pyi")))
-_methods = frozenset(algorithms.__all__)
-__all__ = sorted({*_names, *_methods})  # noqa: PLE0605
+
+def _listed() -> dict[str, list[str]]:
+    """Return the names of `__init__.pyi` by the room that has them; a method is listed once, in `algorithms/__init__.pyi`."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes: dict[str, list[str]] = {"algorithms": algorithms.__all__}
+    for line in stub.body:
+        if isinstance(line, ast.ImportFrom) and line.module != "algorithms":
+            homes.setdefault(str(line.module), []).extend(alias.name for alias in line.names)
+    return homes
+
+
+# Names are imported at first use.
+_load, _, __all__ = lazy_loader.attach(__name__, submod_attrs=_listed())
 
 
 def __getattr__(name: str) -> object:
-    if name in _methods:
-        return getattr(algorithms, name)
-    if name not in _names:
+    if name not in __all__:
         raise AttributeError(f"module 'bayesfed' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return _others(name)
+    return _load(name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed import files
+from bayesfed.data import files
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning
 from bayesfed.federated import ClientMemory, Snapshot, checkpoint, early_stop, load, newest, rounds, save, untimed
 from bayesfed.federated.engine.records import from_line, to_line

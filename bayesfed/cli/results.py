@@ -35,7 +35,7 @@ from bayesfed.federated.engine.checkpoint import checkpoint, newest
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport
-from bayesfed.files import write_whole
+from bayesfed.data.files import write_whole
 from bayesfed.running import Result, run
 
 PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from bayesfed import files
+from bayesfed.data import files
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.errors import CheckpointError, WireError, complain
 from bayesfed.trees import Tree

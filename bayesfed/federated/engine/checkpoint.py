@@ -14,7 +14,7 @@ from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, c
 from bayesfed.federated.engine import snapshot_files
 from bayesfed.federated.engine.records import to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
-from bayesfed.files import append, sweep, write_whole
+from bayesfed.data.files import append, sweep, write_whole
 
 
 def save(path: str | Path, snapshot: Snapshot, *, keep: int = 2) -> None:
