@@ -5,6 +5,8 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,17 @@ def is_killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def breaks_off(number):
+    """Stop in the middle of the next answer that is sent."""
+    whole = Connection._send
+
+    def half(self, content, *rest):
+        whole(self, bytes(content)[: len(content) // 2])
+        os.kill(os.getpid(), number)
+
+    Connection._send = half
+
+
 def children():
     """Return the processes of ours that still are, zombies among them."""
     found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
@@ -117,10 +130,13 @@ def test_a_client_that_raises_is_named_in_every_pool(net, clients, pool, act, wo
         (is_killed, None, "a fresh one (signal 9; out of memory?)"),
         (hangs, 2.0, "deadline: no answer within 2 s; its worker process was stopped"),
         (is_deaf, 2.0, "deadline: no answer within 2 s"),
+        (partial(breaks_off, signal.SIGKILL), None, "a fresh one (signal 9; out of memory?)"),
+        (partial(breaks_off, signal.SIGSTOP), 2.0, "deadline: no answer within 2 s"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, words, workers):
+def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, words, workers, monkeypatch):
+    monkeypatch.setattr("bayesfed.federated.clients.worker.GRACE_S", 0.5)
     before, handles = children(), len(os.listdir("/proc/self/fd"))
     with bf.InProcess(clients, workers=workers, deadline_s=deadline_s) as pool:
         reports = run(failing(net, act), pool)
@@ -153,6 +169,39 @@ def test_a_worker_that_dies_idle_costs_nobody(net, clients):
         reports = run(failing(net, lambda: None), pool, sampler=killing)
     assert not any(report.refused for report in reports)
     assert tree_equal(reports[-1].state, run(failing(net, lambda: None), bf.InProcess(clients))[-1].state)
+
+
+def test_a_worker_that_does_not_read_is_replaced(clients):
+    """A message that does not fit into the pipe, to a process that was stopped."""
+
+    def stopping(number, names, key):
+        for child in multiprocessing.active_children() if number == 1 else []:
+            os.kill(child.pid, signal.SIGSTOP)
+        return names
+
+    net = bf.mlp([64, 4000, 10], bf.Key(0, "wide"))
+    with bf.InProcess(clients, workers=1, deadline_s=2.0) as pool:
+        reports = run(bf.fed_avg(net, **WORK), pool, sampler=stopping)
+    assert [sorted(report.refused) for report in reports] == [[], ["a"], []]
+    assert "deadline: no answer within 2 s" in reports[1].refused["a"]
+
+
+def test_a_round_that_is_given_up_leaves_no_answers(net, clients):
+    """Workers are still at its tasks when the next round begins."""
+    algorithm = failing(net, lambda: None)
+    with bf.InProcess(clients, workers=2) as pool:
+        whole = pool.map
+
+        def interrupted(locals, tasks):
+            yield next(whole(locals, tasks))
+            raise KeyboardInterrupt
+
+        pool.map = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            run(algorithm, pool)
+        del pool.map
+        reports = run(algorithm, pool)
+    assert tree_equal(reports[-1].state, run(algorithm, bf.InProcess(clients))[-1].state)
 
 
 def test_a_forgotten_pool_takes_its_workers_along(net, clients):
@@ -209,9 +258,10 @@ def test_any_number_of_workers_gives_the_same_history(net, clients, workers):
         ({"deadline_s": 1.0, "workers": 2, "kind": "thread"}, "kind='thread', workers=2"),
         ({"deadline_s": 0.0, "workers": 2}, "seconds above 0"),
         ({"deadline_s": float("nan"), "workers": 2}, "seconds above 0"),
+        ({"start": "thread", "workers": 2}, "InProcess.start: expected one of .*'spawn'.*, those of this system, found thread"),
     ],
 )
-def test_a_deadline_that_cannot_be_kept_is_refused(clients, options, words):
+def test_pools_that_cannot_be_had_are_refused(clients, options, words):
     with pytest.raises(ArgumentError, match=words):
         bf.InProcess(clients, **options)
 

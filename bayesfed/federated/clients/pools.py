@@ -22,7 +22,9 @@ from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memories import ClientMemory, Slot
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answer
-from bayesfed.federated.clients.worker_processes import Site, Workers
+from bayesfed.federated.clients.worker import StartMethod, default_start_method
+from bayesfed.federated.clients.worker_loop import Site
+from bayesfed.federated.clients.worker_processes import Workers
 from bayesfed.federated.core.protocols import Local, Profile
 from bayesfed.trees import Tree
 
@@ -60,38 +62,42 @@ class InProcess:
     Parameters
     ----------
     data
-        A data set for each client, by name; empty ones are legal, all of them empty is not.
+        A data set for each client, by name. Some may be empty, but not all.
     workers
-        0 runs clients one after another in this process.
+        Number of worker processes or threads. 0 runs clients one after another in this process.
     kind
-        "process" (forked workers; anything that draws from torch's or Pyro's global state) or
-        "thread" (locals that draw only from their own key).
+        "process", or "thread" for local steps that draw only from their own key, not from torch's or Pyro's global state.
     devices
         Device figures by client name, for planners.
     deadline_s
-        Seconds a client may take, counted from when a worker process starts on it. One that takes longer is killed with its worker, and its
-        failure is a `ClientError`: seconds of the clock are not reproducible, so set it far above what an honest client takes.
+        Seconds a client may take, counted from when a worker process starts on it. The worker of one that takes longer is killed, and the client
+        fails with a `ClientError`. Seconds of the clock are not reproducible, so set this far above what an honest client takes.
     secrets
-        The clients' own, by name, for a run in keyed mode.
+        Each client's own secret, by name, for a run in keyed mode.
     cohort
-        1 trains clients one by one. A number above has so many take their gradient steps at once (`bayesfed.federated.clients.cohorts`), "auto" those for
-        which measurement says that it pays: small networks. Payloads then differ in their last bits from those of clients one by one;
-        ``cohorts.turns`` says who was batched and why others were not, and so does ``report.clients[name]["cohort"]``.
+        Number of clients that take their gradient steps at once (`bayesfed.federated.clients.cohorts`); 1 trains clients one by one. "auto" batches
+        those for which measurement says that it pays: small networks. Payloads then differ in their last bits from those of clients one by one.
+        ``cohorts.turns`` says which clients were batched and why others were not, and so does ``report.clients[name]["cohort"]``.
+    start
+        Start method of worker processes, as in `multiprocessing`: "fork", "spawn" or "forkserver". Default: "fork" on Linux, "spawn" elsewhere.
+        Results are the same under each. Forked workers start in milliseconds and inherit everything. Others import torch first, which takes
+        seconds, and receive local steps, data and secrets by `cloudpickle`; a script then needs ``if __name__ == "__main__":``.
 
     Notes
     -----
-    What a client does to the pool: if it raises, all kinds name it in a `ClientError`. If it takes its process down (``os._exit``, out of
-    memory, a signal), a process worker is replaced, and the client is named if it does so twice; with threads, or ``workers=0``, its process
-    is this one. If it hangs, a process worker with a deadline is killed and replaced; a thread cannot be stopped from outside, which is why
-    deadlines are refused there. Processes are gone after `close`, and end by themselves if this one is killed.
+    A client that raises is named in a `ClientError`, whatever the kind of worker. One that ends its process (``os._exit``, out of memory, a signal)
+    costs a worker process, which is replaced; the client is tried once more, and named if its worker dies again. With threads or ``workers=0`` the
+    process that ends is this one. A client that hangs is stopped if there is a deadline: its worker process is killed and replaced. A thread cannot
+    be stopped from outside, so a deadline is refused there. Worker processes are gone after `close`, and end by themselves if this one is killed.
+    Each computes on one thread.
 
     Raises
     ------
     DataError
         If there is no client, or no client has data.
     ArgumentError
-        If the workers cannot be had, or secrets are none; if there are workers and cohorts. While running, if a number of clients is to
-        train at once by a local that cannot be batched; "auto" lets them train one by one.
+        If there cannot be such workers, a secret is not one, or there are both workers and cohorts. While running, if workers do not start; if
+        local steps, data, codecs or links cannot be pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
     """
 
     def __init__(
@@ -104,6 +110,7 @@ class InProcess:
         deadline_s: float | None = None,
         secrets: Mapping[str, bytes] | None = None,
         cohort: Cohort = 1,
+        start: StartMethod | None = None,
     ) -> None:
         if not data or not any(len(part) for part in data.values()):
             raise DataError(
@@ -113,15 +120,12 @@ class InProcess:
             raise ArgumentError(
                 complain("InProcess", expected="workers >= 0 and kind 'process' or 'thread'", actual=(workers, kind), hint="workers=2")
             )
-        if workers and kind == "process":
-            if "fork" not in multiprocessing.get_all_start_methods():
-                raise ArgumentError(
-                    complain("InProcess", expected="a system that can fork", actual="one that cannot", hint="workers=0, or kind='thread'")
-                )
-            if any(part.inputs.device.type != "cpu" for part in data.values()):
-                raise ArgumentError(
-                    complain("InProcess", expected="data on the CPU for process workers", actual="data on an accelerator", hint="workers=0")
-                )
+        if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
+            raise ArgumentError(complain("InProcess.start", expected=f"one of {methods}, those of this system", actual=start, hint="None"))
+        if workers and kind == "process" and any(part.inputs.device.type != "cpu" for part in data.values()):
+            raise ArgumentError(
+                complain("InProcess", expected="data on the CPU for process workers", actual="data on an accelerator", hint="workers=0")
+            )
         if deadline_s is not None and not (workers and kind == "process"):
             found = f"kind={kind!r}, workers={workers}"
             raise ArgumentError(
@@ -139,6 +143,7 @@ class InProcess:
         self._workers, self._kind = workers, kind
         self._memories = {name: ClientMemory() for name in self._data}
         self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self._start = start or default_start_method()
         self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None
 
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
@@ -202,7 +207,7 @@ class InProcess:
     def _processes(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         if not isinstance(self._crew, Workers) or self._crew.site.locals is not locals:
             self.close()
-            self._crew = Workers(self._workers, Site(locals, self._data, self._secrets), self._deadline_s)
+            self._crew = Workers(self._workers, Site(locals, self._data, self._secrets), self._deadline_s, self._start)
         return self._crew.map(tasks, self._recall)
 
     def _threads(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
