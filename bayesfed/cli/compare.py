@@ -11,8 +11,8 @@ from pathlib import Path
 from bayesfed.cli import experiment, plots
 from bayesfed.cli.pictures import draw
 from bayesfed.cli.results import Folder, run_file
-from bayesfed.errors import ArgumentError, complain
 from bayesfed.data.files import write_whole
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.inspect.tables import table
 
 # Heading, key of metrics.json, what to multiply by, digits behind the point.

@@ -28,6 +28,7 @@ from typing import Any
 from bayesfed.cli.build import Built, build, seeds
 from bayesfed.cli.experiment import ExperimentFile, parse
 from bayesfed.cli.scores import scoring
+from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.engine.callbacks import Callback
@@ -35,7 +36,6 @@ from bayesfed.federated.engine.checkpoint import checkpoint, newest
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport
-from bayesfed.data.files import write_whole
 from bayesfed.running import Result, run
 
 PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")

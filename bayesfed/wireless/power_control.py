@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from scipy.special import exp1
-
 from bayesfed.errors import ArgumentError, UpdateError, complain
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
@@ -211,6 +209,8 @@ class ChannelInversion:
         UpdateError
             If no channel does, so that the round has no sum.
         """
+        from scipy.special import exp1
+
         _asked("ChannelInversion", known, amplitude, estimate_variance)
         moduli = {client: abs(gain) for client, gain in known.items() if abs(gain) >= self.threshold and gain != 0}
         if not moduli:

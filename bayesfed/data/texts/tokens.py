@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.files import write_whole
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.data.texts.texts import Texts
 from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError, complain
-from bayesfed.data.files import write_whole
 
 # Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")

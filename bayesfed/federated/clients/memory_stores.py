@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from bayesfed.data import files
 from bayesfed.compress.wire import pack, unpack
+from bayesfed.data import files
 from bayesfed.errors import CheckpointError, WireError, complain
 from bayesfed.trees import Tree
 

@@ -10,11 +10,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from bayesfed.data.files import append, sweep, write_whole
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, complain
 from bayesfed.federated.engine import snapshot_files
 from bayesfed.federated.engine.records import to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
-from bayesfed.data.files import append, sweep, write_whole
 
 
 def save(path: str | Path, snapshot: Snapshot, *, keep: int = 2) -> None:

@@ -14,11 +14,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from bayesfed.data.files import digest, write_whole
 from bayesfed.errors import CheckpointError, WireError, complain
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.engine.records import from_line
 from bayesfed.federated.engine.reports import Snapshot
-from bayesfed.data.files import digest, write_whole
 from bayesfed.trees import Tree
 
 FORMAT = 1

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
@@ -225,6 +224,8 @@ def tuned_alpha(prior: BernoulliGaussian, delta: float, noise_variance: float) -
     ArgumentError
         As in `state_evolution`.
     """
+    from scipy.optimize import minimize_scalar
+
     _check(delta, noise_variance)
     variance = start = noise_variance + prior.density * prior.variance / delta
     alpha = math.nan
@@ -250,6 +251,8 @@ def minimax_alpha(delta: float) -> float:
     ArgumentError
         If delta is not positive.
     """
+    from scipy.optimize import minimize_scalar
+
     _check(delta, 0.0)
     best = minimize_scalar(lambda z: -_recoverable(z, min(delta, LARGEST_DELTA)), bounds=(1e-3, LARGEST_ALPHA), method="bounded")
     return float(best.x)
@@ -270,6 +273,8 @@ def phase_transition(delta: float) -> float:
     ArgumentError
         If delta is not in (0, 1).
     """
+    from scipy.optimize import minimize_scalar
+
     if not 0 < delta < 1:
         raise ArgumentError(complain("phase_transition", expected="0 < m / n < 1", actual=delta, hint="delta = m / n"))
     best = minimize_scalar(lambda z: -_recoverable(z, delta), bounds=(1e-3, LARGEST_ALPHA), method="bounded")

@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.data.files import write_whole
+from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.models.adapters.lora import adapters, lora_rank
 from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
 from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes, trainable

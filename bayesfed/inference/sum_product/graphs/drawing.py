@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,6 +17,7 @@ from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
 
 MAX_DRAWN = 500
@@ -72,6 +72,8 @@ def draw(
 
 def _positions(model: Grid | Ising | Tables, network: nx.Graph[int], order: Tensor | None) -> NDArray[np.float64]:
     """Return where each node of the graph is drawn ``(nodes, 2)``; neighbouring variables of a grid are one unit apart."""
+    import networkx as nx
+
     count, place = math.prod(model.shape), np.empty((len(network), 2))
     if not isinstance(model, Grid):
         edge = 0.0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import torch
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from bayesfed.models.random_fields.grid import Grid, Link, Number
 from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
 
 

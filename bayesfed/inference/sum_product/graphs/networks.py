@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import networkx as nx
-
 from bayesfed.errors import ArgumentError, complain
 
 
@@ -19,6 +17,8 @@ def refuse(where: str, *, expected: object, actual: object, hint: str) -> NoRetu
 
 def check_simple(where: str, graph: object) -> None:
     """Raise `ArgumentError` unless `graph` is a simple undirected networkx graph with nodes."""
+    import networkx as nx
+
     if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph() or not len(graph):
         refuse(where, expected="a simple undirected graph with nodes", actual=graph, hint="nx.Graph()")
 

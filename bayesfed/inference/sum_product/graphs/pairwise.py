@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed.inference.sum_product.graphs.lowering import edge_list
 from bayesfed.inference.sum_product.graphs.networks import check_simple, refuse
 from bayesfed.models.random_fields.ising import Ising
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def read_pairs(graph: nx.Graph[Any], coupling: float | None, field: float) -> tuple[list[Hashable], Ising]:

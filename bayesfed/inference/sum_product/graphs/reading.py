@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import networkx as nx
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.networks import check_simple, refuse
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAX_ENTRIES = 2**16
 ORDERED = (tuple, list)

@@ -7,17 +7,18 @@ a variable lies i + j steps away, from the other corner of its row i + M - 1 - j
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
 from bayesfed.models.random_fields.grid import Grid, Link, Number
 from bayesfed.models.random_fields.ising import Ising
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Integers = NDArray[np.int64]
 
@@ -32,6 +33,9 @@ def colours(count: int, edges: Tensor) -> Tensor:
     edges
         ``(2, E)``.
     """
+    import networkx as nx
+    from scipy.sparse.csgraph import connected_components
+
     ends: Integers = edges.numpy()
     matrix = _adjacency(count, ends)
     # One more node, joined to one variable of each component, reaches every variable and closes no cycle.
@@ -49,12 +53,16 @@ def colours(count: int, edges: Tensor) -> Tensor:
 
 
 def _adjacency(count: int, ends: Integers) -> csr_array:
+    from scipy.sparse import csr_array
+
     both = np.concatenate([ends, ends[::-1]], axis=1)
     return csr_array((np.ones(both.shape[1], dtype=np.int8), (both[0], both[1])), shape=(count, count))
 
 
 def depths(adjacency: csr_array, root: int) -> Integers:
     """Return the number of steps ``(n,)`` from `root` to every node of a connected graph."""
+    from scipy.sparse.csgraph import breadth_first_order
+
     parent = breadth_first_order(adjacency, root)[1].astype(np.int64)
     parent[root] = root
     depth = np.ones_like(parent)
@@ -119,6 +127,8 @@ def _plain(values: NDArray[np.floating]) -> Number:
 
 def _walk(count: int, ends: Integers, columns: int) -> Integers | None:
     """Return the variable at each position if this is a grid with so many columns, which `_lay_out` then checks."""
+    from scipy.sparse.csgraph import connected_components
+
     corners = np.flatnonzero(np.bincount(ends.reshape(-1), minlength=count) == 2)
     adjacency = _adjacency(count, ends)
     if len(corners) != 4 or connected_components(adjacency, directed=False)[0] != 1:

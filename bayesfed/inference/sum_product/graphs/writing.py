@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import torch
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
 from bayesfed.inference.sum_product.graphs.networks import collector_paused, refuse
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAX_NODES = 2_000_000
 
@@ -31,6 +34,8 @@ def write(model: Grid | Ising | Tables, order: Tensor | None, log_constant: floa
     ArgumentError
         If it would have more than two million nodes.
     """
+    import networkx as nx
+
     count = math.prod(model.shape)
     groups = list(_factors(model)) if count <= MAX_NODES else []
     copies = 1 if isinstance(model, Tables) else model.copies

@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
@@ -174,6 +172,9 @@ def _colours(scopes: list[Ints], count: int) -> list[Ints]:
 
 def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
     """Return the distance of each factor from the root, in the middle of its tree; None if there is a cycle."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
+
     borders = np.cumsum([0, *map(len, scopes)])
     total, none = int(borders[-1]), np.zeros(0, np.int64)
     variable = np.concatenate([none, *(scope.reshape(-1) for scope in scopes)])
