@@ -1,26 +1,18 @@
-"""Factored layers and hybrid networks: the dense layer of the product, FedHM's counts and laws, one SVD for all ranks, export, refusals."""
+"""Factored layers and networks: the dense layer of the product, initialisation, conventions, counts, refusals."""
 
 import math
 
-import pyro
-import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
-from pyro.nn import PyroModule, PyroSample
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.models import (
     FactoredConv2d,
     FactoredLinear,
-    Gaussian,
-    ProductGaussian,
     Unrolling,
     align,
     decay_gradients,
@@ -41,9 +33,8 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
+from tests.factored_nets import DOUBLE, SPLITS, close, randn, residual
 
-DOUBLE = torch.float64
-SPLITS = ["spatial", "pufferfish"]
 SETTINGS = [
     {},
     {"stride": 2, "padding": 1},
@@ -54,60 +45,11 @@ SETTINGS = [
 ]
 
 
-def randn(*shape, name="x", dtype=torch.float32):
-    return torch.randn(*shape, generator=Key(0, name).generator(), dtype=dtype)
-
-
-def close(left, right, tolerance=1e-5):
-    torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance * float(right.detach().abs().max()))
-
-
-class Residual(nn.Module):
-    """A block beside its 1 x 1 shortcut."""
-
-    def __init__(self, before, after, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1)
-        self.shortcut = nn.Conv2d(before, after, 1, stride, bias=False)
-
-    def forward(self, x):
-        return torch.tanh(self.conv2(torch.tanh(self.conv1(x))) + self.shortcut(x))
-
-
-def residual(dtype=DOUBLE):
-    net = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6), Residual(6, 8, 2), nn.Flatten(), nn.Linear(8 * 9, 12), nn.Linear(12, 4))
-    net = net.to(dtype)
-    with torch.no_grad():
-        for name, value in net.named_parameters():
-            value.copy_(randn(*value.shape, name=name, dtype=dtype) * max(value[0].numel(), 1) ** -0.5)
-    return net
-
-
 def full_ranks(net, split="spatial", names=("0", "2.conv1", "2.conv2", "4")):
     return {name: Unrolling(tuple(net.get_submodule(name).weight.shape), split).full for name in names}
 
 
-def decaying(rows, columns, dtype=torch.float32, power=1.0):
-    q, _ = torch.linalg.qr(randn(rows, min(rows, columns), name="left", dtype=DOUBLE))
-    p, _ = torch.linalg.qr(randn(columns, min(rows, columns), name="right", dtype=DOUBLE))
-    return ((q * torch.arange(1, min(rows, columns) + 1) ** -power) @ p.mT).to(dtype)
-
-
-class Largest(TorchDispatchMode):
-    """Note the entries of the largest tensor that any operation gives back."""
-
-    entries = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        self.entries = max(self.entries, *(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)), 0)
-        return result
-
-
 # ------------------------------------------------------------------------------------------------------------- layers
-
-
 @pytest.mark.parametrize("shape", [(3, 12), (12,), (2, 5, 12)], ids=str)
 def test_linear_is_the_dense_layer_of_the_product(shape):
     u, v, bias, x = randn(7, 3, name="u"), randn(12, 3, name="v"), randn(7, name="b"), randn(*shape)
@@ -168,8 +110,6 @@ def test_layers_show_what_they_are():
 
 
 # ---------------------------------------------------------------------------------------------------------- networks
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (DOUBLE, 1e-12)], ids=str)
 @pytest.mark.parametrize("split", SPLITS)
 def test_full_rank_is_the_dense_network_and_aligning_undoes_it(split, dtype, tolerance):
@@ -259,13 +199,6 @@ def test_whole_first_counts_no_shortcuts():
     assert chosen == [{"0", "2.conv1", "2.conv2", "4"}, {"2.conv1", "2.conv2", "4"}, {"2.conv2", "4"}, {"4"}]
 
 
-# ------------------------------------------------------------------------------------------------------------ counts
-
-
-def millions(net, digits):
-    return round(size(parameters(net)) / 1e6, digits)
-
-
 def counted(net, first, ratio, split="spatial"):
     """Count without an SVD: what the ranks say, with every layer's two factors in the place of its weight."""
     total = size(parameters(net))
@@ -318,233 +251,7 @@ def test_counts_of_table_1():
         assert size(parameters(hybrid(nn.Linear(m, n), {"": rank}))) == rank * (m + n) + n
 
 
-# ---------------------------------------------------------------------------------------------------------- training
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_gradients_are_those_of_equation_10(split):
-    net, x = residual().eval(), randn(3, 2, 6, 6, dtype=DOUBLE)
-    made = hybrid(net, 1 / 2, split=split)
-    whole = residual().eval()
-    layers = unrollings(made)
-    for name, value in align(parameters(made), layers).items():
-        whole.get_parameter(name).data = value
-    for each in (made, whole):
-        each(x).square().sum().backward()
-    for name, layout in layers.items():
-        layer, gradient = made.get_submodule(name), layout.matrix(whole.get_submodule(name).weight.grad)
-        close(layer.u.grad, gradient @ layer.v, 1e-10)
-        close(layer.v.grad, gradient.mT @ layer.u, 1e-10)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_zero_columns_stay_zero_and_change_no_iterate(split):
-    net, x = residual().eval(), randn(3, 2, 6, 6, dtype=DOUBLE)
-    made = hybrid(net, 1 / 4, split=split)
-    small = parameters(made)
-    wide = {name: functional.pad(leaf, (0, 3)) if name.endswith((".u", ".v")) else leaf for name, leaf in small.items()}
-    iterates = []
-    for tree in (small, wide):
-        leaves = {name: leaf.clone().requires_grad_() for name, leaf in tree.items()}
-        optimiser = torch.optim.SGD(leaves.values(), lr=0.05, momentum=0.9)
-        for _ in range(5):
-            optimiser.zero_grad()
-            loss = functional_call(made, leaves, (x,)).square().mean() + frobenius_decay(leaves, 0.1)
-            loss.backward()
-            optimiser.step()
-        iterates.append(leaves)
-    assert not torch.allclose(iterates[0]["4.u"], small["4.u"])
-    for name, leaf in iterates[0].items():
-        padded = iterates[1][name]
-        if padded.shape != leaf.shape:
-            assert not padded[:, leaf.shape[1] :].any()
-            padded = padded[:, : leaf.shape[1]]
-        close(padded, leaf, 1e-12)
-
-
-def test_a_step_on_factors_moves_the_product_by_two_projections():
-    # -rate (G V V^T + U U^T G) + O(rate^2): not the dense step, so only whole networks train as FedAvg does.
-    u, v, target = randn(6, 2, name="u", dtype=DOUBLE), randn(5, 2, name="v", dtype=DOUBLE), randn(6, 5, dtype=DOUBLE)
-    gradient = u @ v.mT - target
-    errors = []
-    for rate in (1e-3, 1e-4):
-        moved = (u - rate * gradient @ v) @ (v - rate * gradient.mT @ u).mT - u @ v.mT
-        errors.append((moved + rate * (gradient @ v @ v.mT + u @ u.mT @ gradient)).norm())
-    assert math.isclose(errors[0] / errors[1], 100, rel_tol=1e-6)
-
-
-def test_frobenius_decay_and_its_gradient():
-    made = hybrid(residual(), 1 / 2)
-    leaves = {name: leaf.requires_grad_() for name, leaf in parameters(made).items()}
-    decay = frobenius_decay(leaves, 0.3)
-    products = sum((layer.u @ layer.v.mT).square().sum() for layer in (made.get_submodule(name) for name in unrollings(made)))
-    close(decay, 0.15 * products, 1e-12)
-    decay.backward()
-    gradients = decay_gradients(leaves, 0.3)
-    (0.15 * products).backward()
-    assert gradients.keys() == {name for name in leaves if name.endswith((".u", ".v"))}
-    for name, gradient in gradients.items():
-        close(gradient, leaves[name].grad, 1e-12)
-        close(gradient, made.get_parameter(name).grad, 1e-12)
-    assert float(frobenius_decay({"0.weight": randn(3, 3)}, 0.3)) == 0
-    # What has a core is a point of fixed rank, not two factors.
-    assert decay_gradients({"0.u": randn(3, 1), "0.s": randn(1, 1), "0.v": randn(3, 1)}, 1.0) == {}
-
-
-def test_decay_is_the_gaussian_prior_on_the_product():
-    u, v, like = randn(6, 2, name="u", dtype=DOUBLE), randn(10, 2, name="v", dtype=DOUBLE), torch.zeros(6, 10, dtype=DOUBLE)
-    leaves = {name: factor.clone().requires_grad_() for name, factor in (("w.u", u), ("w.v", v))}
-    prior = ProductGaussian(rank=2, precision=0.7)
-    trace = poutine.trace(poutine.condition(lambda: prior.sample("w", like), data=leaves)).get_trace()
-    factor = trace.nodes["w.decay"]["fn"].log_prob(trace.nodes["w.decay"]["value"])
-    close(-factor, frobenius_decay(leaves, 0.7), 1e-12)
-    gradients = torch.autograd.grad(-factor, leaves.values())
-    for gradient, expected in zip(gradients, decay_gradients(leaves, 0.7).values(), strict=True):
-        close(gradient, expected, 1e-12)
-    # And of a Gaussian declared on the dense weight, up to its constant.
-    with pyro.poutine.trace() as found, pyro.poutine.condition(data={"w": u @ v.mT}):
-        Gaussian(0.7**-0.5).sample("w", like)
-    constant = dist.Normal(like, 0.7**-0.5).log_prob(like).sum()
-    close(constant - found.trace.log_prob_sum(), frobenius_decay(leaves, 0.7), 1e-12)
-
-
-def test_nothing_dense_is_formed_by_a_step():
-    layer, x = FactoredLinear(randn(400, 3, name="u"), randn(300, 3, name="v")), randn(5, 300)
-    with Largest() as largest:
-        (layer(x).square().sum() + frobenius_decay(dict(layer.named_parameters()), 0.1)).backward()
-    assert largest.entries <= 5 * 400
-
-
-# -------------------------------------------------------------------------------------------------------------- trees
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_one_svd_serves_all_ranks(split, monkeypatch):
-    net = residual()
-    tree, layers = parameters(net), unrollings(hybrid(net, 1 / 2, split=split))
-    sizes = [hybrid_ranks(net, ratio, split=split) for ratio in (1 / 2, 1 / 4, 1 / 8)]
-    calls = []
-    svd = torch.linalg.svd
-    monkeypatch.setattr(torch.linalg, "svd", lambda *arguments, **named: calls.append(1) or svd(*arguments, **named))
-    found = spectra(tree, layers, *sizes)
-    assert len(calls) == len(layers)
-    for ratio, ranks in zip((1 / 2, 1 / 4, 1 / 8), sizes, strict=True):
-        cut, own = factorise(tree, layers, ranks, found), hybrid(net, ratio, split=split)
-        assert tree_equal(cut, parameters(own))
-        assert tree_equal(cut, factorise(tree, layers, ranks))
-        aligned = align(cut, layers)
-        for name, rank in ranks.items():
-            error = float((aligned[f"{name}.weight"] - tree[f"{name}.weight"]).norm())
-            assert math.isclose(found[name].error(rank), error, abs_tol=1e-12)
-    # A spectrum keeps no more of the SVD alive than it needs.
-    assert all(part.untyped_storage().nbytes() == part.numel() * 8 for part in (found["4"].u, found["4"].v, found["4"].values))
-
-
-def test_aligning_takes_factors_of_any_rank_beside_whole_layers():
-    net = residual()
-    ranks = hybrid_ranks(net, 1 / 2)
-    layers = unrollings(hybrid(net, ranks))
-    tree = parameters(net)
-    some = {"4": 2, "2.conv1": 1}
-    mixed = align(factorise(tree, layers, some), layers)
-    assert list(mixed) == list(tree)
-    assert {name for name in tree if not torch.equal(mixed[name], tree[name])} == {"4.weight", "2.conv1.weight"}
-    assert tree_equal(align(tree, layers), tree)
-    assert all(leaf.is_contiguous() for leaf in mixed.values())
-    linear = hybrid(nn.Linear(5, 4), {"": 2})
-    assert align(parameters(linear), unrollings(linear)).keys() == {"weight", "bias"}
-
-
-@pytest.mark.parametrize(("dtype", "slack"), [(torch.float32, 1e-5), (DOUBLE, 1e-13)], ids=str)
-@pytest.mark.parametrize("shape", [(120, 80), (80, 120)], ids=str)
-def test_subspace_iteration_is_within_its_stated_error(shape, dtype, slack):
-    matrix = decaying(*shape, dtype=dtype)
-    exact, found = spectrum(matrix, 10), spectrum(matrix, 10, key=Key(0), passes=0)
-    assert exact.residual == 0
-    assert found.residual > 0.01
-    for rank in (1, 4, 10):
-        u, v = found.factors(rank)
-        error, best = float((matrix - u @ v.mT).norm()), exact.error(rank)
-        assert math.isclose(error, found.error(rank), rel_tol=slack)
-        assert best * (1 - slack) <= error
-        assert error**2 - found.residual**2 <= best**2 * (1 + slack)
-
-
-def test_a_warm_start_is_better_than_a_cold_one_and_reaches_the_svd():
-    before = decaying(120, 80, DOUBLE)
-    after = before + 0.002 * randn(120, 80, dtype=DOUBLE) / 10
-    exact, last = spectrum(after, 10), spectrum(before, 10)
-    cold, warm = (spectrum(after, 10, key=Key(0), warm=start, passes=0) for start in (None, last))
-    assert exact.error(10) <= warm.error(10) < cold.error(10)
-    assert warm.error(10) < 1.001 * exact.error(10)
-    converged = spectrum(after, 10, key=Key(0), warm=last, passes=60)
-    close(converged.u * converged.values @ converged.v.mT, exact.u * exact.values @ exact.v.mT, 1e-9)
-    # A start from another rank, and all of the space, where nothing is missed.
-    assert spectrum(after, 4, key=Key(0), warm=last).error(4) >= spectrum(after, 4).error(4) * (1 - 1e-12)
-    assert spectrum(after, 78, key=Key(0)).residual < 1e-12
-
-
-def test_spectra_may_be_warm_and_name_their_streams():
-    net = residual()
-    tree, ranks = parameters(net), hybrid_ranks(net, 1 / 4)
-    layers = unrollings(hybrid(net, ranks))
-    one, two, other = (spectra(tree, layers, ranks, key=key, oversample=1, passes=0) for key in (Key(0), Key(0), Key(1)))
-    assert torch.equal(one["2.conv1"].u, two["2.conv1"].u)
-    assert not torch.equal(one["2.conv1"].u, other["2.conv1"].u)
-    again = spectra(tree, layers, ranks, key=Key(1), warm=one, oversample=1, passes=0)
-    assert sum(found.rest for found in again.values()) < sum(found.rest for found in one.values())
-    assert factorise(tree, layers, ranks, again).keys() == factorise(tree, layers, ranks).keys()
-
-
-# ------------------------------------------------------------------------------------------------------- Pyro, export
-
-
-def test_there_is_no_sample_site_and_the_store_stays_empty():
-    pyro.clear_param_store()
-    made = hybrid(residual().eval(), 1 / 2)
-    trace = poutine.trace(made).get_trace(randn(2, 2, 6, 6, dtype=DOUBLE))
-    assert not [name for name, node in trace.nodes.items() if node["type"] in ("sample", "param")]
-    assert not list(pyro.get_param_store().keys())
-
-
-def test_a_factor_may_be_given_a_prior():
-    made = hybrid(nn.Linear(4, 3), {"": 2})
-    made.u = PyroSample(dist.Normal(torch.zeros(3, 2), 1.0).to_event(2))
-    trace = poutine.trace(made).get_trace(randn(2, 4))
-    assert trace.nodes["u"]["type"] == "sample"
-    pyro.clear_param_store()
-    whole = PyroModule("net")
-    whole.layer = hybrid(nn.Linear(4, 3), {"": 2})
-    trace = poutine.trace(whole.layer).get_trace(randn(2, 4))
-    assert {"net.layer.u", "net.layer.v", "net.layer.bias"} <= trace.nodes.keys()
-    pyro.clear_param_store()
-
-
-@pytest.mark.parametrize("form", ["smaller", "thin", "dense"])
-@pytest.mark.parametrize("split", SPLITS)
-def test_export_is_the_same_function_without_pyro(split, form):
-    made, x = hybrid(residual().eval(), 1 / 2, split=split), randn(2, 2, 6, 6, dtype=DOUBLE)
-    plain = dense_or_thin(made, form=form)
-    close(plain(x), made(x), 1e-12)
-    assert all(type(module).__module__.startswith(("torch.", "tests.")) for module in plain.modules())
-    assert not any(isinstance(module, PyroModule) for module in plain.modules())
-    numbers = [size(parameters(dense_or_thin(made, form=each))) for each in ("smaller", "thin", "dense")]
-    assert numbers[0] <= min(numbers[1:])
-    layer = nn.Linear(6, 5)
-    kept = dense_or_thin(hybrid(layer, {"": 3}), form=form)
-    assert isinstance(kept, nn.Linear if form != "thin" else nn.Sequential)  # 33 numbers are more than 30
-    tree = align(parameters(made), unrollings(made))
-    if form == "dense":
-        assert list(parameters(plain)) == list(tree)
-    other = {name: leaf[:, :1].contiguous() if name.endswith((".u", ".v")) else leaf + 1 for name, leaf in parameters(made).items()}
-    close(dense_or_thin(made, other, form=form)(x), functional_call(made, other, (x,)), 1e-12)
-    assert isinstance(dense_or_thin(made, form="thin")[2].conv1, nn.Sequential)
-    assert tree_equal(parameters(dense_or_thin(residual())), parameters(residual()))
-
-
 # ------------------------------------------------------------------------------------------------------------ refusals
-
-
 @pytest.mark.parametrize("ratio", [0, -0.1, 1.01, float("nan"), 2, True])
 def test_a_ratio_is_above_0_and_at_most_1(ratio):
     with pytest.raises(ArgumentError, match=r"hybrid, rank_ratio: expected a ratio in \(0, 1\]"):
