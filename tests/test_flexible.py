@@ -21,7 +21,7 @@ from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.testing import check_codec
 from bayesfed.testing.hostile.mutations import check_mutants, reseal
-from tests.test_quantisers import LEAVES, Words, there_and_back
+from tests.quantiser_leaves import LEAVES, Words, there_and_back
 
 KEY = Key(0, "flexible")
 META = {"client": "k", "round": 3}
