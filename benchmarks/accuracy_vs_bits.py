@@ -130,13 +130,7 @@ def network(task: Settings, key: bf.Key) -> torch.nn.Module:
 
 def recipe(net: torch.nn.Module, settings: Settings, observations: int) -> tuple[Algorithm, Sampler]:
     """Return a method's algorithm and sampler."""
-    common = {
-        "steps": settings["steps"],
-        "batch_size": settings["batch_size"],
-        "optimiser": bf.Adam(settings["learning_rate"]),
-        "schedule": cosine(0.1, settings["rounds"]),
-        "codec": SIXTEEN,
-    }
+    training = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), cosine(0.1, settings["rounds"]))
     if settings["recipe"] == "d_turbo_vbi":
         support = settings["support"]
         prior = bf.Prior(
@@ -146,13 +140,13 @@ def recipe(net: torch.nn.Module, settings: Settings, observations: int) -> tuple
         declared = bf.declare(net, prior, likelihood=bf.Categorical(temperature=settings["temperature"]))
         codec = bf.PosteriorGrid(settings["nats"]) if settings["nats"] else replace(SIXTEEN, exceptions={"sd": Float(32)})
         own = {"field": ramp(settings["field"], settings["ramp"]), "warm_up": settings["warm_up"], "inclusion_levels": settings["inclusion_levels"]}
-        return bf.d_turbo_vbi(declared, observations=observations, **own, **{**common, "codec": codec}), everyone
+        return bf.d_turbo_vbi(declared, observations=observations, training=training, codec=codec, **own), everyone
     own = {name: settings[name] for name in ("bits", "share", "levels", "bucket", "dimension") if name in settings}
     sampler = bf.decaying(*settings["sampling"]) if "sampling" in settings else everyone
-    if settings["recipe"] == "stc":
-        # Its server sends ternary changes, which have a code of their own.
-        del common["codec"]
-    return getattr(bf, settings["recipe"])(net, **own, **common), sampler
+    if settings["recipe"] != "stc":
+        # STC's server sends ternary changes, which have a code of their own.
+        own["codec"] = SIXTEEN
+    return getattr(bf, settings["recipe"])(net, training=training, **own), sampler
 
 
 def report(task: Settings, runs: Sequence[Finished], methods: Sequence[str], test: bf.Dataset) -> list[tuple[float, float]]:

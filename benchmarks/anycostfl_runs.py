@@ -160,7 +160,7 @@ class Task:
     def update(self) -> Tree:
         """Return the change that the public rows make."""
         descent = Descent(MaximumLikelihood(self.net, Categorical()), self.optimiser, 20, len(self.public), "delta")
-        return descent.fit(parameters(self.net), {}, self.public, bf.Key(self.seed, "public"), {}).payload
+        return descent.fit(parameters(self.net), {}, self.public, bf.Key(self.seed, "public"), bf.LocalOptions()).payload
 
     def planner(self, beta: tuple[float, float], sizes: tuple[Share, ...] | None = None) -> bf.Planner:
         """Return the planner of a method that knows no energy budget."""
@@ -186,11 +186,12 @@ class Task:
 
     def algorithm(self) -> Algorithm:
         """Return the case's method."""
-        settings, net, batch = self.settings, self.net, self.settings["batch_size"]
+        settings, net = self.settings, self.net
         recipes = {"fed_avg": self._fed_avg, "anycost_fl": self._anycost_fl, "fed_hq": self._fed_hq, "hetero_fl": self._hetero_fl}
         if settings["recipe"] in recipes:
             return recipes[settings["recipe"]]()
-        common = {"share": settings["share"], "batch_size": batch, "optimiser": self.optimiser}
+        # The planner sets the number of steps.
+        common = {"share": settings["share"], "training": bf.Training(1, settings["batch_size"], self.optimiser)}
         if settings["recipe"] == "stc":
             return self.placed(bf.stc(net, **common))
         compressed = (
@@ -201,7 +202,7 @@ class Task:
     def _fed_avg(self) -> Algorithm:
         settings = self.settings
         steps = max(1, int(settings["epochs"] * settings["images"] / settings["clients"] / settings["batch_size"]))
-        return bf.fed_avg(self.net, steps=steps, batch_size=settings["batch_size"], optimiser=self.optimiser)
+        return bf.fed_avg(self.net, training=bf.Training(steps=steps, batch_size=settings["batch_size"], optimiser=self.optimiser))
 
     def _anycost_fl(self) -> Algorithm:
         settings, fitted = self.settings, bf.fit_flexible([self.update()], bf.Key(self.seed, "settings"))
@@ -212,15 +213,13 @@ class Task:
             settings=fitted,
             alphas=settings.get("alphas", ALPHAS),
             beta=tuple(settings.get("beta", (fitted.least, settings["beta_max"]))),
-            epochs=settings["epochs"],
-            batch_size=settings["batch_size"],
-            optimiser=self.optimiser,
+            training=bf.Training(epochs=settings["epochs"], batch_size=settings["batch_size"], optimiser=self.optimiser),
             aggregation=settings.get("aggregation", "optimal"),
         )
 
     def _fed_hq(self) -> Algorithm:
         fitted = bf.fit_flexible([self.update()], bf.Key(self.seed, "settings"), shares=(self.settings["share"],))
-        return bf.fed_hq(self.net, self.planner((fitted.least, self.settings["beta_max"])), fitted, optimiser=self.optimiser)
+        return bf.fed_hq(self.net, self.planner((fitted.least, self.settings["beta_max"])), fitted, training=bf.Training(optimiser=self.optimiser))
 
     def _hetero_fl(self) -> Algorithm:
         """HeteroFL: a width for good, from what a device's budget lets it compute in three quarters of the deadline."""
@@ -238,7 +237,7 @@ class Task:
         def capacity(profile: Profile, round: int, key: bf.Key) -> int:
             return able[profile.name]
 
-        base = bf.hetero_fl(nets, capacity, batch_size=settings["batch_size"], optimiser=self.optimiser, masked=False, up=up)
+        base = bf.hetero_fl(nets, capacity, training=bf.Training(batch_size=settings["batch_size"], optimiser=self.optimiser), masked=False, up=up)
         # A planner of each width, for the clients that have it.
         sized = [bf.on_devices(base, self.planner(self.size_of(up, net), (row,))) for row, net in zip(rows, nets, strict=True)]
 

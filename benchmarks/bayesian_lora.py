@@ -46,9 +46,9 @@ def fitted(method: str, settings: Settings, net: nn.Module, clients: Mapping[str
     """Train one adapter over the clients."""
     net = bf.lora(net, settings["rank"], bf.Key(seed, "lora"), where=last_output, head=["classifier"])
     rows = sum(map(len, clients.values()))
-    steps, size, optimiser = settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"])
+    training = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]))
     if method == "point":
-        algorithm = bf.fed_lora(net, by_rows=True, steps=steps, batch_size=size, optimiser=optimiser)
+        algorithm = bf.fed_lora(net, by_rows=True, training=training)
     else:
         sd = settings["prior_sd"]
         likelihood = bf.Categorical(temperature=settings["temperature"])
@@ -61,9 +61,7 @@ def fitted(method: str, settings: Settings, net: nn.Module, clients: Mapping[str
             scale="global",
             observations=rows,
             example=next(iter(clients.values()))[:2],
-            steps=steps,
-            batch_size=size,
-            optimiser=optimiser,
+            training=training,
             averaging=0.0,
             antithetic=False,
         )

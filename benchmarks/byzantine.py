@@ -89,7 +89,7 @@ def made(data: str, seed: int) -> Problem:
 def accuracy(problem: Problem, rule: str, attack: str, seed: int) -> float:
     """Return the test accuracy after the last round that there was."""
     instead, max_norm = RULES[rule]
-    algorithm = bf.fed_avg(problem.net, steps=10, batch_size=32, optimiser=bf.Sgd(0.2), link=Digital(max_norm=max_norm))
+    algorithm = bf.fed_avg(problem.net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.2)), link=Digital(max_norm=max_norm))
     algorithm = byzantine(algorithm, problem.bad, ATTACKS[attack]) if attack != "none" else algorithm
     algorithm = bf.robust(algorithm, instead) if instead else algorithm
     model = algorithm.predictor(algorithm.initial)

@@ -94,7 +94,7 @@ def messages() -> dict[str, tuple[Codec, Tree]]:
 def ledger(check: bool) -> bool:
     """Time the rows of a round and their sums against a round; return whether the target is met."""
     data = federation(WIDTHS, CLIENTS, ROWS)
-    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
+    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), Key(0, "net")), training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)))
     pool, message = bf.InProcess(data), bytes(1000)
     start = time.perf_counter()
     list(rounds(algorithm, pool, rounds=1))

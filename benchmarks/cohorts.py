@@ -4,8 +4,8 @@
 
 Cohort: a FedAvg round of 100 clients, an MLP 64-32-10 and 100 steps of 16 each, by ``InProcess(data, cohort="auto")``, one by one, and by a bare
 PyTorch loop, with bytes, digests and checks in the first two. Choice: what "auto" does there and with an MLP 784-256-256-10 and batches of 64.
-Table: seconds of a round with a cohort over those without, by network, rows a step and clients; the rule of `bayesfed.federated.clients.cohorts` was read
-from it (left out by --check). One thread, processor seconds, so that others at work disturb little.
+Table: seconds of a round with a cohort over those without, by network, rows a step and clients; the rule of `bayesfed.federated.clients.cohorts`
+was read from it (left out by --check). One thread, processor seconds, so that others at work disturb little.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
     check = is_check(__doc__ or "")
     torch.set_num_threads(1)
     data, net = federation(SMALL, CLIENTS, 4 * BATCH), bf.mlp(list(SMALL), bf.Key(0, "net"))
-    algorithm = bf.fed_avg(net, steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(RATE))
+    algorithm = bf.fed_avg(net, training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(RATE)))
     alone, cohort = bf.InProcess(data), bf.InProcess(data, cohort="auto")
     states = [list(rounds(algorithm, pool, rounds=3))[-1].state for pool in (alone, cohort)]
     apart = max(float((left - states[1][name]).abs().max()) for name, left in states[0].items())
@@ -110,7 +110,7 @@ def shares(algorithm: bf.federated.Algorithm, pool: bf.InProcess) -> dict[str, i
 
 def large() -> dict[str, int]:
     """Return what "auto" does with networks that keep a core busy by themselves."""
-    algorithm = bf.fed_avg(bf.mlp(list(LARGE), bf.Key(0, "net")), steps=1, batch_size=64)
+    algorithm = bf.fed_avg(bf.mlp(list(LARGE), bf.Key(0, "net")), training=bf.Training(steps=1, batch_size=64))
     return shares(algorithm, bf.InProcess(federation(LARGE, 16, 64), cohort="auto"))
 
 
@@ -128,7 +128,7 @@ def grid() -> str:
 def relative(widths: tuple[int, ...], rows: int, clients: int) -> float:
     """Return the seconds of a round with a cohort over those without."""
     data, steps = federation(widths, clients, 4 * rows), max(4, 200 // clients)
-    algorithm = bf.fed_avg(bf.mlp(list(widths), bf.Key(0, "net")), steps=steps, batch_size=rows)
+    algorithm = bf.fed_avg(bf.mlp(list(widths), bf.Key(0, "net")), training=bf.Training(steps=steps, batch_size=rows))
     alone, cohort = bf.InProcess(data), bf.InProcess(data, cohort=clients)
     work = {"alone": lambda: list(rounds(algorithm, alone, rounds=1)), "cohort": lambda: list(rounds(algorithm, cohort, rounds=1))}
     seconds = interleaved(work, 3, clock=time.process_time)

@@ -33,7 +33,7 @@ from bayesfed.federated import rounds
 from bayesfed.federated.clients.turn import Outcome, Task
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Local
-from bayesfed.federated.engine.round_loop import _Exchange
+from bayesfed.federated.engine.exchange import Admission
 from bayesfed.inspect import table
 
 WIDTHS, CLIENTS, STEPS, BATCH = (784, 256, 256, 10), 10, 100, 64
@@ -88,11 +88,11 @@ class InTurn(bf.InProcess):
 def one_round(repeats: int) -> bool:
     """Compare a round with the bare loop."""
     data = federation(WIDTHS, CLIENTS, STEPS * BATCH)
-    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
+    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)))
     pool = InTurn(data)
     pool.seconds(algorithm)
     # Between an answer's arrival and its decoding.
-    with calls_timed(_Exchange, "_admitted") as gate:
+    with calls_timed(Admission, "admit") as gate:
         found = [pool.seconds(algorithm) for _ in tqdm(range(repeats), desc="rounds")]
     seconds = {name: list(values) for name, values in zip(("engine", "bare"), zip(*found, strict=True), strict=True)}
     for name, values in seconds.items():
@@ -105,7 +105,8 @@ def one_round(repeats: int) -> bool:
 def many(repeats: int) -> None:
     """Time a thousand tiny clients."""
     data = federation(SMALL, TINY, 4 * TINY_BATCH)
-    algorithm = bf.fed_avg(bf.mlp(list(SMALL), bf.Key(0, "net")), steps=TINY_STEPS, batch_size=TINY_BATCH, optimiser=bf.Sgd(0.05))
+    training = bf.Training(steps=TINY_STEPS, batch_size=TINY_BATCH, optimiser=bf.Sgd(0.05))
+    algorithm = bf.fed_avg(bf.mlp(list(SMALL), bf.Key(0, "net")), training=training)
     alone, cohort = bf.InProcess(data), bf.InProcess(data, cohort="auto")
     work = {
         "bare": lambda: bare(SMALL, list(data.values()), TINY_STEPS, TINY_BATCH),
@@ -128,7 +129,7 @@ def against_peers(folder: Path, timed: int) -> None:
         print(f"to have them: python3 -m venv {folder} && {folder}/bin/pip install -r {REQUIREMENTS.relative_to(Path(__file__).parents[1])}")
         return
     data = federation(WIDTHS, CLIENTS, STEPS * BATCH)
-    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05))
+    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)))
     pool, lines = bf.InProcess(data), []
 
     def own() -> tuple[list[float], list[float]]:

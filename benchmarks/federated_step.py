@@ -22,6 +22,7 @@ from pyro.infer.autoguide import AutoNormal
 from targets import interleaved, is_check, ratio, target
 
 import bayesfed as bf
+from bayesfed.federated.core.algorithm import published
 from bayesfed.inference.variational.fusion import Fusion
 
 STEPS, RATE = 100, 0.01
@@ -65,13 +66,12 @@ def federated(model: Callable[..., object], data: bf.Dataset, fusion: Fusion) ->
         scale="local",
         observations=2 * len(data) if fusion.adds else len(data),
         example=data[:3],
-        steps=STEPS,
-        optimiser=bf.Adam(RATE),
+        training=bf.Training(steps=STEPS, batch_size=None, optimiser=bf.Adam(RATE)),
     )
     phase = algorithm.phases[0]
-    message = phase.server.publish(algorithm.initial, 0, None)
+    message = published(phase.server, algorithm.initial, 0, None)
     share = 0.5 if fusion.adds else 1.0
-    return partial(phase.local.fit, message, {}, data, bf.Key(0, "step"), {"share": share, "scale": 1.0})
+    return partial(phase.local.fit, message, {}, data, bf.Key(0, "step"), bf.LocalOptions(share=share))
 
 
 if __name__ == "__main__":

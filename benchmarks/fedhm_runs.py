@@ -172,8 +172,11 @@ def milestones(settings: Settings) -> Schedule:
 def recipe(settings: Settings, seed: int) -> Algorithm:
     """Return a case's algorithm."""
     left_out, rate, decay = settings["left_out"], settings["learning_rate"], settings["decay"]
-    common = {"steps": settings["steps"], "batch_size": settings["batch_size"], "schedule": milestones(settings)}
-    common["optimiser"] = bf.Sgd(rate, settings["momentum"], 0.0 if settings["recipe"] == "fed_hm" else decay)
+    optimiser = bf.Sgd(rate, settings["momentum"], 0.0 if settings["recipe"] == "fed_hm" else decay)
+    common: dict[str, Any] = {
+        "training": bf.Training(settings["steps"], settings["batch_size"], optimiser, milestones(settings)),
+        "masked": settings["masked"],
+    }
     if settings["recipe"] == "fed_hm":
         whole = net(settings, 0, seed)
         alike = settings["capacities"] == "alike"
@@ -186,13 +189,12 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             "decay": decay,
             "temperature": temperature,
             "by_rows": settings["by_rows"],
-            "masked": settings["masked"],
             "residual": round(settings["residual"] * settings["rounds"]),
         }
         return fed_hm(whole, ratios, dynamic(1) if alike else capacity(settings, left_out), **own, **common)
     if settings["recipe"] == "hetero_fl":
         nets = [net(settings, number, seed) for number in range(left_out, len(settings["ratios"]))]
-        return hetero_fl(nets, capacity(settings, left_out), masked=settings["masked"], **common)
+        return hetero_fl(nets, capacity(settings, left_out), **common)
     if settings["recipe"] == "split_mix":
         width = settings["widths"][-1]
 
@@ -202,10 +204,10 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             return network(settings["net"], tuple(settings["base"]), width, own)
 
         share = capacity(settings, 0)
-        return split_mix(narrow, settings["narrow"], share, key=bf.Key(seed, "narrow"), masked=settings["masked"], **common)
+        return split_mix(narrow, settings["narrow"], share, key=bf.Key(seed, "narrow"), **common)
     if settings["recipe"] == "factored":
         whole = net(settings, 0, seed)
         start = {"initial": settings["initial"], "key": bf.Key(seed, "factors") if settings["initial"] == "random" else None}
         keep = whole_first(whole, settings["whole_first"])
-        return bf.fed_avg(hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), masked=settings["masked"], **common)
-    return bf.fed_avg(net(settings, settings["size"], seed), masked=settings["masked"], **common)
+        return bf.fed_avg(hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), **common)
+    return bf.fed_avg(net(settings, settings["size"], seed), **common)

@@ -145,15 +145,14 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
     """Return a case's algorithm."""
     net = network(tuple(settings["widths"]), seed)
     schedule: Schedule = inverse(settings["nu"]) if settings["nu"] else constant
-    common = {"steps": settings["steps"], "batch_size": settings["batch_size"], "schedule": schedule, "link": link(settings)}
+    training = bf.Training(settings["steps"], settings["batch_size"], bf.Sgd(settings["learning_rate"]), schedule)
+    common: dict[str, Any] = {"training": training, "link": link(settings)}
     if settings["recipe"] == "fed_rlr":
         pull = settings["consensus"]
         # A constant mu: the share eta mu / K shrinks with eta. The paper's mu = c_1 / eta: it stays.
         consensus = (lambda round: pull * schedule(round)) if settings["constant_mu"] else pull
-        own = {"learning_rate": settings["learning_rate"], "consensus": consensus, "reset": settings["reset"], "transmission": transmission(settings)}
-        own["clip"] = settings.get("clip", math.inf)
+        own = {"consensus": consensus, "reset": settings["reset"], "transmission": transmission(settings), "clip": settings.get("clip", math.inf)}
         return fed_rlr(model(settings, seed), None, **own, **common)
-    common["optimiser"] = bf.Sgd(settings["learning_rate"])
     if settings["recipe"] == "fed_mid":
         return fed_mid(net, strength=settings["strength"], **common)
     if settings["recipe"] == "fed_l1":

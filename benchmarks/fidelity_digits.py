@@ -37,8 +37,7 @@ def fitted(alpha: float | str) -> dict[str, float]:
         scale="local",
         observations=len(train),
         example=train[:2],
-        steps=steps,
-        batch_size=64,
+        training=bf.Training(steps=steps, batch_size=64),
     )
     return bf.run(algorithm, clients, rounds=ROUNDS, seed=SEED, progress=False).scores(test)["all"]
 

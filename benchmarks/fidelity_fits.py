@@ -117,9 +117,7 @@ def solve(job: Job) -> Gaussian:
         scale="global" if job.rule.endswith("global") else "local",
         observations=len(rows),
         example=rows[:3],
-        steps=how.steps,
-        optimiser=how.optimiser,
-        schedule=how.schedule,
+        training=bf.Training(steps=how.steps, batch_size=None, optimiser=how.optimiser, schedule=how.schedule),
     )
     return gaussian(bf.run(algorithm, clients, rounds=how.rounds, progress=False).posterior)
 

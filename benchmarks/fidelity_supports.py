@@ -71,10 +71,7 @@ def learned(truth: Planted, rounds: int) -> Tensor:
     algorithm = bf.d_turbo_vbi(
         declared,
         observations=ROWS,
-        steps=40,
-        batch_size=80,
-        optimiser=bf.Adam(0.02),
-        schedule=bf.cosine(0.02, rounds),
+        training=bf.Training(steps=40, batch_size=80, optimiser=bf.Adam(0.02), schedule=bf.cosine(0.02, rounds)),
         spread="weight",
         initial_sd=0.05,
         codec=bf.Cast(32),

@@ -122,7 +122,7 @@ def slices(settings: Settings) -> list[int]:
 def recipe(settings: Settings, seed: int, net: nn.Module, clients: list[str]) -> Algorithm:
     """Return a case's algorithm."""
     made, ranks = adapted(settings, seed, net), slices(settings)
-    common = {"steps": settings["steps"], "batch_size": settings["batch_size"], "optimiser": bf.Adam(settings["learning_rate"])}
+    common: dict[str, Any] = {"training": bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]))}
     if "top" in settings:
         common["up"] = Coded(TopK(settings["top"]))
     own = {name: settings[name] for name in ("sampling", "broadcast", "by_norm") if name in settings}

@@ -20,7 +20,7 @@ def reports(number: int) -> list[RoundReport]:
     """Return the reports of a small run whose clients keep something."""
     train, _ = bf.digits()
     clients = {name: train[slice(start, start + 20)] for name, start in (("a", 0), ("b", 50), ("c", 100))}
-    algorithm = bf.stc(bf.mlp([64, 8, 10], bf.Key(0, "net")), share=0.05, steps=2, batch_size=8)
+    algorithm = bf.stc(bf.mlp([64, 8, 10], bf.Key(0, "net")), share=0.05, training=bf.Training(steps=2, batch_size=8))
     return list(rounds(algorithm, bf.InProcess(clients), rounds=number))
 
 

@@ -31,7 +31,7 @@ def kills(folder: Path, number: int) -> dict[str, list[int]]:
     train, _ = bf.digits()
     clients = bf.federate(train, bf.iid(len(train), CLIENTS, bf.Key(0, "partition")))
     # STC's clients keep what their messages left out.
-    algorithm = bf.stc(bf.mlp([64, 16, 10], bf.Key(0, "net")), share=0.05, steps=3, batch_size=16)
+    algorithm = bf.stc(bf.mlp([64, 16, 10], bf.Key(0, "net")), share=0.05, training=bf.Training(steps=3, batch_size=16))
 
     def run(here: Path, workers: int = 0) -> None:
         """Start or go on, and leave a digest of all there is at the end."""

@@ -24,7 +24,7 @@ def soak(folder: Path, number: int) -> tuple[float, int]:
     """Return the megabytes and file handles that a run has gained since its first tenth: serial, then with a worker process."""
     generator, grown, handles = bf.Key(0, "soak").generator(), 0.0, 0
     clients = {f"c{i}": bf.Dataset(torch.randn(8, 4, generator=generator), torch.randint(0, 2, (8,), generator=generator)) for i in range(3)}
-    algorithm = bf.stc(bf.mlp([4, 2], bf.Key(0, "net")), share=0.5, batch_size=4)
+    algorithm = bf.stc(bf.mlp([4, 2], bf.Key(0, "net")), share=0.5, training=bf.Training(steps=1, batch_size=4))
     for workers, made in ((0, number), (1, number // 10)):
         start, saver = (0.0, 0), checkpoint(folder / str(workers), every=max(made // 100, 1))
         with bf.InProcess(clients, workers=workers) as pool:
@@ -51,17 +51,25 @@ def methods() -> dict[str, Method]:
         data = next(part for part in clients.values() if len(part))
         model = bf.bayesian(net, bf.Gaussian(0.5))
         rows = sum(map(len, clients.values()))
-        return bf.federated_svi(model, AutoNormal, fusion=bf.PVI(damping=0.3), scale="local", observations=rows, example=data[slice(0, 2)], steps=2)
+        return bf.federated_svi(
+            model,
+            AutoNormal,
+            fusion=bf.PVI(damping=0.3),
+            scale="local",
+            observations=rows,
+            example=data[slice(0, 2)],
+            training=bf.Training(steps=2, batch_size=None),
+        )
 
     def turbo(net: torch.nn.Module, clients: Clients) -> Algorithm:
-        return bf.d_turbo_vbi(bf.declare(net), observations=sum(map(len, clients.values())), steps=2, batch_size=8)
+        return bf.d_turbo_vbi(bf.declare(net), observations=sum(map(len, clients.values())), training=bf.Training(steps=2, batch_size=8))
 
     return {
-        "fed_avg": lambda net, clients: bf.fed_avg(net, steps=2, batch_size=8),
-        "stc": lambda net, clients: bf.stc(net, share=0.1, steps=2, batch_size=8),
+        "fed_avg": lambda net, clients: bf.fed_avg(net, training=bf.Training(steps=2, batch_size=8)),
+        "stc": lambda net, clients: bf.stc(net, share=0.1, training=bf.Training(steps=2, batch_size=8)),
         "d_turbo_vbi": turbo,
         "federated_svi": svi,
-        "fed_rlr": lambda net, clients: bf.fed_rlr(net, 2, steps=2, batch_size=8),
+        "fed_rlr": lambda net, clients: bf.fed_rlr(net, 2, training=bf.Training(steps=2, batch_size=8)),
     }
 
 

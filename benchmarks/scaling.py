@@ -68,7 +68,7 @@ def memory(clients: int, width: int) -> tuple[float, float, float]:
     """Return this process's peak, what it grew by in two rounds, and the model's size, in MB."""
     net = bf.mlp([784, width, width, 10], bf.Key(0, "net"))
     pool = bf.InProcess(federation((784, 10), clients, ROWS // clients))
-    algorithm = bf.fed_avg(net, steps=1, batch_size=16)
+    algorithm = bf.fed_avg(net, training=bf.Training(steps=1, batch_size=16))
     # What a first step loads is not the engine's.
     list(rounds(algorithm, bf.InProcess(federation((784, 10), 1, 16)), rounds=1))
     before = status("VmRSS")
@@ -85,7 +85,7 @@ def server_step(width: int, repeats: int) -> list[str | float]:
     """Time the server's step for a network."""
     widths = [784, width, width, 10]
     declared = bf.declare(bf.mlp(widths, bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05))
-    algorithm = bf.d_turbo_vbi(declared, observations=1000, steps=2, batch_size=32, warm_up=0)
+    algorithm = bf.d_turbo_vbi(declared, observations=1000, training=bf.Training(steps=2, batch_size=32), warm_up=0)
     with calls_timed(type(algorithm.phases[0].server), "step") as seconds:
         list(rounds(algorithm, bf.InProcess(federation((784, 10), 2, 64)), rounds=repeats + 1))
     weights = sum(above * below for above, below in pairwise(widths))

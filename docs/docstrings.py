@@ -112,7 +112,7 @@ class Markdown(Extension):
             )
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
-        """Let what is exported under the name of a file be the object, not the file."""
+        """Let what is exported under the name of a file or folder be the object, whose members then lead on to those of the folder."""
         for module in [
             pkg,
             *(found for found in pkg.modules.values() if found.is_init_module),
@@ -124,6 +124,15 @@ class Markdown(Extension):
                     and isinstance(shadow, Module)
                     and name in shadow.members
                 ):
-                    module.set_member(
-                        name, Alias(name, shadow.members[name], parent=module)
-                    )
+                    found = {
+                        key: reached(pkg, part) for key, part in shadow.members.items()
+                    }
+                    found[name].members = {**found, **found[name].members}
+                    module.set_member(name, Alias(name, found[name], parent=module))
+
+
+def reached(package: Module, part: Object | Alias) -> Object | Alias:
+    """Return what an alias within the package stands for in the end."""
+    while isinstance(part, Alias) and part.target_path.startswith(f"{package.path}."):
+        part = package.modules_collection[part.target_path]
+    return part

@@ -47,10 +47,9 @@ def main() -> None:
             scale="local",
             observations=len(train),
             example=train[:2],
-            steps=2,
-            batch_size=64,
+            training=bf.Training(steps=2, batch_size=64),
         )
-        plain = bf.fed_avg(net, steps=2, batch_size=64, optimiser=bf.Sgd(0.3))
+        plain = bf.fed_avg(net, training=bf.Training(steps=2, batch_size=64, optimiser=bf.Sgd(0.3)))
         for alpha, axes in panels.items():
             clients = bf.federate(train, bf.dirichlet(train.targets, 10, alpha, bf.Key(seed, "partition")))
             found = {

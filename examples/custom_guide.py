@@ -85,9 +85,7 @@ def main() -> None:
             scale="local",
             observations=len(train),
             example=train[:2],
-            steps=30 // times,
-            optimiser=bf.NaturalGradient(0.15),
-            schedule=bf.cosine(0.02, rounds),
+            training=bf.Training(steps=30 // times, batch_size=None, optimiser=bf.NaturalGradient(0.15), schedule=bf.cosine(0.02, rounds)),
         )
         fitted[name] = bf.run(algorithm, clients, rounds=rounds, seed=chosen.seed).posterior.constants
 

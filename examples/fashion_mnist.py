@@ -95,7 +95,8 @@ def run_seed(
     clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(seed, "partition")))
     net = bf.mlp([784, 256, 256, 10], bf.Key(seed, "net"))
     schedule, codec = cosine(0.1, rounds), bf.Cast(16)
-    algorithms = {"FedAvg": bf.fed_avg(net, steps=50, batch_size=64, optimiser=bf.Adam(FED_AVG_RATE), schedule=schedule, codec=codec)}
+    training = bf.Training(steps=50, batch_size=64, optimiser=bf.Adam(FED_AVG_RATE), schedule=schedule)
+    algorithms = {"FedAvg": bf.fed_avg(net, training=training, codec=codec)}
     algorithms |= {name: d_turbo_vbi(net, setting, rounds, len(train), schedule) for name, setting in methods.items()}
     results, rows = {}, []
     for name, algorithm in algorithms.items():
@@ -128,10 +129,7 @@ def d_turbo_vbi(net: torch.nn.Module, setting: Setting, rounds: int, observation
     return bf.d_turbo_vbi(
         bf.declare(net, prior, likelihood=bf.Categorical(temperature=setting.temperature)),
         observations=observations,
-        steps=50,
-        batch_size=64,
-        optimiser=bf.Adam(setting.learning_rate),
-        schedule=schedule,
+        training=bf.Training(steps=50, batch_size=64, optimiser=bf.Adam(setting.learning_rate), schedule=schedule),
         codec=bf.Cast(16),
         field=ramp(setting.field, max(1, round(0.7 * rounds))),
         warm_up=rounds // 4,

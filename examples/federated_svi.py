@@ -55,9 +55,12 @@ def main() -> None:
             scale="local",
             observations=len(train),
             example=train[:2],
-            steps=150 // len(clients),  # the same work in all
-            optimiser=bf.NaturalGradient(0.15),
-            schedule=bf.cosine(0.05, chosen.rounds),
+            training=bf.Training(
+                steps=150 // len(clients),  # the same work in all
+                batch_size=None,
+                optimiser=bf.NaturalGradient(0.15),
+                schedule=bf.cosine(0.05, chosen.rounds),
+            ),
         )
         return bf.run(algorithm, clients, rounds=chosen.rounds, seed=chosen.seed)
 

@@ -84,9 +84,7 @@ def main() -> None:
         scale="local",
         observations=len(wards),
         example=wards[:2],
-        steps=40,
-        optimiser=bf.NaturalGradient(0.15),
-        schedule=bf.cosine(0.1, chosen.rounds),
+        training=bf.Training(steps=40, batch_size=None, optimiser=bf.NaturalGradient(0.15), schedule=bf.cosine(0.1, chosen.rounds)),
         codec=sent,
     )
     result = bf.run(algorithm, clients, rounds=chosen.rounds, seed=chosen.seed)

@@ -73,12 +73,13 @@ def fleet(names: list[str], seed: int) -> dict[str, bf.Device]:
 def methods(train: bf.Dataset, public: bf.Dataset, seed: int) -> dict[str, bf.federated.Algorithm]:
     """Return both methods."""
     net, sample, optimiser = bf.mlp([64, 48, 32, 10], bf.Key(seed, "net")), train.inputs[:1], bf.Sgd(0.1)
-    settings = bf.public_settings(net, public, bf.Key(seed, "settings"), optimiser=optimiser)
+    settings = bf.public_settings(net, public, bf.Key(seed, "settings"), training=bf.Training(steps=20, batch_size=None, optimiser=optimiser))
+    training = bf.Training(epochs=1.0, batch_size=32, optimiser=optimiser)
     whole = tuple(shrunk_shares(net, channel_graph(net, sample), sample, [1.0]))
     planner = bf.Planner(whole, DEADLINE_S, beta=(1 / 15, 1 / 15), batch_size=32, energy_j=float("inf"))
     return {
-        "AnycostFL": bf.anycost_fl(net, sample, deadline_s=DEADLINE_S, settings=settings, optimiser=optimiser),
-        "QSGD on devices": bf.on_devices(bf.qsgd(net, share=0.1, levels=4, batch_size=32, optimiser=optimiser), planner),
+        "AnycostFL": bf.anycost_fl(net, sample, deadline_s=DEADLINE_S, settings=settings, training=training),
+        "QSGD on devices": bf.on_devices(bf.qsgd(net, share=0.1, levels=4, training=training), planner),
     }
 
 

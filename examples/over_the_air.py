@@ -84,17 +84,16 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
             scale="local",
             observations=len(train),
             example=train[:2],
-            steps=2,
-            batch_size=64,
+            training=bf.Training(steps=2, batch_size=64),
             link=air(snr),
         )
 
     def rank_8(snr: float | None) -> Algorithm:
-        return bf.fed_rlr(net, 8, steps=5, batch_size=64, learning_rate=0.3, link=air(snr))
+        return bf.fed_rlr(net, 8, training=bf.Training(steps=5, batch_size=64, optimiser=bf.Sgd(0.3)), link=air(snr))
 
     def turbo(snr: float | None) -> Algorithm:
         link = air(snr, bf.ChannelInversion(0.3))
-        return bf.d_turbo_vbi(declared, observations=len(train), steps=20, optimiser=bf.Adam(5e-3), warm_up=5, link=link)
+        return bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=20, optimiser=bf.Adam(5e-3)), warm_up=5, link=link)
 
     return {"federated SVI": svi, "FedRLR": rank_8, "D-Turbo-VBI": turbo}
 

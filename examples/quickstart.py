@@ -30,8 +30,8 @@ def main() -> None:
     # What is believed: active weights cluster along rows and columns; the likelihood at temperature 0.05.
     prior = bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma())
     declared = bf.declare(net, prior, likelihood=bf.Categorical(temperature=0.05))
-    ours = bf.d_turbo_vbi(declared, observations=len(train), steps=25, optimiser=bf.Adam(5e-3), field=ramp(-0.5, 20))
-    plain = bf.fed_avg(net, steps=25, optimiser=bf.Adam(5e-3), codec=bf.Cast(16))
+    ours = bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=25, optimiser=bf.Adam(5e-3)), field=ramp(-0.5, 20))
+    plain = bf.fed_avg(net, training=bf.Training(steps=25, optimiser=bf.Adam(5e-3)), codec=bf.Cast(16))
 
     frames: dict[int, torch.Tensor] = {}
     sparse = bf.run(ours, clients, rounds=chosen.rounds, test=test, callbacks=[keep("1.weight.prior_log_odds", frames, every=10)])

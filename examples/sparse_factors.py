@@ -44,12 +44,18 @@ def main() -> None:
         likelihood = bf.Categorical(temperature=0.05)
         declared = bf.declare(made, prior, likelihood=likelihood, where=lambda name, module: name.endswith((".u", ".v", "1.weight", "3.weight")))
         algorithm = bf.d_turbo_vbi(
-            declared, observations=len(train), steps=STEPS, optimiser=bf.Adam(5e-3), spread="layer", warm_up=min(10, chosen.rounds // 2)
+            declared,
+            observations=len(train),
+            training=bf.Training(steps=STEPS, optimiser=bf.Adam(5e-3)),
+            spread="layer",
+            warm_up=min(10, chosen.rounds // 2),
         )
         return bf.run(algorithm, clients, rounds=chosen.rounds, test=test, seed=chosen.seed)
 
     def plain(made: nn.Module) -> bf.Result:
-        return bf.run(bf.fed_avg(made, steps=STEPS, optimiser=bf.Adam(2e-3)), clients, rounds=chosen.rounds, test=test, seed=chosen.seed)
+        return bf.run(
+            bf.fed_avg(made, training=bf.Training(steps=STEPS, optimiser=bf.Adam(2e-3))), clients, rounds=chosen.rounds, test=test, seed=chosen.seed
+        )
 
     found = {"whole": plain(net), "low rank": plain(thin), "whole, sparse": sparse(net), "low rank, sparse": sparse(thin)}
     rows: list[list[str | float | int]] = [

@@ -104,6 +104,13 @@ def test_every_public_name_is_on_its_page_of_the_reference():
         assert sorted(shown) == sorted(exported), folder
 
 
+def test_every_registered_method_is_on_the_page_of_algorithms_and_in_the_index():
+    registered = {name for name, method in bf.methods().items() if method.make.__module__.startswith("bayesfed.algorithms.")}
+    assert len(registered) > 20
+    assert registered <= set(re.findall(r"^::: bayesfed\.algorithms\.(\w+)$", PAGES["docs/reference/algorithms.md"], re.MULTILINE))
+    assert registered <= set(re.findall(r"^\| `bf\.(\w+)`", PAGES["docs/reference/index.md"], re.MULTILINE))
+
+
 def test_what_the_reference_shows_is_there():
     for page, text in PAGES.items():
         for path in re.findall(r"^::: (\S+)$", text, re.MULTILINE):

@@ -25,9 +25,9 @@ def of(algorithm: Algorithm) -> Experiment:
 def d_turbo_vbi() -> Experiment:
     """Return a clustered-sparse posterior."""
     declared = bf.declare(bf.mlp([64, 64, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05))
-    return of(bf.d_turbo_vbi(declared, observations=len(bf.digits()[0]), steps=25, optimiser=bf.Adam(5e-3)))
+    return of(bf.d_turbo_vbi(declared, observations=len(bf.digits()[0]), training=bf.Training(steps=25, optimiser=bf.Adam(5e-3))))
 
 
 def fed_avg() -> Experiment:
     """Return plain averaging."""
-    return of(bf.fed_avg(bf.mlp([64, 64, 10], bf.Key(0, "net")), steps=25, optimiser=bf.Adam(5e-3)))
+    return of(bf.fed_avg(bf.mlp([64, 64, 10], bf.Key(0, "net")), training=bf.Training(steps=25, optimiser=bf.Adam(5e-3))))
