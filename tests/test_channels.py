@@ -294,7 +294,7 @@ def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
         (lambda: send(("ann", SENT), ("ben", SENT.to(torch.complex128))), UpdateError, "'ben', round 4: expected torch.complex64 on cpu"),
         (lambda: send(("ann", SENT.real)), UpdateError, r"complex symbols \(channel_uses,\), at least one, found \(3,\) of torch.float32"),
         (lambda: send(("ann", SENT[:0])), UpdateError, "at least one"),
-        (lambda: send(("ann", SENT), ("ann", SENT)), UpdateError, "one payload of each client of the plan, found a second one"),
+        (lambda: send(("ann", SENT), ("ann", SENT)), UpdateError, "one payload of each client of the precoding, found a second one"),
         (lambda: send(("eve", SENT)), UpdateError, "client 'eve', round 4: .* found a client that is not in it"),
         (send, UpdateError, "round 4: expected a client on the air, found none heard"),
         (lambda: send(("ann", SENT), gain=math.nan), ArgumentError, "client 'ann', round 4: expected a finite gain, found nan"),
