@@ -10,7 +10,7 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Keep, Sum, Update, rounds
-from bayesfed.federated.aggregation.changes import change, norm, shortened
+from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.robust import Robust, added
 from bayesfed.testing.byzantine import byzantine
 from tests.conftest import tree_equal
@@ -195,9 +195,9 @@ def test_values_are_measured_from_the_state():
 def test_shortening_never_leaves_more(dtype):
     update = drawn(1)["client-00"]
     update = replace(update, total={name: leaf.to(dtype) for name, leaf in update.total.items()})
-    assert shortened(update, {}, norm(update.total)) is update
+    assert clipped(update, {}, norm(update.total)) is update
     for longest in (1e-3, 0.1, 1.0):
-        found = shortened(update, {}, longest).total
+        found = clipped(update, {}, longest).total
         assert longest * (1 - 2e-6) < norm(found) <= longest
         assert found["w"].dtype is dtype
 
