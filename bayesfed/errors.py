@@ -8,8 +8,24 @@ was found, and what to try; `complain` lays those four parts out the same way ev
 from __future__ import annotations
 
 
+class Complaint(str):
+    """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``. Made by `complain`."""
+
+    __slots__ = ("actual", "expected", "hint", "where")
+
+    where: str
+    expected: str
+    actual: str
+    hint: str
+
+
 class BayesfedError(Exception):
     """Any error raised by bayesfed on purpose."""
+
+    @property
+    def complaint(self) -> Complaint | None:
+        """The four parts of the message; None if it was not made by `complain`."""
+        return next((part for part in self.args if isinstance(part, Complaint)), None)
 
 
 class ArgumentError(BayesfedError, ValueError):
@@ -99,6 +115,8 @@ class CacheWarning(UserWarning):
     """A file that was kept to save work is damaged, and is made again."""
 
 
-def complain(where: str, *, expected: object, actual: object, hint: str) -> str:
-    """Lay out an error text: where, what was expected, what was found, what to try."""
-    return f"{where}: expected {expected}, found {actual}; try {hint}"
+def complain(where: str, *, expected: object, actual: object, hint: str) -> Complaint:
+    """Lay out an error text: where, what was expected, what was found, what to try; the text carries these parts as attributes."""
+    text = Complaint(f"{where}: expected {expected}, found {actual}; try {hint}")
+    text.where, text.expected, text.actual, text.hint = where, str(expected), str(actual), hint
+    return text

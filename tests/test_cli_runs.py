@@ -237,10 +237,10 @@ def test_list_has_a_line_for_everything(capsys):
 
 def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     from bayesfed.cli import doctor
-    from bayesfed.errors import DataError
+    from bayesfed.errors import DataError, complain
 
     def nowhere():
-        raise DataError("fashion_mnist: expected four files, found none; try apt install dataset-fashion-mnist")
+        raise DataError(complain("fashion_mnist", expected="four files", actual="none", hint="apt install dataset-fashion-mnist"))
 
     monkeypatch.setattr(doctor, "_installed", lambda package: package != "constriction")
     monkeypatch.setattr(doctor, "options", lambda hint: {"fashion_mnist": nowhere, "digits": bf.digits, "from_csv": bf.data.from_csv})

@@ -7,7 +7,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from bayesfed.cli import names
 from bayesfed.cli.experiment import Split
-from bayesfed.cli.hints import members, options, required
+from bayesfed.cli.kinds import options
+from bayesfed.cli.names import required
+from bayesfed.cli.scope import members
 from bayesfed.cli.results import versions
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
@@ -55,11 +57,11 @@ def _installed(package: str) -> bool:
 
 
 def data() -> list[list[str]]:
-    """Return for every data set whether its rows are there; of readers of files, what they need to be told."""
+    """Return for every data set whether its rows are there; for readers of files, the keys they need."""
     rows = []
     for name, read in {**options(Split), **options(Dataset), "minilm_folder": names.public()["minilm_folder"]}.items():
         needed = [key for key in required(read) if key != "key"]
-        if any(str not in members(names.hint_of(read, key)) for key in needed):
+        if any(str not in members(names.parameters(read)[key].annotation) for key in needed):
             # Made of other data.
             continue
         if needed:
@@ -73,10 +75,11 @@ def data() -> list[list[str]]:
 
 def _tried(read: object) -> list[str]:
     try:
-        found = read()  # type: ignore[operator]
+        parts = read()  # type: ignore[operator]
     except BayesfedError as problem:
-        text, _, hint = str(problem).partition("; try ")
-        return [f"missing: {text}", hint]
+        if (told := problem.complaint) is None:
+            return [f"missing: {problem}", ""]
+        return [f"missing: {told.where}: expected {told.expected}, found {told.actual}", told.hint]
     except OSError as problem:
         return [f"missing: {problem}", ""]
-    return [" + ".join(f"{len(part):,} rows" for part in found) if isinstance(found, tuple) else f"found: {found}", ""]
+    return [" + ".join(f"{len(part):,} rows" for part in parts) if isinstance(parts, tuple) else f"found: {parts}", ""]
