@@ -102,18 +102,24 @@ def _reason(pair: Pair) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
-def show(axis: str, say: Callable[[str], None]) -> bool:
-    """Try all pairs of an axis, print the table and the reasons; return whether there was no hole.
+def axis(name: str) -> str:
+    """Return an axis by its name.
 
     Raises
     ------
     ArgumentError
-        If there is no such axis.
+        If there is none; the message has the nearest name.
     """
+    if name not in AXES:
+        hint = f"bayesfed pairs {nearest(name, AXES) or AXES[0]}"
+        raise ArgumentError(complain("pairs", expected=f"one of {', '.join(AXES)}", actual=repr(name), hint=hint))
+    return name
+
+
+def show(axis: str, say: Callable[[str], None]) -> bool:
+    """Try all pairs of an axis, print the table and the reasons; return whether there was no hole."""
     from tqdm import tqdm
 
-    if axis not in AXES:
-        raise ArgumentError(complain("pairs", expected=f"one of {', '.join(AXES)}", actual=repr(axis), hint=nearest(axis, AXES) or "bayesfed pairs net"))
     others = list(SETTINGS[axis])
     with files() as folder:
         rows = {recipe: [attempt(recipe, axis, other, folder) for other in others] for recipe in tqdm(recipes(), desc=f"recipe x {axis}")}
