@@ -22,7 +22,7 @@ draws = 2
 [recipe]
 """
 PROX = 'kind = "my_method.py:my_prox"\nstrength = 0.1\nsteps = 2\n'
-MORE = '''
+MORE = """
 
 import dataclasses
 import torch
@@ -63,7 +63,7 @@ def rows(count: int) -> bf.Dataset:
 def split(count: int = 100) -> tuple[bf.Dataset, bf.Dataset]:
     train, test = bf.digits()
     return train[slice(0, count)], test
-'''
+"""
 
 
 @pytest.fixture
@@ -138,12 +138,12 @@ def test_results_of_another_text_of_the_file_are_others(folder):
     ('kind = "my_method.py:my_pros"', "line 8, recipe.kind: my_method.py:my_pros: expected a function of my_method.py: my_prox, by_work"),
     ('kind = "my_method.py:my_pros"', 'found no function `my_pros`; try "my_method.py:my_prox"'),
     ('kind = "broken.py:x"', "line 8, recipe.kind: broken.py: expected a Python file that runs, found ModuleNotFoundError: No module named"),
-    ('kind = "my_method.py:no_recipe"', "line 7, recipe: expected Algorithm from my_method.py:no_recipe, found 3 (a whole number); try a function that"),
+    ('kind = "my_method.py:no_recipe"', "line 7, recipe: expected Algorithm from my_method.py:no_recipe, found 3 (a whole number); try"),
     ('kind = "my_method.py:refuses"', "line 7, recipe: expected arguments that fit together, found ValueError: steps must be even"),
     ('kind = "my_method.py:my_prox"\nstrenght = 1', "line 9, recipe.strenght: expected a key of my_prox: net, strength, steps, optimiser, found"),
     ('kind = "my_method.py:my_prox"\nstrenght = 1', "try `strength`"),
     ('kind = "my_method.py:my_prox"', "line 7, recipe.strength: expected `strength`: a number, found nothing; try strength = 0.1"),
-    ('kind = "my_method.py:by_work"\nwork = { step = 2 }', "line 9, recipe.work.step: expected a key of Work: steps, optimiser, found `step`; try `steps`"),
+    ('kind = "my_method.py:by_work"\nwork = { step = 2 }', "line 9, recipe.work.step: expected a key of Work: steps, optimiser, found `step`"),
     ('kind = "my_method.py:by_work"\nwork = { steps = "2" }', 'line 9, recipe.work.steps: expected a whole number, found "2" (text); try 2, without'),
     ('kind = "my_method:my_prox"', "line 8, recipe.kind: expected one of anycost_fl"),
     ('kind = "os.path:join"', "line 8, recipe.kind: expected one of anycost_fl"),

@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import bayesfed as bf
-from bayesfed.cli import plots, results
+from bayesfed.cli import results
 from bayesfed.cli.compare import comparison
 from bayesfed.cli.main import main
 from bayesfed.federated.engine.records import untimed
+from bayesfed.inspect.learning_curves import plot_curves
 
 TEXT = """\
 rounds = 3
@@ -125,7 +126,7 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
 
 
 def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
-    from bayesfed.cli.plots import curve
+    from bayesfed.inspect.learning_curves import curve
 
     assert command("run", make(seeds="[0, 1, 2]"), "--out", tmp_path) == 0
     histories = [results.Folder(tmp_path / "fed_avg").history(seed) for seed in (0, 1, 2)]
@@ -155,7 +156,7 @@ def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
     assert "-" not in cells["placed"]
 
     def panels(**folders):
-        figure = plots.plot_curves({name: [folder.history(0)] for name, folder in folders.items()})
+        figure = plot_curves({name: [folder.history(0)] for name, folder in folders.items()})
         return [axes.get_xlabel().removesuffix(" (log)") for axes in figure.axes if axes.get_xlabel()]
 
     shared = ["round", "megabytes sent, down and up"]
@@ -291,7 +292,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     def nowhere():
         raise DataError(complain("fashion_mnist", expected="four files", actual="none", hint="apt install dataset-fashion-mnist"))
 
-    monkeypatch.setattr(doctor, "_installed", lambda package: package != "constriction")
+    monkeypatch.setattr(doctor, "installed", lambda package: "" if package == "constriction" else "1.0")
     monkeypatch.setattr(doctor, "options", lambda hint: {"fashion_mnist": nowhere, "digits": bf.digits, "from_csv": bf.data.from_csv})
     assert main(["doctor"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

@@ -11,9 +11,9 @@ import torch
 from bayesfed.cli.experiment import ExperimentFile
 from bayesfed.cli.reader import Reader
 from bayesfed.cli.scope import Scope
-from bayesfed.cli.splits import split_rows
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import federate, iid
+from bayesfed.data.splits import split_rows
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.algorithm import Algorithm

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 
 from bayesfed.cli import names
 from bayesfed.cli.experiment import Split
 from bayesfed.cli.kinds import options
 from bayesfed.cli.names import required
+from bayesfed.cli.results import installed, versions
 from bayesfed.cli.scope import members
-from bayesfed.cli.results import versions
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
 from bayesfed.inspect.tables import table
@@ -42,18 +42,10 @@ def extras() -> list[list[str]]:
             needed.setdefault(extra.group(1), []).append(package.group())
     rows = []
     for name, packages in sorted(needed.items()):
-        missing = [package for package in packages if not _installed(package)]
+        missing = [package for package in packages if not installed(package)]
         state = f"missing: {', '.join(missing)}" if missing else "installed"
         rows.append([name, state, f"pip install 'bayesfed[{name}]'" if missing else ""])
     return rows
-
-
-def _installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def data() -> list[list[str]]:

@@ -168,9 +168,9 @@ def read(path: str | Path) -> ExperimentFile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        actual = {FileNotFoundError: "no such file", IsADirectoryError: "a folder"}.get(type(problem), str(problem))
-        beside = path / "x.toml" if path.is_dir() else path
-        hint = "a text file in UTF-8 that may be read" if actual == str(problem) else _instead(beside)
+        missing = isinstance(problem, FileNotFoundError | IsADirectoryError)
+        actual = ("a folder" if path.is_dir() else "no such file") if missing else problem
+        hint = _instead(path / "x.toml" if path.is_dir() else path) if missing else "a text file in UTF-8 that may be read"
         raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=hint), path.name) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():

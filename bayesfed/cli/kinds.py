@@ -10,10 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter
-from pydantic import ValidationInfo, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
+    with_config,
+)
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 from typing_extensions import TypedDict
@@ -43,7 +55,7 @@ class Table:
 def _path(raw: Any, info: ValidationInfo) -> Any:
     if not isinstance(raw, str):
         raise PydanticCustomError("path", "a path in quotes")
-    beside: Path = info.context / Path(raw).expanduser()
+    beside = Path(info.context or "") / Path(raw).expanduser()
     return beside if beside.exists() else raw
 
 
@@ -156,7 +168,7 @@ def _plain(hint: Any, found: frozenset[str] | None) -> Any:  # noqa: PLR0911
     if None in parts:
         return None
     if origin is tuple:
-        return tuple[(*parts, ...)] if ... in inner else tuple[tuple(parts)]  # type: ignore[misc]
+        return tuple.__class_getitem__((*parts, ...) if ... in inner else tuple(parts))
     return list[parts[0]]  # type: ignore[valid-type]
 
 
@@ -175,9 +187,8 @@ def _fields(made_by: Any) -> dict[str, Any]:
 def reader_of(made_by: Any, left: tuple[str, ...] = ()) -> TypeAdapter[dict[str, Any]]:
     """Return what checks a table of arguments, without the parameters `left`. Nothing is required: the run may know what is not written."""
     fields = {name: one for name, one in _fields(made_by).items() if name not in left}
-    table = TypedDict(getattr(made_by, "__name__", "table"), fields, total=False)  # type: ignore[operator]
-    table.__pydantic_config__ = ConfigDict(extra="forbid")
-    return TypeAdapter(table)
+    table = TypedDict("table", fields, total=False)  # type: ignore[misc]
+    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(cast(type[dict[str, Any]], table)))
 
 
 def implied(name: str, hint: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 Path = tuple[str | int, ...]
@@ -41,11 +43,7 @@ def _parsed(text: str) -> Any:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    for part in path:
-        if isinstance(tree, dict) and part in tree:
-            tree = tree[part]
-        elif isinstance(tree, list) and isinstance(part, int) and part < len(tree):
-            tree = tree[part]
-        else:
-            return None
-    return tree
+    try:
+        return reduce(getitem, path, tree)
+    except (KeyError, IndexError, TypeError):
+        return None

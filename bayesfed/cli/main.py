@@ -93,7 +93,8 @@ def _pairs(arguments: argparse.Namespace) -> int:
     from bayesfed.cli import pairs
 
     axes = [pairs.axis(name) for name in arguments.tables or pairs.AXES]
-    return 0 if all([pairs.show(axis, say) for axis in axes]) else FAILED
+    whole = [pairs.show(axis, say) for axis in axes]
+    return 0 if all(whole) else FAILED
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing_extensions import get_protocol_members, is_protocol
 
 import bayesfed
 
-ROOMS = ("algorithms", "wireless", "compress", "data", "federated", "geometry", "inference", "models", "cli.splits")
+ROOMS = ("algorithms", "wireless", "compress", "data", "federated", "geometry", "inference", "models", "data.splits")
 
 
 @cache
@@ -91,7 +91,11 @@ def fits(value: Any, wanted: Any) -> bool:
         parts = typing.get_args(wanted)
         return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
     kind = typing.get_origin(wanted) or getattr(wanted, "__supertype__", wanted)
-    return is_a(type(value), kind) or (typing.get_origin(kind) or kind) in type(value).__mro__ or (kind is typing.get_origin(Callable) and callable(value))
+    return (
+        is_a(type(value), kind)
+        or (typing.get_origin(kind) or kind) in type(value).__mro__
+        or (kind is typing.get_origin(Callable) and callable(value))
+    )
 
 
 def shown(hint: Any) -> str:

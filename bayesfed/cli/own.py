@@ -50,8 +50,8 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
         near = get_close_matches(path.name, there, n=1, cutoff=0.3) or [f"a path that begins at {folder.resolve()}"]
         raise ArgumentError(complain(kind, expected="a Python file", actual=f"no file {path}", hint=near[0]))
     module = _module(path, path.read_bytes())
-    function = getattr(module, name, None)
-    if not callable(function):
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None or not callable(function):
         there = [one for one, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
         near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1] or [f"def {name}(...)"]
         hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if there else near[0]

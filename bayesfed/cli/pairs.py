@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -77,10 +77,10 @@ def files() -> Iterator[Path]:
     """Make a folder with the tables that the data of `pairs.toml` are read from."""
     with tempfile.TemporaryDirectory() as name:
         features = [[(7 * row + 3 * i) % 11 / 11 for i in range(64)] for row in range(50)]
-        targets = {"classes.csv": [row % 10 for row in range(50)], "numbers.csv": [sum(row[:5]) for row in features]}
+        targets: dict[str, Sequence[float]] = {"classes.csv": [row % 10 for row in range(50)], "numbers.csv": [sum(row[:5]) for row in features]}
         for file, target in targets.items():
-            rows = [[*(f"x{i}" for i in range(64)), "y"], *([*row, y] for row, y in zip(features, target, strict=True))]
-            (Path(name) / file).write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+            rows = [",".join(map(str, [*row, y])) for row, y in zip(features, target, strict=True)]
+            (Path(name) / file).write_text("\n".join([",".join([*(f"x{i}" for i in range(64)), "y"]), *rows, ""]))
         yield Path(name)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, reduce
 from operator import getitem
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class Reader:
             raise self._unknown(unknown[0], made_by, path, left)
         # Of the members of a union the one that got deepest into the table is meant. Parts of a place that name a member are left out.
         at = max((words.place(error["loc"], table) for error in errors), key=len)
-        schema, raw = words.inside(reader.json_schema()["properties"][at[0]], at[1:]), reduce(getitem, at, table)
+        schema, raw = words.inside(reader.json_schema()["properties"][at[0]], at[1:]), reduce(getitem, at, cast(Any, table))
         near = words.nearest(raw, map(str, words.literals(schema))) if isinstance(raw, str) else ""
         hint = f'"{near}"' if near else words.unquoted(raw) or words.example(schema, raw)
         raise self.file.error((*path, *at), expected=words.words(schema), actual=words.shown(raw), hint=hint)
@@ -205,7 +205,7 @@ class Reader:
             hint = "leaving it out, or Python: a file cannot write this one"
         elif made_by is not Settings and name in names.parameters(Settings):
             hint = f"`{name}` at the top of the file, above the first [table]"
-        elif made_by is Settings and kind in names.public() and name in keys(names.public()[kind]):
+        elif made_by is Settings and isinstance(kind, str) and kind in names.public() and name in keys(names.public()[kind]):
             hint = f"`{name}` below [recipe]"
         return self.file.error((*path, name), expected=f"{expected}: {', '.join(known) or 'no more keys'}", actual=f"`{name}`", hint=hint)
 

@@ -106,7 +106,7 @@ class Scope:
         return self.rows.inputs[:2] if len(self.rows) > 1 else torch.cat([self.rows.inputs, self.rows.inputs])
 
 
-# A file may write those that are numbers; then the file's value counts. Of a place in the file the key is ``Key(seed, *path)``: of the net ``Key(seed, "net")``.
+# A file may write those that are numbers; then the file's value counts. A place's key is ``Key(seed, *path)``: ``Key(seed, "net")``.
 _GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
     ("net", nn.Module): lambda scope, path: MISSING if scope.net is None else scope.net,
     ("link", Link): lambda scope, path: MISSING if scope.link is None else scope.link,

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from bayesfed.cli import names
-from bayesfed.cli.kinds import Path, ready
+from bayesfed.cli.kinds import ready
+from bayesfed.cli.lines import Path
 
 Schema = Mapping[str, Any]
 _WORDS = {
@@ -33,7 +34,7 @@ def words(schema: Schema, *, short: bool = False) -> str:
     return " or ".join(dict.fromkeys(_words(one, short) for one in choices(schema)))
 
 
-def _words(schema: Schema, short: bool) -> str:
+def _words(schema: Schema, short: bool) -> str:  # noqa: PLR0911
     if "words" in schema:
         return str(schema["words"])
     if "enum" in schema or "const" in schema:
@@ -77,11 +78,11 @@ def literals(schema: Schema) -> list[Any]:
 
 def place(loc: Path, table: Any) -> Path:
     """Return the place in a table that an error of pydantic is about, without the parts that name a member of a union."""
-    found: list[str | int] = []
+    path: Path = ()
     for part in loc:
-        if (isinstance(table, dict) and part in table) or (isinstance(table, list) and isinstance(part, int) and part < len(table)):
-            found, table = [*found, part], table[part]
-    return tuple(found)
+        if part in (table if isinstance(table, dict) else range(len(table)) if isinstance(table, list) else ()):
+            path, table = (*path, part), table[part]
+    return path
 
 
 def inside(schema: Schema, path: Path) -> Schema:
@@ -121,7 +122,8 @@ def in_a_file(hint: str) -> str:
         return hint
     at, name = min(called)
     call = _call(hint[at:])
-    arguments = {**dict(zip(names.parameters(names.public()[name]), call.args, strict=False)), **{one.arg: one.value for one in call.keywords}}
+    arguments = dict(zip(names.parameters(names.public()[name]), call.args, strict=False))
+    arguments |= {one.arg: one.value for one in call.keywords if one.arg}
     plain = {key: ast.unparse(one) for key, one in arguments.items() if isinstance(one, ast.UnaryOp | ast.Constant)}
     said = [f"{key} = {text}" for key, text in plain.items() if text not in ("...", "None", "True", "False")]
     table = ", ".join([f'kind = "{name}"', *said, *(["..."] if len(said) < max(1, len(arguments)) else [])])
