@@ -7,8 +7,24 @@ A message says where the problem is, what was expected, what was found and what 
 from __future__ import annotations
 
 
+class Complaint(str):
+    """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``. Made by `complain`."""
+
+    __slots__ = ("actual", "expected", "hint", "where")
+
+    where: str
+    expected: str
+    actual: str
+    hint: str
+
+
 class BayesfedError(Exception):
     """Base class of all errors that bayesfed raises on purpose."""
+
+    @property
+    def complaint(self) -> Complaint | None:
+        """The four parts of the message; None if it was not made by `complain`."""
+        return next((part for part in self.args if isinstance(part, Complaint)), None)
 
 
 class ArgumentError(BayesfedError, ValueError):
@@ -104,6 +120,8 @@ class CacheWarning(UserWarning):
     """A damaged cache file, which is made again."""
 
 
-def complain(where: str, *, expected: object, actual: object, hint: str) -> str:
-    """Return an error message: where, what was expected, what was found, what to try."""
-    return f"{where}: expected {expected}, found {actual}; try {hint}"
+def complain(where: str, *, expected: object, actual: object, hint: str) -> Complaint:
+    """Lay out an error text: where, what was expected, what was found, what to try; the text carries these parts as attributes."""
+    text = Complaint(f"{where}: expected {expected}, found {actual}; try {hint}")
+    text.where, text.expected, text.actual, text.hint = where, str(expected), str(actual), hint
+    return text

@@ -10,7 +10,7 @@ import bayesfed as bf
 from bayesfed.cli import experiment, lines, names
 from bayesfed.cli.build import build, seeds
 from bayesfed.cli.experiment import ExperimentError
-from bayesfed.cli.hints import keys, options
+from bayesfed.cli.kinds import keys, options
 from bayesfed.federated.core.algorithm import Algorithm
 
 RIGHT = """\
@@ -244,7 +244,7 @@ k = 2020-01-01
     ],
 )  # fmt: skip
 def test_lines_of_keys(path, line):
-    assert lines.key_lines(TABLES).get(path) == line
+    assert lines.line_of(TABLES, path) == line
 
 
 def test_what_a_file_may_name_is_what_the_package_exports():

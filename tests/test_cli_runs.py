@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import bayesfed as bf
-from bayesfed.cli import plots, results
+from bayesfed.cli import results
 from bayesfed.cli.compare import comparison
 from bayesfed.cli.main import main
 from bayesfed.federated.engine.records import untimed
+from bayesfed.inspect.learning_curves import plot_curves
 
 TEXT = """\
 rounds = 3
@@ -125,7 +126,7 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
 
 
 def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
-    from bayesfed.cli.plots import curve
+    from bayesfed.inspect.learning_curves import curve
 
     assert command("run", make(seeds="[0, 1, 2]"), "--out", tmp_path) == 0
     histories = [results.Folder(tmp_path / "fed_avg").history(seed) for seed in (0, 1, 2)]
@@ -155,7 +156,7 @@ def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
     assert "-" not in cells["placed"]
 
     def panels(**folders):
-        figure = plots.plot_curves({name: [folder.history(0)] for name, folder in folders.items()})
+        figure = plot_curves({name: [folder.history(0)] for name, folder in folders.items()})
         return [axes.get_xlabel().removesuffix(" (log)") for axes in figure.axes if axes.get_xlabel()]
 
     shared = ["round", "megabytes sent, down and up"]
@@ -220,6 +221,55 @@ def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
     assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith("iid: Deal shuffled rows out evenly")
 
 
+def test_pairs_are_told_the_nearest_table(capsys):
+    assert main(["pairs", "nett"]) == 2
+    assert "pairs: expected one of net, link, data, found 'nett'; try bayesfed pairs net" in capsys.readouterr().err
+
+
+def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_path):
+    from bayesfed.cli.kinds import keys
+
+    assert main(["list", "experiment"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pool "))
+    listed = line.partition(": ")[2].replace("kind (of workers)", "kind").split(", ")
+    assert set(listed) == {*keys(bf.InProcess)} - {"data", "devices", "secrets"}
+    assert command("run", make(more="[pool]\nworkers = 1\nkind = 'thread'\n"), "--check") == 0
+    assert command("run", make(more="[pool]\ndevices = 1\n"), "--check") == 2
+    assert "pool.devices: expected a key of InProcess: workers, kind, deadline_s, cohort, found `devices`" in capsys.readouterr().err
+    assert command("run", make(more="[pool]\nworker = 1\n"), "--check") == 2
+    assert "line 12, pool.worker: expected a key of InProcess" in capsys.readouterr().err
+    (tmp_path / "x.toml").write_text('pool = "InProcess"\nrounds = 1\ndata = "digits"\nrecipe = "fed_avg"')
+    assert command("run", tmp_path / "x.toml", "--check") == 2
+    assert 'line 1, pool: expected a table with keys of InProcess: workers, kind (of workers), deadline_s, cohort, found "InProcess"' in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_reader_who_has_enough_ends_the_output_quietly():
+    given = [sys.executable, "-m", "bayesfed", "list"]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        started.stdout.close()
+        assert started.stderr.read() == ""
+    assert started.returncode == 0
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_quiet_silences_bars_that_others_draw(make, tmp_path, capfd, monkeypatch, quiet):
+    from tqdm import tqdm
+
+    scored = results.scoring
+
+    def with_bar(*given, **named):
+        # As message passing does in a server's step that takes longer than two seconds.
+        list(tqdm(range(3), desc="message passing"))
+        return scored(*given, **named)
+
+    monkeypatch.setattr(results, "scoring", with_bar)
+    assert main(["run", make(), "--out", str(tmp_path / "results"), *["--quiet"][:quiet]]) == 0
+    assert ("message passing" in capfd.readouterr().err) is not quiet
+    assert not tqdm(range(0)).disable
+
+
 def test_list_has_a_line_for_everything(capsys):
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
@@ -237,12 +287,12 @@ def test_list_has_a_line_for_everything(capsys):
 
 def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     from bayesfed.cli import doctor
-    from bayesfed.errors import DataError
+    from bayesfed.errors import DataError, complain
 
     def nowhere():
-        raise DataError("fashion_mnist: expected four files, found none; try apt install dataset-fashion-mnist")
+        raise DataError(complain("fashion_mnist", expected="four files", actual="none", hint="apt install dataset-fashion-mnist"))
 
-    monkeypatch.setattr(doctor, "_installed", lambda package: package != "constriction")
+    monkeypatch.setattr(doctor, "installed", lambda package: "" if package == "constriction" else "1.0")
     monkeypatch.setattr(doctor, "options", lambda hint: {"fashion_mnist": nowhere, "digits": bf.digits, "from_csv": bf.data.from_csv})
     assert main(["doctor"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bayesfed.cli import experiment, plots
+from bayesfed.cli import experiment
 from bayesfed.cli.pictures import draw
 from bayesfed.cli.results import Folder, run_file
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.inspect.learning_curves import AGAINST, LABELS, Runs, curve, plot_curves
 from bayesfed.inspect.tables import table
 
-# Heading, key of metrics.json, what to multiply by, digits behind the point.
+# Heading, key of metrics.json, factor, digits after the point.
 COLUMNS = (
     ("accuracy %", "accuracy", 100.0, 2),
     ("RMSE", "rmse", 1.0, 4),
@@ -28,7 +29,7 @@ COLUMNS = (
     ("device s", "latency_s", 1.0, 1),
     ("clock s", "seconds", 1.0, 1),
 )
-# Of experiments without a channel or devices there is no such figure; it is not nothing.
+# Without a channel or devices these are not 0 but absent.
 SOMETIMES = ("channel_uses", "energy_j", "latency_s")
 LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; all at the last round"
 
@@ -36,19 +37,19 @@ LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the post
 def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True) -> Path:
     """Run what has not run, read all folders, print a table; return the new folder with table, curves and picture.
 
-    Folders of experiments that are given as files get their own pictures, as of `bayesfed run`.
+    Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
 
     Parameters
     ----------
     given
         Experiment files, and folders of results.
     out
-        Where results are.
+        Folder of all results.
 
     Raises
     ------
     ArgumentError
-        If there is nothing to compare, or two have one name.
+        If there is nothing to compare, or two have the same name.
     BayesfedError
         As `run_file`.
     """
@@ -63,12 +64,13 @@ def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None
         raise ArgumentError(complain("compare", expected="a finished seed of each", actual=f"none of {missing}", hint="bayesfed run FILE"))
     text = comparison(named)
     say(text)
-    into = _free(out / "compare")
+    taken = {path.name for path in out.glob("compare*")}
+    into = out / next(name for name in ("compare", *(f"compare-{number}" for number in range(2, len(taken) + 3))) if name not in taken)
     into.mkdir(parents=True)
     write_whole(into / "table.txt", (text + "\n").encode())
     runs = {name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()}
     write_whole(into / "curves.csv", curves(runs).encode())
-    plots.plot_curves(runs).savefig(into / "curves.png", dpi=110)
+    plot_curves(runs).savefig(into / "curves.png", dpi=110)
     for path, folder in zip(paths, folders, strict=True):
         if path in files:
             draw(folder)
@@ -76,13 +78,13 @@ def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None
     return into
 
 
-def comparison(named: dict[str, Folder]) -> str:
-    """Return the aligned table: a line an experiment, mean and standard deviation over its seeds."""
+def comparison(named: Mapping[str, Folder]) -> str:
+    """Return the aligned table: a line for each experiment, mean and standard deviation over its seeds."""
     figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
-    shown = [column for column in COLUMNS if any(found.get(column[1]) for several in figures.values() for found in several)]
+    shown = [column for column in COLUMNS if any(metrics.get(column[1]) for several in figures.values() for metrics in several)]
     rows = []
     for name, several in figures.items():
-        known = {key: [found[key] for found in several if key in found and (found[key] or key not in SOMETIMES)] for _, key, *_ in shown}
+        known = {key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)] for _, key, *_ in shown}
         cells = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
         rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *cells])
     return table(["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows) + f"\n{LEGEND}"
@@ -95,22 +97,15 @@ def _cell(values: Sequence[float], digits: int) -> str:
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
 
 
-def curves(runs: plots.Runs) -> str:
+def curves(runs: Runs) -> str:
     """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["experiment", "metric", "against", "x", "mean", "sd", "seeds"])
     for name, histories in runs.items():
-        for metric in plots.LABELS:
-            for against in plots.AGAINST:
-                if found := plots.curve(histories, metric, against):
-                    for x, mean, sd in zip(found.x, found.mean, found.sd, strict=True):
-                        writer.writerow([name, metric, against, f"{x:.8g}", f"{mean:.8g}", f"{sd:.8g}", found.seeds])
+        drawn = {(metric, against): curve(histories, metric, against) for metric in LABELS for against in AGAINST}
+        for key, one in drawn.items():
+            if one is not None:
+                points = zip(one.x, one.mean, one.sd, strict=True)
+                writer.writerows([name, *key, *(f"{figure:.8g}" for figure in point), one.seeds] for point in points)
     return out.getvalue()
-
-
-def _free(path: Path) -> Path:
-    number = 1
-    while (found := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return found

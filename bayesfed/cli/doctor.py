@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 
 from bayesfed.cli import names
 from bayesfed.cli.experiment import Split
-from bayesfed.cli.hints import members, options, required
-from bayesfed.cli.results import versions
+from bayesfed.cli.kinds import options
+from bayesfed.cli.names import required
+from bayesfed.cli.results import installed, versions
+from bayesfed.cli.scope import members
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
 from bayesfed.inspect.tables import table
@@ -40,26 +42,18 @@ def extras() -> list[list[str]]:
             needed.setdefault(extra.group(1), []).append(package.group())
     rows = []
     for name, packages in sorted(needed.items()):
-        missing = [package for package in packages if not _installed(package)]
+        missing = [package for package in packages if not installed(package)]
         state = f"missing: {', '.join(missing)}" if missing else "installed"
         rows.append([name, state, f"pip install 'bayesfed[{name}]'" if missing else ""])
     return rows
 
 
-def _installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
 def data() -> list[list[str]]:
-    """Return for every data set whether its rows are there; of readers of files, what they need to be told."""
+    """Return for every data set whether its rows are there; for readers of files, the keys they need."""
     rows = []
     for name, read in {**options(Split), **options(Dataset), "minilm_folder": names.public()["minilm_folder"]}.items():
         needed = [key for key in required(read) if key != "key"]
-        if any(str not in members(names.hint_of(read, key)) for key in needed):
+        if any(str not in members(names.parameters(read)[key].annotation) for key in needed):
             # Made of other data.
             continue
         if needed:
@@ -73,10 +67,11 @@ def data() -> list[list[str]]:
 
 def _tried(read: object) -> list[str]:
     try:
-        found = read()  # type: ignore[operator]
+        parts = read()  # type: ignore[operator]
     except BayesfedError as problem:
-        text, _, hint = str(problem).partition("; try ")
-        return [f"missing: {text}", hint]
+        if (told := problem.complaint) is None:
+            return [f"missing: {problem}", ""]
+        return [f"missing: {told.where}: expected {told.expected}, found {told.actual}", told.hint]
     except OSError as problem:
         return [f"missing: {problem}", ""]
-    return [" + ".join(f"{len(part):,} rows" for part in found) if isinstance(found, tuple) else f"found: {found}", ""]
+    return [" + ".join(f"{len(part):,} rows" for part in parts) if isinstance(parts, tuple) else f"found: {parts}", ""]

@@ -1,4 +1,4 @@
-"""An experiment file: TOML text, what it says, and where in it a key stands."""
+"""An experiment file: TOML text, its settings, and the places of its keys."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from bayesfed.cli import own
 from bayesfed.cli.lines import Path as KeyPath
-from bayesfed.cli.lines import key_lines
+from bayesfed.cli.lines import line_of
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Homes, Partition
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.clients.pools import InProcess
+from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.reports import OnClientError
@@ -30,41 +29,51 @@ Split = tuple[Dataset, Dataset]
 
 
 class ExperimentError(ArgumentError):
-    """An experiment file that says what cannot be; the message begins with the file and the line."""
+    """An experiment file that cannot be built; the message begins with the file and the line, which are attributes as well.
+
+    Parameters
+    ----------
+    file, line, key
+        Place of what is wrong; `line` is None where the file as a whole is.
+    """
+
+    def __init__(self, text: str, file: str = "", line: int | None = None, key: str = "") -> None:
+        super().__init__(text)
+        self.file, self.line, self.key = file, line, key
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an experiment file may say at its top: the schema of the file is the signature of this class, and below it those of what is named.
+    """Keys at the top of an experiment file: the signature of this class is the schema of the file, with those of what it names below.
 
     Parameters
     ----------
     data
-        Rows to train and to test on; of one set without test rows, a fifth of every class is held out (`split_rows` takes another share).
+        Rows to train and to test on. Of a single set a fifth of every class is held out; `split_rows` takes another share.
     recipe
         The method and its arguments.
     rounds
-        How many to make.
+        Number of rounds.
     partition
-        Who holds which rows; default: ten clients, dealt evenly.
+        Rows of each client. Default: ten clients of equal size.
     net
         The network. Recipes that build their own take none.
     link
-        How payloads reach the server, for recipes that have a choice.
+        Way of the payloads to the server, for recipes that have a choice.
     seeds
-        One run for each; a seed names the partition, the first weights and every draw.
+        Seeds, one run for each; a seed names the partition, the first weights and every draw.
     sampler
-        Who takes part in a round.
+        Clients that take part in a round.
     devices
-        What clients compute and send with.
+        Devices that clients compute and send with.
     pool
-        How clients run on this machine.
+        Workers that run the clients on this machine.
     on_client_error, least
-        As of `bayesfed.run`.
+        As in `bayesfed.run`.
     draws
-        Of a posterior, for the NLL and the calibration of every round.
+        Number of posterior draws for NLL and calibration of every round.
     save_every
-        Rounds between two checkpoints.
+        Number of rounds between two checkpoints.
     """
 
     data: Split | Dataset
@@ -76,7 +85,7 @@ class Settings:
     seeds: Sequence[int] = (0,)
     sampler: Sampler = everyone
     devices: dict[str, Device] = field(default_factory=dict)
-    pool: InProcess | None = None
+    pool: dict[str, Any] = field(default_factory=dict)
     on_client_error: OnClientError = "raise"
     least: int = 1
     draws: int = 20
@@ -85,12 +94,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """The text of an experiment and what `tomllib` makes of it.
+    """Text of an experiment and its tree.
 
     Parameters
     ----------
     path
-        Where it is, for messages and for paths in it, which begin at its folder.
+        Place of the file, for messages; paths in the file begin at its folder.
     """
 
     path: Path
@@ -99,29 +108,35 @@ class ExperimentFile:
 
     @property
     def name(self) -> str:
-        """Of the experiment: that of the file."""
+        """Name of the experiment: that of the file."""
         return self.path.stem
-
-    @cached_property
-    def lines(self) -> Mapping[KeyPath, int]:
-        """The line of every key, by its path."""
-        return key_lines(self.text)
 
     @property
     def digest(self) -> str:
-        """Of what it says; comments and spaces do not count."""
-        return hashlib.blake2b(json.dumps(self.tree, sort_keys=True, default=str).encode(), digest_size=8).hexdigest()
+        """Digest of the settings and of the user's own files that they name; comments and spaces do not count."""
+        text = json.dumps(self.tree, sort_keys=True, default=str).encode()
+        return hashlib.blake2b(b"".join([text, *(path.read_bytes() for path in own.files(self.tree, self.path.parent))]), digest_size=8).hexdigest()
 
-    def where(self, path: KeyPath) -> str:
-        """Return file, line and name of a key, of the nearest one above it that is there."""
-        known = next((path[:length] for length in range(len(path), 0, -1) if path[:length] in self.lines), ())
-        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-        line = f", line {self.lines[known]}" if known else ""
-        return f"{self.path.name}{line}{f', {name}' if name else ''}"
+    def error(self, path: KeyPath, problem: BayesfedError | None = None, **parts: Any) -> ExperimentError:
+        """Return the error that says what is wrong with a key.
 
-    def refuse(self, path: KeyPath, *, expected: object, actual: object, hint: str) -> ExperimentError:
-        """Return the error that says what is wrong with a key."""
-        return ExperimentError(complain(self.where(path), expected=expected, actual=actual, hint=hint))
+        Parameters
+        ----------
+        path
+            Path of the key.
+        problem
+            Error of whatever the key was given to. Its parts are taken over.
+        parts
+            `expected`, `actual` and `hint`, of `complain`; they replace those of `problem`.
+        """
+        lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
+        line = next((number for number in lines if number is not None), None)
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+        where = ", ".join([self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])])
+        if problem is not None and (told := problem.complaint) is not None:
+            where, parts = f"{where}: {told.where}", {"expected": told.expected, "actual": told.actual, "hint": told.hint} | parts
+        text = complain(where, **parts) if "expected" in parts else f"{where}: {problem}"
+        return ExperimentError(text, self.path.name, line, key)
 
 
 def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
@@ -138,7 +153,7 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
     except tomllib.TOMLDecodeError as problem:
         twice = any(word in str(problem) for word in ("twice", "overwrite", "Cannot mutate"))
         hint = "every key and every [table] once" if twice else "text in quotes, numbers without, tables as [name] or { key = value }"
-        raise ExperimentError(complain(path.name, expected="a TOML file", actual=problem, hint=hint)) from problem
+        raise ExperimentError(complain(path.name, expected="a TOML file", actual=problem, hint=hint), path.name) from problem
 
 
 def read(path: str | Path) -> ExperimentFile:
@@ -147,33 +162,31 @@ def read(path: str | Path) -> ExperimentFile:
     Raises
     ------
     ExperimentError
-        If there is no such file, or it is not text, not TOML or of something else.
+        If there is no such file, or it is not text, not TOML or no experiment.
     """
-    path = Path(path)
+    path, expected = Path(path), "an experiment file"
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as problem:
-        raise ExperimentError(complain(str(path), expected="an experiment file", actual="no such file", hint=_instead(path))) from problem
-    except IsADirectoryError as problem:
-        raise ExperimentError(complain(str(path), expected="an experiment file", actual="a folder", hint=_instead(path / "x.toml"))) from problem
     except (OSError, UnicodeDecodeError) as problem:
-        hint = "a text file in UTF-8 that may be read"
-        raise ExperimentError(complain(str(path), expected="an experiment file", actual=problem, hint=hint)) from problem
+        missing = isinstance(problem, FileNotFoundError | IsADirectoryError)
+        actual = ("a folder" if path.is_dir() else "no such file") if missing else problem
+        hint = _instead(path / "x.toml" if path.is_dir() else path) if missing else "a text file in UTF-8 that may be read"
+        raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=hint), path.name) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
-        raise ExperimentError(complain(str(path), expected="an experiment file, with data, recipe and rounds", actual=actual, hint=_instead(path)))
+        expected = f"{expected}, with data, recipe and rounds"
+        raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=_instead(path)), path.name)
     return file
 
 
 def _instead(path: Path) -> str:
-    """Name the experiments beside a path, here and in a folder ``experiments``, the nearest names first; or say how one begins."""
+    """Return the experiments beside a path, here and in a folder ``experiments``, the nearest names first; or how one begins."""
     places = dict.fromkeys([path.parent, Path(), Path("experiments"), Path("examples/experiments")])
-    found = [one for place in places if place.is_dir() for one in sorted(place.glob("*.toml")) if _is_experiment(one)]
-    if not found:
-        return "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and [recipe]"
-    close = sorted(dict.fromkeys(found), key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio())
-    return f"{' or '.join(map(str, close[:3]))}"
+    there = dict.fromkeys(one for place in places if place.is_dir() for one in sorted(place.glob("*.toml")) if _is_experiment(one))
+    close = sorted(there, key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio())
+    beginning = "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and [recipe]"
+    return " or ".join(map(str, close[:3])) or beginning
 
 
 def _is_experiment(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What can be named in an experiment file, read off the package itself: one line each, or one name with its keys."""
+"""Names that an experiment file may use, read off the package itself: one line each, or one name with its keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import nn
 
 from bayesfed.cli import names
 from bayesfed.cli.experiment import Settings, Split
-from bayesfed.cli.hints import keys, options, required, words
+from bayesfed.cli.kinds import keys, kinds_of, options, reader_of
+from bayesfed.cli.scope import is_given
+from bayesfed.cli.words import nearest, words
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.data.dataset import Dataset
@@ -28,65 +30,55 @@ from bayesfed.models.priors.weights import WeightPrior
 from bayesfed.models.random_fields.support_priors import Support
 from bayesfed.wireless.devices import Device
 
-KINDS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "recipes": ("recipe", (Algorithm,)),
-    "data": ("data", (Split, Dataset)),
-    "partitions": ("partition", (Partition, Homes)),
-    "nets": ("net", (nn.Module,)),
-    "links": ("link", (Link,)),
-    "codecs": ("codec, up", (Codec,)),
-    "codecs of tensors": ("floats in Coded", (LeafCodec,)),
-    "priors of weights": ("prior in model", (WeightPrior,)),
-    "priors of supports": ("support in prior", (Support,)),
-    "likelihoods": ("likelihood", (Likelihood,)),
-    "fusion rules": ("fusion", (Fusion,)),
-    "optimisers": ("optimiser", (Optimiser,)),
-    "capacities": ("capacity", (Capacity,)),
-    "samplers": ("sampler", (Sampler,)),
-    "devices": ("devices", (dict[str, Device],)),
-    "robust rules": ("rule in robust", (Rule,)),
+# Heading, with the keys that take such a name; type.
+KINDS: dict[str, Any] = {
+    "recipes (recipe)": Algorithm,
+    "data (data)": Split | Dataset,
+    "partitions (partition)": Partition | Homes,
+    "nets (net)": nn.Module,
+    "links (link)": Link,
+    "codecs (codec, up)": Codec,
+    "codecs of tensors (floats in Coded)": LeafCodec,
+    "priors of weights (prior in model)": WeightPrior,
+    "priors of supports (support in prior)": Support,
+    "likelihoods (likelihood)": Likelihood,
+    "fusion rules (fusion)": Fusion,
+    "optimisers (optimiser)": Optimiser,
+    "capacities (capacity)": Capacity,
+    "samplers (sampler)": Sampler,
+    "devices (devices)": dict[str, Device],
+    "robust rules (rule in robust)": Rule,
 }
+_END = """\
+A recipe, a network or data may also be a function of your own file: kind = "my_method.py:recipe", a path that begins at the experiment's folder.
+`bayesfed list NAME` says which keys a name takes, `bayesfed list experiment` those at the top of a file."""
 
 
 def everything() -> str:
     """Return all kinds with their names, one line each."""
-    parts = []
-    for kind, (where, hints) in KINDS.items():
-        found = {name: made_by for hint in hints for name, made_by in options(hint).items()}
-        lines = "\n".join(f"  {name:<22} {first_line(made_by)}" for name, made_by in found.items())
-        parts.append(f"{kind} ({where})\n{lines}")
-    python_only = {
-        name: made_by for name, made_by in names.makers(Algorithm).items() if name not in options(Algorithm) and inspect.isfunction(made_by)
-    }
-    lines = "\n".join(f"  {name:<22} needs {', '.join(_beyond(made_by))}" for name, made_by in python_only.items())
-    parts.append(f"recipes for Python alone (their arguments are functions or tensors)\n{lines}")
-    return "\n\n".join(parts) + "\n\n`bayesfed list NAME` says which keys a name takes, `bayesfed list experiment` those at the top of a file."
+    lines = {kind: {name: first_line(one) for name, (one, _) in kinds_of(hint).items()} for kind, hint in KINDS.items()}
+    python_only = {name: one for name, one in names.makers(Algorithm).items() if name not in options(Algorithm) and inspect.isfunction(one)}
+    heading = "recipes for Python alone (their arguments are functions or tensors)"
+    lines[heading] = {name: f"needs {', '.join(_beyond(one))}" for name, one in python_only.items()}
+    parts = ["\n".join([kind, *(f"  {name:<22} {line}" for name, line in listed.items())]) for kind, listed in lines.items()]
+    return "\n\n".join([*parts, _END])
 
 
 def one(name: str) -> str:
-    """Return a name's first line and its keys, with what stands behind each and its default.
+    """Return a name's first line and its keys, with the values that each takes and its default.
 
     Raises
     ------
     ArgumentError
         If a file cannot name it; the message has the nearest name.
     """
-    found: Any = Settings if name == "experiment" else names.public().get(name)
-    if found is None or not callable(found):
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, names.public(), n=1)
-        raise ArgumentError(complain("list", expected="a name that a file may use", actual=repr(name), hint=near[0] if near else "bayesfed list"))
-    needed = required(found)
-    rows = []
-    for key in keys(found):
-        hint, default = names.hint_of(found, key), names.parameters(found)[key].default
-        known = (
-            "from the run" if key in needed and found is not Settings and _is_given(key, hint) else "required" if key in needed else _default(default)
-        )
-        rows.append([key, known, words(hint, name=key, short=True)])
-    listed = table(["key", "default", "what"], rows) if rows else "no keys"
-    return f"{name}: {first_line(found)}\n\n{listed}"
+    chosen: Any = Settings if name == "experiment" else names.public().get(name)
+    if chosen is None or not callable(chosen):
+        hint = nearest(name, names.public()) or "bayesfed list"
+        raise ArgumentError(complain("list", expected="a name that a file may use", actual=repr(name), hint=hint))
+    schema = reader_of(chosen).json_schema().get("properties", {})
+    rows = [[key, _default(key, chosen), words(schema[key], short=True)] for key in keys(chosen)]
+    return f"{name}: {first_line(chosen)}\n\n{table(['key', 'default', 'what'], rows) if rows else 'no keys'}"
 
 
 def first_line(made_by: Any) -> str:
@@ -94,20 +86,15 @@ def first_line(made_by: Any) -> str:
     return (inspect.getdoc(made_by) or "").partition("\n")[0]
 
 
-def _is_given(name: str, hint: Any) -> bool:
-    from bayesfed.cli.adapters import is_given
-
-    return is_given(name, hint)
-
-
 def _beyond(made_by: Any) -> list[str]:
-    from bayesfed.cli.hints import writable
-
-    return [
-        name for name in required(made_by) if not _is_given(name, names.hint_of(made_by, name)) and not writable(name, names.hint_of(made_by, name))
-    ]
+    hints = {name: names.parameters(made_by)[name].annotation for name in names.required(made_by)}
+    return [name for name, hint in hints.items() if not is_given(name, hint) and name not in keys(made_by)]
 
 
-def _default(value: Any) -> str:
-    text = value.__name__ if inspect.isfunction(value) or inspect.isclass(value) else "..." if repr(value) == "<factory>" else str(value)
+def _default(key: str, made_by: Any) -> str:
+    one = names.parameters(made_by)[key]
+    if one.default is one.empty:
+        return "from the run" if made_by is not Settings and is_given(key, one.annotation) else "required"
+    function = inspect.isfunction(one.default) or inspect.isclass(one.default)
+    text = one.default.__name__ if function else "..." if repr(one.default) == "<factory>" else str(one.default)
     return text if len(text) <= 24 else text[:21] + "..."

@@ -1,23 +1,21 @@
 """The command `bayesfed`.
 
-A sub-command is a function ``(subparsers) -> None`` in `COMMANDS` that adds its parser and names, by ``set_defaults(run=...)``, what it does:
-``(arguments) -> exit status``. Heavy imports belong into the latter, so that ``--help`` comes at once.
+Each command is a function ``(arguments) -> exit status``. It imports what it needs itself, so that ``--help`` comes at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bayesfed import __version__
 from bayesfed.errors import BayesfedError
-
-if TYPE_CHECKING:
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
 FAILED, REFUSED = 1, 2
@@ -29,18 +27,20 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+@contextmanager
+def _no_bars(quiet: bool) -> Iterator[None]:
+    """Draw no progress bars, whoever draws them: a run, message passing, a server's step."""
+    if not quiet:
+        yield
+        return
+    from tqdm import tqdm
 
-
-def add_run(commands: SubParsers) -> None:
-    """Add `bayesfed run`."""
-    parser = commands.add_parser("run", help="run an experiment, or go on with one that was interrupted")
-    parser.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
-    parser.add_argument("--check", action="store_true", help="read the file, build everything, run nothing")
-    _common(parser)
-    parser.set_defaults(run=_run)
+    drawn = tqdm.__init__
+    tqdm.__init__ = partialmethod(drawn, disable=True)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        tqdm.__init__ = drawn  # type: ignore[method-assign]
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -53,10 +53,9 @@ def _run(arguments: argparse.Namespace) -> int:
     file = experiment.read(arguments.experiment)
     if arguments.check:
         built = [build(file, seed) for seed in seeds(file)]
-        rows = f"{len(built[0].train):,} rows to train on, {len(built[0].test):,} to test on, {len(built[0].clients)} clients"
-        say(
-            f"{file.name}: {built[0].algorithm.name}, {rows}, {built[0].options['rounds']} rounds, seeds {[one.seed for one in built]}: fits together"
-        )
+        first, tried = built[0], [one.seed for one in built]
+        rows = f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, {len(first.clients)} clients"
+        say(f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} rounds, seeds {tried}: fits together")
         return 0
     folder = run_file(file, arguments.out, say=say, progress=not arguments.quiet)
     say(comparison({folder.path.name: folder}))
@@ -68,14 +67,6 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_compare(commands: SubParsers) -> None:
-    """Add `bayesfed compare`."""
-    parser = commands.add_parser("compare", help="run what has not run, and print one table of several experiments")
-    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT.toml", help="experiment files, or folders of results")
-    _common(parser)
-    parser.set_defaults(run=_compare)
-
-
 def _compare(arguments: argparse.Namespace) -> int:
     from bayesfed.cli.compare import compare
 
@@ -83,27 +74,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_plot(commands: SubParsers) -> None:
-    """Add `bayesfed plot`."""
-    parser = commands.add_parser("plot", help="draw the pictures of a folder of results again")
-    parser.add_argument("result", type=Path, metavar="RESULT")
-    parser.set_defaults(run=_plot)
-
-
 def _plot(arguments: argparse.Namespace) -> int:
     from bayesfed.cli.pictures import draw
     from bayesfed.cli.results import Folder
 
-    for path in draw(Folder(arguments.result)):
-        say(str(path))
+    say("\n".join(map(str, draw(Folder(arguments.result)))))
     return 0
-
-
-def add_list(commands: SubParsers) -> None:
-    """Add `bayesfed list`."""
-    parser = commands.add_parser("list", help="what an experiment file can name: recipes, data, nets, codecs, links, priors")
-    parser.add_argument("name", nargs="?", help="one of them, for its keys; `experiment` for those at the top of a file")
-    parser.set_defaults(run=_list)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -113,23 +89,12 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_pairs(commands: SubParsers) -> None:
-    """Add `bayesfed pairs`."""
-    parser = commands.add_parser("pairs", help="which recipe runs with which net, link and data: one round of each, tried now")
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="net, link, data (default: all)")
-    parser.set_defaults(run=_pairs)
-
-
 def _pairs(arguments: argparse.Namespace) -> int:
     from bayesfed.cli import pairs
 
-    whole = [pairs.show(axis, say) for axis in arguments.tables or pairs.AXES]
+    axes = [pairs.axis(name) for name in arguments.tables or pairs.AXES]
+    whole = [pairs.show(axis, say) for axis in axes]
     return 0 if all(whole) else FAILED
-
-
-def add_doctor(commands: SubParsers) -> None:
-    """Add `bayesfed doctor`."""
-    commands.add_parser("doctor", help="versions, extras and data: what is missing, and the command that gets it").set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -144,38 +109,57 @@ ELSEWHERE = {
     "new": ("bayesfed.flower.starting", "write a bare Flower app"),
     "worker": ("bayesfed.flower.worker", "keep a client's model and data alive beside its SuperNode"),
 }
-COMMANDS: tuple[Callable[[SubParsers], None], ...] = (add_run, add_compare, add_plot, add_list, add_pairs, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    made = argparse.ArgumentParser(prog="bayesfed", description="Bayesian models learned over many devices: run and compare experiments.")
-    made.add_argument("--version", action="version", version=f"bayesfed {__version__}")
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
-    for add in COMMANDS:
-        add(commands)
+    whole = argparse.ArgumentParser(prog="bayesfed", description="Bayesian models learned over many devices: run and compare experiments.")
+    whole.add_argument("--version", action="version", version=f"bayesfed {__version__}")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], what: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=what)
+        command.set_defaults(run=run, quiet=False)
+        return command
+
+    run = add("run", _run, "run an experiment, or go on with one that was interrupted")
+    run.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
+    run.add_argument("--check", action="store_true", help="read the file, build everything, run nothing")
+    compare = add("compare", _compare, "run what has not run, and print one table of several experiments")
+    compare.add_argument("experiments", nargs="+", metavar="EXPERIMENT.toml", help="experiment files, or folders of results")
+    for command in (run, compare):
+        command.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
+        command.add_argument("--quiet", action="store_true", help="no progress bars")
+    add("plot", _plot, "draw the pictures of a folder of results again").add_argument("result", type=Path, metavar="RESULT")
+    listed = add("list", _list, "what an experiment file can name: recipes, data, nets, codecs, links, priors")
+    listed.add_argument("name", nargs="?", help="one of them, for its keys; `experiment` for those at the top of a file")
+    pairs = add("pairs", _pairs, "which recipe runs with which net, link and data: one round of each, tried now")
+    pairs.add_argument("tables", nargs="*", metavar="TABLE", help="net, link, data (default: all)")
+    add("doctor", _doctor, "versions, extras and data: what is missing, and the command that gets it")
     for name, (_, what) in ELSEWHERE.items():
         commands.add_parser(name, help=what)
-    return made
+    return whole
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; errors are one line on standard error and exit status 2."""
     given = sys.argv[1:] if given is None else given
     try:
-        status: int
         if given and given[0] in ELSEWHERE:
-            status = importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:])
-        else:
-            arguments = parser().parse_args(given)
-            status = arguments.run(arguments)
+            return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
+        arguments = parser().parse_args(given)
+        with _no_bars(arguments.quiet):
+            return int(arguments.run(arguments))
     except BayesfedError as problem:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED
     except KeyboardInterrupt:
         sys.stderr.write("bayesfed: interrupted; the same command goes on after the last checkpoint\n")
         return FAILED
-    return status
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has enough. Nothing must be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":

@@ -1,129 +1,129 @@
-"""What a file may name: the public names of the package, found by what they are or return. Nothing is ever imported by a name that a file gives."""
+"""Names that an experiment file may use: the public names of the package, found by what they are or return."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
+from typing_extensions import get_protocol_members, is_protocol
+
 import bayesfed
 
-# Their `__all__`s are public as well; names of the front door go first.
-ROOMS = (
-    "algorithms",
-    "algorithms.wrappers",
-    "algorithms.fed_rlr",
-    "wireless",
-    "compress",
-    "data",
-    "federated",
-    "geometry",
-    "inference",
-    "inference.variational.fusion",
-    "models",
-    "cli.splits",
-)
+ROOMS = ("algorithms", "wireless", "compress", "data", "federated", "geometry", "inference", "models", "data.splits")
 
 
 @cache
 def public() -> Mapping[str, Any]:
-    """Return every public name with what it means."""
-    found = {name: getattr(bayesfed, name) for name in vars(bayesfed)["__all__"]}
-    for room in ROOMS:
-        module = importlib.import_module(f"bayesfed.{room}")
-        found = {name: getattr(module, name) for name in getattr(module, "__all__", ())} | found
-    return found
+    """Return every public name of the package and its meaning; names at the top go first, then those of the rooms and of their sub-rooms."""
+    modules = [importlib.import_module(f"bayesfed.{room}") for room in ROOMS]
+    modules += [
+        importlib.import_module(f"{module.__name__}.{one.name}")
+        for module in modules
+        for one in pkgutil.iter_modules(getattr(module, "__path__", ()))
+        if one.ispkg
+    ]
+    meanings: dict[str, Any] = {}
+    for module in [bayesfed, *modules]:
+        meanings = {name: getattr(module, name) for name in vars(module).get("__all__", ())} | meanings
+    return meanings
 
 
 @cache
 def hints(made_by: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the types of a function's or a class's parameters, those that can be resolved, and "return"."""
-    target = made_by.__init__ if inspect.isclass(made_by) else made_by
+    """Return the types of a callable's parameters, those that can be resolved, and its result's as "return"."""
     try:
-        found = typing.get_type_hints(target)
+        known = typing.get_type_hints(made_by.__init__ if inspect.isclass(made_by) else made_by)
     except (NameError, TypeError):
-        found = {}
-    found = {name: one.__bound__ if isinstance(one, TypeVar) else one for name, one in found.items()}
-    return found | ({"return": made_by} if inspect.isclass(made_by) else {})
+        known = {}
+    known = {name: one.__bound__ if isinstance(one, TypeVar) else one for name, one in known.items()}
+    return known | ({"return": made_by} if inspect.isclass(made_by) else {})
 
 
 @cache
 def parameters(made_by: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return what can be given by name, in order; of a protocol's class, nothing."""
+    """Return the parameters that can be given by name, each with its resolved type; without one, the type of its default or `object`."""
     try:
         listed = inspect.signature(made_by).parameters.values()
     except (ValueError, TypeError):
         return {}
-    return {one.name: one for one in listed if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    known = hints(made_by)
+
+    def resolved(one: inspect.Parameter) -> Any:
+        return known.get(one.name, type(one.default) if type(one.default) in (bool, int, float, str) else object)
+
+    return {one.name: one.replace(annotation=resolved(one)) for one in listed if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
 
 
-def hint_of(made_by: Callable[..., Any], name: str) -> Any:
-    """Return a parameter's type; where there is none, that of its default."""
-    if name in (known := hints(made_by)):
-        return known[name]
-    default = parameters(made_by)[name].default
-    return type(default) if type(default) in (bool, int, float, str) else object
+def required(made_by: Any) -> list[str]:
+    """Return the names of parameters without a default."""
+    return [name for name, one in parameters(made_by).items() if one.default is one.empty]
 
 
 @cache
 def makers(wanted: Any) -> Mapping[str, Any]:
-    """Return what makes a value of a type, by name: classes, functions that return one, and functions that are one."""
+    """Return the public names that make a value of a type: classes, functions that return one, and functions that are one."""
     return {name: made_by for name, made_by in sorted(public().items()) if _makes(made_by, wanted) or is_itself(made_by, wanted)}
 
 
 def _makes(made_by: Any, wanted: Any) -> bool:
-    if not (inspect.isclass(made_by) or inspect.isfunction(made_by)) or (inspect.isclass(made_by) and _is_protocol(made_by)):
-        return False
-    made: Any = made_by
-    return is_a(hints(made).get("return"), wanted)
+    if inspect.isclass(made_by):
+        return not is_protocol(made_by) and is_a(made_by, wanted)
+    return inspect.isfunction(made_by) and is_a(hints(made_by).get("return"), wanted)
 
 
-def is_a(found: Any, wanted: Any) -> bool:
-    """Say whether a type is another, a subclass, or has what a protocol asks for."""
-    if found is None or found is Any:
+def is_a(kind: Any, wanted: Any) -> bool:
+    """Return whether a type is another, a subclass of it, or has the members of a protocol."""
+    if kind is None or kind is Any:
         return False
-    if not (inspect.isclass(wanted) and inspect.isclass(found)) or typing.get_origin(found) or typing.get_origin(wanted):
-        return bool(found == wanted)
-    return _has(found, wanted) if _is_protocol(wanted) else issubclass(found, wanted)
+    if not (inspect.isclass(wanted) and inspect.isclass(kind)) or typing.get_origin(kind) or typing.get_origin(wanted):
+        return bool(kind == wanted)
+    return _has_members(kind, wanted) if is_protocol(wanted) else issubclass(kind, wanted)
+
+
+def fits(value: Any, wanted: Any) -> bool:
+    """Return whether a value is of a type."""
+    if typing.get_origin(wanted) is tuple:
+        parts = typing.get_args(wanted)
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
+    kind = typing.get_origin(wanted) or getattr(wanted, "__supertype__", wanted)
+    return (
+        is_a(type(value), kind)
+        or (typing.get_origin(kind) or kind) in type(value).__mro__
+        or (kind is typing.get_origin(Callable) and callable(value))
+    )
+
+
+def shown(hint: Any) -> str:
+    """Return the name of a type."""
+    inner = ", ".join(map(shown, typing.get_args(hint)))
+    return f"({inner})" if typing.get_origin(hint) is tuple else getattr(hint, "__name__", str(hint))
 
 
 def is_itself(function: Any, wanted: Any) -> bool:
-    """Say whether a function is a value of the type ``Callable[[...], ...]``."""
+    """Return whether a function is a value of the type ``Callable[[...], ...]``."""
     if not inspect.isfunction(function) or typing.get_origin(wanted) is not typing.get_origin(Callable[..., Any]):
         return False
     given, returned = typing.get_args(wanted)
     if given is ... or returned is Any:
         return False
-    mine = parameters(function)
-    first, rest = list(mine)[: len(given)], list(mine)[len(given) :]
-    known = hints(function)
-    same = [known.get(name) for name in first] == list(given) and is_a(known.get("return"), returned)
-    return same and all(mine[name].default is not inspect.Parameter.empty for name in rest)
+    known, mine = hints(function), list(parameters(function))
+    same = [known.get(name) for name in mine[: len(given)]] == list(given) and is_a(known.get("return"), returned)
+    return same and not {*required(function)} & {*mine[len(given) :]}
 
 
-def _is_protocol(made_by: Any) -> bool:
-    return bool(getattr(made_by, "_is_protocol", False))
+def _has_members(kind: type, protocol: Any) -> bool:
+    """Return whether a class has the members of a protocol, its methods with parameters of the same names."""
+    mine = {*dir(kind), *(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))}
+    members = get_protocol_members(protocol)
+    methods = [name for name in members if inspect.isfunction(getattr(protocol, name, None))]
+    return kind is protocol or (members <= mine and all(_arguments(kind, name) == _arguments(protocol, name) for name in methods))
 
 
-def _has(found: type, protocol: Any) -> bool:
-    """Say whether a class has the attributes of a protocol, and its methods with parameters of the same names."""
-    if found is protocol:
-        return True
-    members = {name: value for base in protocol.__mro__ if _is_protocol(base) for name, value in vars(base).items() if _counts(name, value)}
-    noted = {name for base in protocol.__mro__ if _is_protocol(base) for name in getattr(base, "__annotations__", {})}
-    mine = {*dir(found), *(name for base in found.__mro__ for name in getattr(base, "__annotations__", {}))}
-    if not members or not {*members, *noted} <= mine:
-        return False
-    methods = {name: value for name, value in members.items() if inspect.isfunction(value)}
-    return all(_names(value) == _names(getattr(found, name, None)) for name, value in methods.items())
-
-
-def _counts(name: str, value: Any) -> bool:
-    return (not name.startswith("_") or name == "__call__") and (inspect.isfunction(value) or isinstance(value, property))
-
-
-def _names(method: Any) -> list[str]:
+def _arguments(kind: Any, name: str) -> list[str]:
+    method = getattr(kind, name, None)
     return [*inspect.signature(method).parameters] if inspect.isfunction(method) else []

@@ -1,88 +1,39 @@
-"""Which recipe runs with which net, link and data: every pair is tried for one round on a few rows, and what is refused says why.
+"""Which recipe runs with which net, link and data: every pair is tried for one round on a few rows, and a refusal says why.
 
-Recipes are those that a file can name; what each needs beyond the pair is `SMALLEST`, by the parameter's name.
+Recipes are those that a file can name; `pairs.toml` says what they are paired with, and the smallest value of what each needs.
 """
 
 from __future__ import annotations
 
-import copy
 import tempfile
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bayesfed.cli import names
 from bayesfed.cli.build import build
 from bayesfed.cli.experiment import ExperimentFile
-from bayesfed.cli.hints import keys, options, required
-from bayesfed.errors import BayesfedError
+from bayesfed.cli.kinds import keys, options
+from bayesfed.cli.words import nearest
+from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect.tables import table
 from bayesfed.running import run
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+SETTINGS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("pairs.toml").read_text(encoding="utf-8"))
 AXES = ("net", "link", "data")
+LINKS: Mapping[str, Any] = SETTINGS["link"]
 RAN = "runs"
 LONGEST = 200
-
-_MLP = {"kind": "mlp", "widths": [64, 6, 10]}
-NETS: Mapping[str, Any] = {
-    "mlp": _MLP,
-    "cnn": {"kind": "cnn", "channels": [2, 3], "hidden": 4},
-    "alexnet": {"kind": "alexnet", "width": 1, "hidden": 4},
-    "mobilenet": {"kind": "mobilenet", "width": 0.01},
-    "resnet18": {"kind": "resnet18", "width": 0.125},
-    "resnet18 group": {"kind": "resnet18", "width": 0.125, "norm": "group"},
-    "lora(mlp)": {"kind": "lora", "rank": 2, "net": _MLP},
-    "fixed_rank(mlp)": {"kind": "fixed_rank", "rank": 2, "net": _MLP},
-    "hybrid(mlp)": {"kind": "hybrid", "rank_ratio": 0.5, "net": _MLP},
-}
-LINKS: Mapping[str, Any] = {
-    "Digital": "Digital",
-    "air, Gbma": {"kind": "OverTheAir", "snr_db": 60.0},
-    "air, inversion": {"kind": "OverTheAir", "snr_db": 60.0, "power": {"kind": "ChannelInversion", "threshold": 0.01}},
-    "air, compressed": {"kind": "OverTheAir", "snr_db": 60.0, "sensing": {"rows": 8, "columns": 16}},
-}
-DATA: Mapping[str, Any] = {
-    "digits": {"kind": "digits", "test": 1757},
-    "blobs": {"kind": "blobs", "samples": 50, "features": 64, "classes": 10},
-    "classes.csv": {"kind": "from_csv", "path": "classes.csv", "label": "y"},
-    "numbers.csv": {"kind": "from_csv", "path": "numbers.csv", "label": "y", "regression": True},
-}
-SMALLEST: Mapping[str, Any] = {
-    "strength": 0.1,
-    "ratios": [1.0, 0.5],
-    "ranks": [2, 1],
-    "rank": 1,
-    "nets_of": [2, 1],
-    "nets": [{"kind": "shrunk", "alpha": 1.0}, {"kind": "shrunk", "alpha": 0.25}],
-    "capacity": "dynamic",
-    "deadline_s": 1e6,
-    "planner": {"sizes": [1.0], "deadline_s": 1e6, "beta": [0.5, 0.5]},
-    "settings": {"kind": "fit_flexible", "shares": [1.0]},
-    "model": {"prior": {"kind": "Gaussian", "sd": 0.5}},
-    "guide": "AutoNormal",
-    "fusion": {"kind": "PVI", "damping": 0.25},
-    "scale": "local",
-    "clip": 1.0,
-    "noise": 0.1,
-    "participants": 4,
-    "rule": "Median",
-    "algorithm": {"kind": "fed_avg", "steps": 1, "batch_size": 4},
-    "steps": 1,
-    "batch_size": 4,
-}
-_EVERYONE_ABLE = {"kind": "fleet", "energy_j": [1e6, 1e6], "like": {"bandwidth_hz": 1e9}}
-_ADAPTERS = ("fs_lora", "fed_lora", "ffa_lora", "hetero_lora", "flex_lora", "fed_stack_lora", "bayesian_lora")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What came of one pair: `RAN`, or why not; `hole` if it broke where it should have been refused."""
+    """Outcome of one pair: `RAN`, or the reason of a refusal; a `hole` is an error that is not a refusal."""
 
     recipe: str
     other: str
@@ -95,53 +46,42 @@ def recipes() -> list[str]:
     return list(options(Algorithm))
 
 
-def columns(axis: str) -> Mapping[str, Any]:
-    """Return what recipes are paired with."""
-    return {"net": NETS, "link": LINKS, "data": DATA}[axis]
-
-
 def tree(recipe: str, axis: str, other: str) -> dict[str, Any]:
     """Return the experiment of a pair, as a file would say it."""
-    made_by = names.public()[recipe]
-    needed = [name for name in required(made_by) if name in SMALLEST] + [name for name in ("steps", "batch_size") if name in keys(made_by)]
-    table_of = {"kind": recipe} | {name: copy.deepcopy(SMALLEST[name]) for name in needed}
-    net: Any = NETS["lora(mlp)" if recipe in _ADAPTERS and axis != "net" else other if axis == "net" else "mlp"]
-    found: dict[str, Any] = {"rounds": 1, "data": DATA[other if axis == "data" else "digits"], "partition": {"kind": "iid", "clients": 4}}
-    found |= {"net": net, "recipe": table_of, "devices": _EVERYONE_ABLE, "draws": 2}
-    if axis == "link":
-        found["link"] = LINKS[other]
-    if axis == "data" and other == "numbers.csv":
-        net = {**net, "net": {**_MLP, "widths": [64, 6, 1]}} if "net" in net else {**_MLP, "widths": [64, 6, 1]}
-        found["net"] = net
-        _normal(table_of, made_by)
-    if "make" in required(made_by):
-        table_of["make"] = net
-        del found["net"]
-    return found
+    made_by, smallest, always = names.public()[recipe], SETTINGS["smallest"], SETTINGS["always"]
+    needed = {name: smallest[name] for name in names.required(made_by) if name in smallest}
+    default = "lora(mlp)" if recipe.endswith("_lora") else "mlp"
+    chosen = {"net": default, "data": "digits"} | {axis: other}
+    settings = {**SETTINGS["rest"], "recipe": {"kind": recipe, **needed, **{name: always[name] for name in keys(made_by) if name in always}}}
+    settings = deepcopy(settings | {name: SETTINGS[name][one] for name, one in chosen.items()})
+    if chosen["data"] == "numbers.csv":
+        _predict_numbers(settings, made_by)
+    if "make" in names.required(made_by):
+        settings["recipe"]["make"] = settings.pop("net")
+    return settings
 
 
-def _normal(table_of: dict[str, Any], made_by: Any) -> None:
-    """Say that targets are numbers, wherever a recipe says its likelihood."""
-    if "declared" in required(made_by):
-        table_of["declared"] = {"likelihood": "Normal"}
-    for where in (table_of.get("model"), table_of.get("algorithm")):
-        if isinstance(where, dict):
-            where["likelihood"] = "Normal"
-    if "likelihood" in keys(made_by):
-        table_of["likelihood"] = "Normal"
+def _predict_numbers(settings: dict[str, Any], made_by: Any) -> None:
+    """Give the net one output, and the recipe a likelihood of numbers wherever it takes one."""
+    net, recipe = settings["net"], settings["recipe"]
+    (net.get("net") or net)["widths"] = [64, 6, 1]
+    if "declared" in names.required(made_by):
+        recipe["declared"] = {"likelihood": "Normal"}
+    for one in (recipe.get("model"), recipe.get("algorithm"), recipe if "likelihood" in keys(made_by) else None):
+        if isinstance(one, dict):
+            one["likelihood"] = "Normal"
 
 
 @contextmanager
 def files() -> Iterator[Path]:
-    """Make a folder with the tables that `DATA` reads."""
+    """Make a folder with the tables that the data of `pairs.toml` are read from."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        heading = ",".join([*(f"x{i}" for i in range(64)), "y"])
         features = [[(7 * row + 3 * i) % 11 / 11 for i in range(64)] for row in range(50)]
-        for file, target in (("classes.csv", lambda row: row % 10), ("numbers.csv", lambda row: sum(features[row][:5]))):
-            lines = [",".join(map(str, [*features[row], target(row)])) for row in range(50)]
-            (folder / file).write_text("\n".join([heading, *lines]) + "\n")
-        yield folder
+        targets: dict[str, Sequence[float]] = {"classes.csv": [row % 10 for row in range(50)], "numbers.csv": [sum(row[:5]) for row in features]}
+        for file, target in targets.items():
+            rows = [",".join(map(str, [*row, y])) for row, y in zip(features, target, strict=True)]
+            (Path(name) / file).write_text("\n".join([",".join([*(f"x{i}" for i in range(64)), "y"]), *rows, ""]))
+        yield Path(name)
 
 
 def attempt(recipe: str, axis: str, other: str, folder: Path) -> Pair:
@@ -162,19 +102,33 @@ def _reason(pair: Pair) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
+def axis(name: str) -> str:
+    """Return an axis by its name.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none; the message has the nearest name.
+    """
+    if name not in AXES:
+        hint = f"bayesfed pairs {nearest(name, AXES) or AXES[0]}"
+        raise ArgumentError(complain("pairs", expected=f"one of {', '.join(AXES)}", actual=repr(name), hint=hint))
+    return name
+
+
 def show(axis: str, say: Callable[[str], None]) -> bool:
     """Try all pairs of an axis, print the table and the reasons; return whether there was no hole."""
     from tqdm import tqdm
 
-    others, found = list(columns(axis)), dict[tuple[str, str], Pair]()
+    others = list(SETTINGS[axis])
     with files() as folder:
-        for recipe in tqdm(recipes(), desc=f"recipe x {axis}"):
-            found |= {(recipe, other): attempt(recipe, axis, other, folder) for other in others}
-    reasons = list(dict.fromkeys(_reason(pair) for pair in found.values() if pair.found != RAN))
+        rows = {recipe: [attempt(recipe, axis, other, folder) for other in others] for recipe in tqdm(recipes(), desc=f"recipe x {axis}")}
+    pairs = [pair for row in rows.values() for pair in row]
+    reasons = list(dict.fromkeys(_reason(pair) for pair in pairs if pair.found != RAN))
 
     def cell(pair: Pair) -> str:
         return RAN if pair.found == RAN else f"{'HOLE ' * pair.hole}[{reasons.index(_reason(pair)) + 1}]"
 
-    say(table([f"recipe x {axis}", *others], [[recipe, *(cell(found[recipe, other]) for other in others)] for recipe in recipes()]))
+    say(table([f"recipe x {axis}", *others], [[recipe, *map(cell, row)] for recipe, row in rows.items()]))
     say("\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, 1)) + "\n")
-    return not any(pair.hole for pair in found.values())
+    return not any(pair.hole for pair in pairs)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayesfed.cli import plots
 from bayesfed.cli.build import Built, build
 from bayesfed.cli.results import Folder
 from bayesfed.cli.scores import predictive
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine.checkpoint import newest
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
+from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.inspect.partitions import plot_partition
 from bayesfed.inspect.pictures import save
 from bayesfed.inspect.reliability import plot_reliability
@@ -30,7 +30,7 @@ def draw(folder: Folder) -> list[Path]:
         raise ArgumentError(complain(str(folder.path), expected="a finished seed", actual="none", hint="bayesfed run, which goes on"))
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
-    plots.plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(into / "curves.png", dpi=110)
+    plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(into / "curves.png", dpi=110)
     built = build(folder.file, done[0])
     if not built.test.targets.is_floating_point():
         partition = plot_partition(built.clients)

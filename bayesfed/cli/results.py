@@ -1,13 +1,13 @@
-"""A folder of results: written once, never written over, and gone on with where it stopped.
+"""A folder of results: written once, never written over, continued where it stopped.
 
 ::
 
     experiment.toml         as it was given
-    settings.json           what it says, and its digest
-    versions.json           Python and packages, one entry each time they were others
-    seed-0/rounds.jsonl     a round a line: metrics, server figures, and the ledger's rows of every client
+    settings.json           its settings, and their digest
+    versions.json           Python and packages, an entry each time they have changed
+    seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of every client
     seed-0/ledger.csv       the ledger alone: bits, joules, seconds, channel uses of every message
-    seed-0/metrics.json     the last round's figures and the sums of the ledger; written last of all
+    seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
     seed-0/model.safetensors, posterior.nc, checkpoints/
     pictures/
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import platform
 from collections.abc import Callable, Sequence
@@ -39,13 +40,13 @@ from bayesfed.federated.engine.reports import Record, RoundReport
 from bayesfed.running import Result, run
 
 PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")
-# Draws that posterior.nc holds at most, in numbers.
+# Largest number of values in posterior.nc.
 POSTERIOR_NUMBERS = 2_000_000
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Results of one experiment, of all its seeds."""
+    """Results of one experiment, for all its seeds."""
 
     path: Path
 
@@ -56,13 +57,13 @@ class Folder:
         Raises
         ------
         ArgumentError
-            If this is no folder of results.
+            If this is not a folder of results.
         """
         kept = self.path / "experiment.toml"
         if not kept.is_file():
             hint = "a folder that `bayesfed run` made, or an experiment's .toml file"
             raise ArgumentError(complain(str(self.path), expected="a folder of results", actual="no experiment.toml in it", hint=hint))
-        # Paths in it begin where it came from.
+        # Paths in the experiment begin at the folder that it came from.
         settings = json.loads((self.path / "settings.json").read_text())
         return parse(kept.read_text(encoding="utf-8"), Path(settings["folder"]) / f"{settings['name']}.toml")
 
@@ -72,7 +73,7 @@ class Folder:
 
     @property
     def finished(self) -> list[int]:
-        """The seeds whose runs have ended."""
+        """Seeds whose runs have ended."""
         return [seed for seed in seeds(self.file) if (self.seed(seed) / "metrics.json").is_file()]
 
     def history(self, seed: int) -> list[Record]:
@@ -90,60 +91,55 @@ class Folder:
             raise ArgumentError(complain(str(path), expected="records of rounds", actual=problem, hint="bayesfed run, which goes on")) from problem
 
     def metrics(self, seed: int) -> dict[str, float]:
-        """Return the figures of a seed's end."""
-        found: dict[str, float] = json.loads((self.seed(seed) / "metrics.json").read_text())
-        return found
+        """Return the final figures of a seed."""
+        metrics: dict[str, float] = json.loads((self.seed(seed) / "metrics.json").read_text())
+        return metrics
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {"python": platform.python_version(), "platform": platform.platform()} | {name: installed(name) or "not installed" for name in PACKAGES}
+
+
+def installed(package: str) -> str:
+    """Return the version of a package, or nothing if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def folder_of(file: ExperimentFile, out: Path) -> Folder:
-    """Return the folder of an experiment under `out`: its own if it has one, else the next that is free: NAME, NAME-2, NAME-3."""
-    number = 1
-    while True:
+    """Return the folder of an experiment under `out`: its own if there is one, else the first free one of NAME, NAME-2, NAME-3."""
+    for number in itertools.count(1):
         path = out / (file.name if number == 1 else f"{file.name}-{number}")
-        if not path.exists():
-            return Folder(path)
         settings = path / "settings.json"
-        if settings.is_file() and json.loads(settings.read_text()).get("digest") == file.digest:
-            return Folder(path)
-        number += 1
+        if not path.exists() or (settings.is_file() and json.loads(settings.read_text()).get("digest") == file.digest):
+            break
+    return Folder(path)
 
 
 def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True) -> Folder:
-    """Run all seeds of an experiment that have not run; go on with one that was interrupted.
+    """Run all seeds of an experiment that have not run; continue one that was interrupted.
 
-    On one intra-op thread, server steps included: what is reported does not hang on how many cores a machine has.
+    Everything runs on one intra-op thread, server steps included: results do not depend on the number of cores.
 
     Raises
     ------
     BayesfedError
-        What `build` and `bayesfed.run` raise.
+        As `build` and `bayesfed.run`.
     """
     with one_thread():
-        return _run_seeds(file, out, say, progress=progress)
-
-
-def _run_seeds(file: ExperimentFile, out: Path, say: Callable[[str], None], *, progress: bool) -> Folder:
-    wanted = seeds(file)
-    # What is wrong with a file is said before anything is written.
-    first = build(file, wanted[0])
-    folder = folder_of(file, out)
-    _prepare(folder, file)
-    for seed in wanted:
-        if (folder.seed(seed) / "metrics.json").is_file():
-            say(f"{folder.seed(seed)}: finished before")
-            continue
-        _run(folder, first if seed == wanted[0] else build(file, seed), say, progress=progress)
+        wanted = seeds(file)
+        # A wrong file is refused before anything is written.
+        first = build(file, wanted[0])
+        folder = folder_of(file, out)
+        _prepare(folder, file)
+        for seed in wanted:
+            if (folder.seed(seed) / "metrics.json").is_file():
+                say(f"{folder.seed(seed)}: finished before")
+            else:
+                _run(folder, first if seed == wanted[0] else build(file, seed), say, progress=progress)
     return folder
 
 
@@ -154,9 +150,9 @@ def _prepare(folder: Folder, file: ExperimentFile) -> None:
         settings = {"name": file.name, "folder": str(file.path.parent.resolve()), "digest": file.digest, "settings": file.tree}
         write_whole(folder.path / "settings.json", json.dumps(settings, indent=1, default=str).encode())
     kept = folder.path / "versions.json"
-    found: list[dict[str, str]] = json.loads(kept.read_text()) if kept.is_file() else []
-    if not found or found[-1] != versions():
-        write_whole(kept, json.dumps([*found, versions()], indent=1).encode())
+    earlier: list[dict[str, str]] = json.loads(kept.read_text()) if kept.is_file() else []
+    if earlier[-1:] != [versions()]:
+        write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
 
 
 def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: bool) -> None:
@@ -166,31 +162,16 @@ def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: 
     if resume is not None:
         say(f"{path}: going on after round {resume.round - 1}")
     write_whole(path / "rounds.jsonl", b"".join(to_line(record) for record in resume.history) if resume else b"")
-    classes = not built.test.targets.is_floating_point()
-    callbacks: list[Callback] = [
-        scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed),
-        _log(path / "rounds.jsonl"),
-        checkpoint(path / "checkpoints", every=built.save_every),
-    ]
-    result = run(
-        built.algorithm,
-        built.pool,
-        test=built.test if classes else None,
-        seed=built.seed,
-        callbacks=callbacks,
-        progress=progress,
-        resume=resume,
-        **built.options,
-    )
-    _finish(path, built, result, say)
 
-
-def _log(path: Path) -> Callable[[RoundReport], None]:
-    def callback(report: RoundReport) -> None:
-        with path.open("ab") as file:
+    def log(report: RoundReport) -> None:
+        with (path / "rounds.jsonl").open("ab") as file:
             file.write(to_line(report.record))
 
-    return callback
+    scores = scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed)
+    callbacks: list[Callback] = [scores, log, checkpoint(path / "checkpoints", every=built.save_every)]
+    test = None if built.test.targets.is_floating_point() else built.test
+    more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
+    _finish(path, built, run(built.algorithm, built.pool, test=test, **more), say)
 
 
 def _finish(path: Path, built: Built, result: Result, say: Callable[[str], None]) -> None:
@@ -207,14 +188,11 @@ def _finish(path: Path, built: Built, result: Result, say: Callable[[str], None]
 
 
 def summary(history: Sequence[Record]) -> dict[str, float]:
-    """Return the metrics of the last scored round and the sums of the ledger: bits, joules and seconds of devices, seconds of the clock."""
+    """Return the last value of each metric and the sums of the ledger: bits, joules and seconds of devices, seconds of the clock."""
     rows = [row for record in history for row in record.rows]
-    last: dict[str, float] = {}
-    for record in history:
-        last |= record.metrics
     return {
         "rounds": len(history),
-        **last,
+        **{name: value for record in history for name, value in record.metrics.items()},
         "bits_down": bits(rows, "down"),
         "bits_up": bits(rows, "up"),
         "channel_uses": channel_uses(rows),

@@ -1,0 +1,77 @@
+"""Functions of a user's own files: ``kind = "my_method.py:recipe"``, a path that begins at the folder of the experiment, and a name.
+
+This is the only way by which a file has something imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bayesfed.errors import ArgumentError, complain
+
+
+def is_own(kind: object) -> bool:
+    """Return whether a ``kind`` names a function of a file."""
+    return isinstance(kind, str) and ".py:" in kind
+
+
+def located(kind: str, folder: Path) -> Path:
+    """Return the file that a ``kind`` names."""
+    return (folder / Path(kind.rpartition(":")[0]).expanduser()).resolve()
+
+
+def files(raw: Any, folder: Path) -> Iterator[Path]:
+    """Yield the user's own files that an experiment names, those that are there."""
+    for name, value in raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ():
+        if name == "kind" and is_own(value) and located(value, folder).is_file():
+            yield located(value, folder)
+        yield from files(value, folder)
+
+
+def load(kind: str, folder: Path) -> Callable[..., Any]:
+    """Run a user's file and return one of its functions.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such file, it cannot be run, or it has no such function.
+    """
+    path, name = located(kind, folder), kind.rpartition(":")[2]
+    if not path.is_file():
+        there = sorted(one.name for one in path.parent.glob("*.py"))
+        near = get_close_matches(path.name, there, n=1, cutoff=0.3) or [f"a path that begins at {folder.resolve()}"]
+        raise ArgumentError(complain(kind, expected="a Python file", actual=f"no file {path}", hint=near[0]))
+    module = _module(path, path.read_bytes())
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if function is None or not callable(function):
+        there = [one for one, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
+        near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1] or [f"def {name}(...)"]
+        hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if there else near[0]
+        expected = f"a function of {path.name}: {', '.join(there) or 'it has none'}"
+        raise ArgumentError(complain(kind, expected=expected, actual=f"no function `{name}`", hint=hint))
+    return function
+
+
+@cache
+def _module(path: Path, text: bytes) -> ModuleType:
+    """Return the module of a file; run again if its text has changed."""
+    name = f"{path.stem}_{abs(hash((path, text))):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ArgumentError(complain(str(path), expected="a Python file", actual="a file that cannot be imported", hint="a file with the ending .py"))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        del sys.modules[name]
+        actual, hint = f"{type(problem).__name__}: {problem}", f"python {path}, which shows where"
+        raise ArgumentError(complain(path.name, expected="a Python file that runs", actual=actual, hint=hint)) from problem
+    return module

@@ -1,0 +1,156 @@
+"""What the run itself knows, for parameters that a file does not write: by a parameter's name and type, never by the recipe it belongs to."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.cli.lines import Path
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import DataError, complain
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.descent import Descent, draws_globally
+from bayesfed.federated.training.optimisers import Sgd
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, parameters
+
+MISSING: Any = object()
+
+
+@dataclass
+class Scope:
+    """Values known when an argument is asked for; they are filled in from the top of the file to its bottom.
+
+    Parameters
+    ----------
+    used
+        Names that were asked for: a section that nobody asks for does not belong in the file.
+    sizes
+        Number of sizes of the network, once the recipe's list of them is read.
+    """
+
+    seed: int
+    rounds: int = 0
+    train: Dataset | None = None
+    test: Dataset | None = None
+    clients: Sequence[str] = ()
+    net: nn.Module | None = None
+    link: Link | None = None
+    likelihood: Likelihood | None = None
+    sizes: int = 0
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def rows(self) -> Dataset:
+        """Rows to train on."""
+        if self.train is None:
+            raise DataError(complain("experiment", expected="data", actual="none yet", hint='data = "digits"'))
+        return self.train
+
+    @property
+    def labels(self) -> Tensor:
+        """Classes of the rows to train on."""
+        if self.rows.targets.is_floating_point():
+            raise DataError(complain("partition by class", expected="targets that are classes", actual="real numbers", hint='kind = "iid"'))
+        return self.rows.targets
+
+    @property
+    def domains(self) -> Sequence[str]:
+        """Domain of each row to train on."""
+        if not self.rows.domains:
+            hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
+            raise DataError(complain("partition by domain", expected="rows with domains", actual="none", hint=hint))
+        return self.rows.domains
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, or of numbers in a target."""
+        if self.rows.targets.is_floating_point():
+            return self.rows.targets[0].numel()
+        return 1 + max(int(part.targets.max()) for part in (self.train, self.test) if part is not None and len(part))
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """Channels, height and width of a row."""
+        shape = tuple(self.rows.inputs.shape[1:])
+        if len(shape) not in (2, 3):
+            raise DataError(complain("net", expected="images (height, width) or (channels, height, width)", actual=f"rows of {shape}", hint="mlp"))
+        return shape if len(shape) == 3 else (1, *shape)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network."""
+        if self.net is None:
+            raise DataError(complain("experiment", expected="a network", actual="none", hint="[net]"))
+        return self.net
+
+    @property
+    def updates(self) -> list[Tree]:
+        """Change of the network that sixteen public rows make, as `public_settings` fits it."""
+        public = self.rows[slice(0, 16)]
+        objective = MaximumLikelihood(self.network, self.likelihood or Categorical())
+        local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.network))
+        return [local.fit(parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()).payload]
+
+    @property
+    def pair(self) -> Tensor:
+        """Inputs of two rows, to try a network on."""
+        return self.rows.inputs[:2] if len(self.rows) > 1 else torch.cat([self.rows.inputs, self.rows.inputs])
+
+
+# A file may write those that are numbers; then the file's value counts. A place's key is ``Key(seed, *path)``: ``Key(seed, "net")``.
+_GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
+    ("net", nn.Module): lambda scope, path: MISSING if scope.net is None else scope.net,
+    ("link", Link): lambda scope, path: MISSING if scope.link is None else scope.link,
+    ("key", Key): lambda scope, path: Key(scope.seed, *path),
+    ("labels", Tensor): lambda scope, path: scope.labels,
+    ("domains", Sequence[str]): lambda scope, path: scope.domains,
+    ("domains", Sequence[str | int]): lambda scope, path: scope.domains,
+    ("rows", int): lambda scope, path: len(scope.rows),
+    ("observations", int): lambda scope, path: len(scope.rows),
+    ("rounds", int): lambda scope, path: scope.rounds,
+    ("classes", int): lambda scope, path: scope.classes,
+    ("image", tuple[int, int, int]): lambda scope, path: scope.image,
+    ("count", int): lambda scope, path: scope.sizes or MISSING,
+    ("clients", Sequence[str]): lambda scope, path: scope.clients,
+    ("names", Sequence[str]): lambda scope, path: scope.clients,
+    ("sample", Tensor): lambda scope, path: scope.rows.inputs[:1],
+    ("example", Tensor): lambda scope, path: scope.rows.inputs[:1],
+    ("example", Dataset): lambda scope, path: scope.rows[slice(0, 2)],
+    ("public", Dataset): lambda scope, path: scope.rows[slice(0, 16)],
+    ("updates", Sequence[Mapping[str, Tensor]]): lambda scope, path: scope.updates,
+}
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _entry(name: str, hint: Any) -> tuple[str, Any] | None:
+    kinds = [one for one in members(hint) if one is not type(None)]
+    known = (pair for pair in _GIVEN if pair[0] == name and (hint is object or kinds == [pair[1]]))
+    return next(known, None)
+
+
+def is_given(name: str, hint: Any) -> bool:
+    """Return whether the run knows a parameter of this name and type."""
+    return _entry(name, hint) is not None
+
+
+def given(scope: Scope, name: str, hint: Any, path: Path, *, optional: bool) -> Any:
+    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and the keys of networks."""
+    wanted = not optional or name == "link" or (name == "key" and path[:1] == ("net",))
+    if not wanted or (entry := _entry(name, hint)) is None:
+        return MISSING
+    scope.used.add(name)
+    return _GIVEN[entry](scope, path)
