@@ -63,7 +63,7 @@ def run(digits, settings):
     algorithm = anycost_fl(
         net(), train.inputs[:1], deadline_s=5.0, settings=settings, training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.2))
     )
-    return algorithm, bf.run(algorithm, pool(clients), rounds=25, progress=False, on_client_error="drop")
+    return algorithm, bf.run(algorithm, pool(clients), rounds=15, progress=False, on_client_error="drop")
 
 
 def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clients):
@@ -267,7 +267,7 @@ def test_every_baseline_runs_on_the_same_devices(digits, clients):
         "fed_hq": fed_hq(net(), Planner(whole, 5.0, (levels.least, 0.5)), levels, training=bf.Training(optimiser=optimiser)),
     }
     for name, algorithm in methods.items():
-        result = bf.run(algorithm, placed, rounds=8, progress=False, on_client_error="drop")
+        result = bf.run(algorithm, placed, rounds=5, progress=False, on_client_error="drop")
         rows = [row for record in result.history for row in record.rows if row.direction == "up"]
         assert not any(record.refused for record in result.history), name
         assert all(0 < row.cost.latency_s <= 5 and row.cost.energy_j > 0 and row.cost.macs for row in rows), name

@@ -203,6 +203,7 @@ def test_auto_normal_finds_the_conjugate_posterior(regression):
     torch.testing.assert_close(sds, precision.diagonal().rsqrt(), atol=0, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_nuts_finds_it_too(regression):
     model, inputs, targets = regression
     mean, precision = exact(inputs, targets, 0.5, 0.8)

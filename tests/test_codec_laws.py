@@ -18,8 +18,11 @@ from bayesfed.keys import Key
 from bayesfed.testing import LawError, check_codec, check_integer_code, check_leaf_codec, check_mask_code
 from bayesfed.testing.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
 
+# Composed of others, or of one kind with others.
+COSTLY = ("sparse lattice", "lattice 2", "probabilistic")
 
-@pytest.mark.parametrize("codec", LEAF_CODECS.values(), ids=LEAF_CODECS)
+
+@pytest.mark.parametrize("codec", [pytest.param(codec, id=name, marks=[pytest.mark.slow] * (name in COSTLY)) for name, codec in LEAF_CODECS.items()])
 def test_leaf_codecs(codec):
     check_leaf_codec(codec)
 

@@ -102,7 +102,7 @@ def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
         assert float((matrix - u @ v.T).norm()) == pytest.approx(spectrum.error(rank), rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["fixed", "dynamic"])
+@pytest.mark.parametrize("kind", ["fixed", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_every_size_learns_with_fewer_bits(digits, clients, kind):
     _, test = digits
     capacity = fixed(sorted(clients), 3) if kind == "fixed" else dynamic(3)
@@ -203,7 +203,7 @@ def test_a_residual_can_be_kept_for_a_time(clients):
     assert not tree_equal(once[1], dropped[1])
 
 
-@pytest.mark.parametrize("residual", ["dropped", "kept", 4])
+@pytest.mark.parametrize("residual", ["dropped", "kept", pytest.param(4, marks=pytest.mark.slow)])
 def test_sizes_learn_either_way(digits, clients, residual):
     _, test = digits
     work = {"whole": ["5"], "convention": "matrix", "training": bf.Training(steps=20, optimiser=bf.Sgd(0.1, 0.9))}
@@ -262,7 +262,7 @@ def mixed(clients, **settings):
 def test_split_mix_is_better_the_more_of_its_networks_are_asked(digits, clients):
     _, test = digits
     algorithm = mixed(clients)
-    result = bf.run(algorithm, clients, rounds=15, progress=False)
+    result = bf.run(algorithm, clients, rounds=10, progress=False)
     scores = [score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()]
     assert list(algorithm.sizes) == ["4 nets", "2 nets", "1 nets"]
     assert scores[0] > 0.8

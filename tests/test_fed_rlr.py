@@ -103,7 +103,7 @@ def test_it_learns_digits_at_rank_4_and_over_the_air(digits):
     work = bf.Training(steps=20, batch_size=32, optimiser=Sgd(1.0))
     found = {}
     for name, link in (("digital", Digital()), ("air", bf.OverTheAir(snr_db=25.0))):
-        result = bf.run(bf.fed_rlr(net, 4, link=link, training=work), clients, rounds=12, test=test, progress=False)
+        result = bf.run(bf.fed_rlr(net, 4, link=link, training=work), clients, rounds=8, test=test, progress=False)
         found[name] = result.final("accuracy")
         for point in points(result.model.parameters).values():
             assert point.rank == 4

@@ -202,6 +202,7 @@ def test_points_are_received_as_the_dense_mean_cut_by_its_svd():
     assert torch.allclose(to_dense(sent.receive(base, totals, weights)), to_dense(from_dense(mean, 3)), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_equal_tangents_under_gbma_spread_as_predicted():
     """K equal payloads, no noise: the factor on the step has mean 1 and variance (4 / pi - 1) / K."""
     data = bf.Dataset(torch.eye(4)[:3], torch.arange(3))

@@ -172,9 +172,12 @@ def test_threads_change_no_bit():
 
 
 @pytest.mark.parametrize("size", [(3, 5), (17, 6), (40, 4)])
-def test_strip_backends_agree(size):
+@pytest.mark.parametrize(
+    "ways", [((0.0, 2), (0.2, 3)), pytest.param(((0.2, 2), (0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_strip_backends_agree(size, ways):
     grid, evidence = Grid(size, stay(0.72), stay(0.7), -0.3), normal(2, *size, scale=1.0)
-    for damping, rows in ((0.0, 2), (0.2, 2), (0.0, 3), (0.0, 4), (0.1, 5)):
+    for damping, rows in ways:
         how = {"method": "strip", "strip_rows": rows, "tol": 1e-9, "damping": damping}
         first, second = (infer(grid, evidence, backend=backend, **how) for backend in BACKENDS)
         assert first.sweeps == second.sweeps
@@ -205,6 +208,7 @@ def test_a_strip_is_kikuchis_fixed_point():
     assert error < 0.002
     assert float((strip.belief - turned.belief.T).abs().max()) < 1e-3
     assert abs(float(strip.log_z - exact.log_z)) < 0.1 * abs(float(bp.log_z - exact.log_z))
-    wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9) for rows in (3, 5, 8)]
+    # A kernel for every number of rows would have to be compiled.
+    wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9, backend="torch") for rows in (3, 5, 8)]
     errors = [error, *(float((found.marginals - exact.marginals).abs().mean()) for found in wider)]
     assert errors == sorted(errors, reverse=True)

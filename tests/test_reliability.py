@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.scoring import calibration_bins
@@ -59,6 +58,8 @@ def test_bars_are_intervals_of_the_accuracy_inside_0_and_1():
 
 
 def test_several_methods_by_name_on_given_axes(tmp_path):
+    from matplotlib.figure import Figure
+
     bins = {"as drawn": some_bins(), "too sure": some_bins(3.0), "not sure": some_bins(0.5)}
     given = Figure().subplots()
     axes = plot_reliability(bins, axes=given)

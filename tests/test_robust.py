@@ -254,7 +254,7 @@ def test_a_run_that_trims_nothing_is_the_plain_run_to_the_bit(recipe, net, clien
     assert not tree_equal(final(algorithm, clients).state, plain.state)
 
 
-@pytest.mark.parametrize("recipe", [bf.fed_avg, bf.fed_paq])
+@pytest.mark.parametrize("recipe", [bf.fed_avg, pytest.param(bf.fed_paq, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", [bf.Median(), bf.TrimmedMean(0.25), bf.Krum(1, 3), bf.NormGate(1.0)], ids=["median", "trimmed", "krum", "gate"])
 def test_hostile_clients_do_not_get_far(recipe, rule, net, digits):
     train, test = digits

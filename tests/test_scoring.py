@@ -8,9 +8,6 @@ import pytest
 import torch
 from scipy.special import logsumexp
 from scipy.stats import binom, entropy
-from torchmetrics.classification import MulticlassCalibrationError
-from torchmetrics.functional import mean_squared_error
-from torchmetrics.functional.text import perplexity
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.inference.evaluation.scoring import (
@@ -34,6 +31,8 @@ def predictions(rows=500, classes=10, draws=None, sharpness=2.0, dtype=torch.flo
 
 
 def test_nll_is_that_of_the_mean_of_draws():
+    from torchmetrics.functional.text import perplexity
+
     probabilities, targets = predictions(draws=7)
     scores = probabilities.gather(2, targets.expand(7, -1)[..., None])[..., 0].log()
     slow = np.mean([math.log(7) - logsumexp(scores[:, row].double()) for row in range(500)])
@@ -50,6 +49,8 @@ def test_nll_neither_underflows_nor_hides_a_zero():
 
 
 def test_brier_is_the_squared_error_of_all_classes():
+    from torchmetrics.functional import mean_squared_error
+
     probabilities, targets = predictions()
     slow = np.mean([sum((float(p) - (c == int(y))) ** 2 for c, p in enumerate(row)) for row, y in zip(probabilities, targets, strict=True)])
     right = torch.eye(10)[targets]
@@ -62,6 +63,8 @@ def test_brier_is_the_squared_error_of_all_classes():
 @pytest.mark.parametrize("bins", [1, 3, 10, 15, 100])
 @pytest.mark.parametrize("sharpness", [0.3, 2.0, 200.0])
 def test_calibration_error_is_torchmetrics(bins, sharpness):
+    from torchmetrics.classification import MulticlassCalibrationError
+
     probabilities, targets = predictions(rows=2000, sharpness=sharpness)
     expected = MulticlassCalibrationError(10, n_bins=bins, norm="l1")(probabilities, targets)
     assert float(expected_calibration_error(probabilities, targets, bins)) == pytest.approx(float(expected), abs=1e-6)
@@ -70,6 +73,8 @@ def test_calibration_error_is_torchmetrics(bins, sharpness):
 
 @pytest.mark.parametrize("bins", [2, 5, 10, 15])
 def test_calibration_error_is_torchmetrics_on_the_edges_of_bins(bins):
+    from torchmetrics.classification import MulticlassCalibrationError
+
     confidence = torch.linspace(0, 1, bins + 1)[(bins + 1) // 2 :].repeat(40)
     for nudged in (confidence, torch.nextafter(confidence, torch.tensor(0.0)), torch.nextafter(confidence, torch.tensor(2.0)).clamp(max=1.0)):
         probabilities = torch.stack([nudged, 1 - nudged], dim=1)
