@@ -21,11 +21,12 @@ draws = 2
 
 [recipe]
 """
-PROX = 'kind = "my_method.py:my_prox"\nstrength = 0.1\nsteps = 2\n'
+PROX = 'kind = "my_method.py:my_prox"\nstrength = 0.1\ntraining = { steps = 2 }\n'
 MORE = """
 
 import dataclasses
 import torch
+from bayesfed.federated import Optimiser
 from torch import nn
 
 
@@ -36,11 +37,11 @@ class Work:
 
 
 def by_work(net: nn.Module, *, work: Work, strength: float = 0.0) -> Algorithm:
-    return my_prox(net, strength=strength, steps=work.steps, optimiser=work.optimiser)
+    return my_prox(net, strength=strength, training=bf.Training(steps=work.steps, optimiser=work.optimiser))
 
 
 def untyped(net, steps=2, strength=0.0):
-    return my_prox(net, strength=strength, steps=steps)
+    return my_prox(net, strength=strength, training=bf.Training(steps=steps))
 
 
 def no_recipe(net: nn.Module) -> Algorithm:
@@ -140,7 +141,7 @@ def test_results_of_another_text_of_the_file_are_others(folder):
     ('kind = "broken.py:x"', "line 8, recipe.kind: broken.py: expected a Python file that runs, found ModuleNotFoundError: No module named"),
     ('kind = "my_method.py:no_recipe"', "line 7, recipe: expected Algorithm from my_method.py:no_recipe, found 3 (a whole number); try"),
     ('kind = "my_method.py:refuses"', "line 7, recipe: expected arguments that fit together, found ValueError: steps must be even"),
-    ('kind = "my_method.py:my_prox"\nstrenght = 1', "line 9, recipe.strenght: expected a key of my_prox: net, strength, steps, optimiser, found"),
+    ('kind = "my_method.py:my_prox"\nstrenght = 1', "line 9, recipe.strenght: expected a key of my_prox: net, strength, training, link, found"),
     ('kind = "my_method.py:my_prox"\nstrenght = 1', "try `strength`"),
     ('kind = "my_method.py:my_prox"', "line 7, recipe.strength: expected `strength`: a number, found nothing; try strength = 0.1"),
     ('kind = "my_method.py:by_work"\nwork = { step = 2 }', "line 9, recipe.work.step: expected a key of Work: steps, optimiser, found `step`"),

@@ -24,7 +24,7 @@ seeds = {seeds}
 
 [recipe]
 kind = "{recipe}"
-steps = 2
+training = {{ steps = 2 }}
 """
 
 
@@ -144,7 +144,7 @@ def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
     more += '[devices]\nkind = "fleet"\nenergy_j = [100, 200]\n'
     path = make("x", name="placed")
     text = (tmp_path / "placed.toml").read_text()
-    (tmp_path / "placed.toml").write_text(text.replace('kind = "x"\nsteps = 2\n', more))
+    (tmp_path / "placed.toml").write_text(text.replace('kind = "x"\ntraining = { steps = 2 }\n', more))
     assert command("run", path, "--out", tmp_path / "results") == 0
     assert "joules" in capsys.readouterr().out
     assert json.loads((tmp_path / "results/placed/seed-0/metrics.json").read_text())["latency_s"] > 0
@@ -170,7 +170,7 @@ def test_numbers_from_a_table_are_scored_as_numbers(make, tmp_path, capsys):
     rows = [[(7 * row + 3 * i) % 11 / 11 for i in range(4)] for row in range(60)]
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,y", *(",".join(map(str, [*row, sum(row)])) for row in rows)]))
     text = 'rounds = 2\ndata = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }\npartition = { kind = "iid", clients = 3 }\n'
-    text += 'net = { kind = "mlp", widths = [4, 6, 1] }\nrecipe = { kind = "fed_avg", steps = 2, likelihood = "Normal" }\n'
+    text += 'net = { kind = "mlp", widths = [4, 6, 1] }\nrecipe = { kind = "fed_avg", training = { steps = 2 }, likelihood = "Normal" }\n'
     (tmp_path / "numbers.toml").write_text(text)
     assert command("run", tmp_path / "numbers.toml", "--out", tmp_path / "results") == 0
     printed = capsys.readouterr().out
@@ -218,7 +218,7 @@ def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"bayesfed {bf.__version__}\n"
     given = [sys.executable, "-m", "bayesfed", "list", "iid"]
-    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith("iid: Deal shuffled rows out evenly")
+    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith("iid: Shuffle the rows")
 
 
 def test_pairs_are_told_the_nearest_table(capsys):
@@ -235,12 +235,12 @@ def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_pa
     assert set(listed) == {*keys(bf.InProcess)} - {"data", "devices", "secrets"}
     assert command("run", make(more="[pool]\nworkers = 1\nkind = 'thread'\n"), "--check") == 0
     assert command("run", make(more="[pool]\ndevices = 1\n"), "--check") == 2
-    assert "pool.devices: expected a key of InProcess: workers, kind, deadline_s, cohort, found `devices`" in capsys.readouterr().err
+    assert "pool.devices: expected a key of InProcess: workers, kind, start, deadline_s, cohort, found `devices`" in capsys.readouterr().err
     assert command("run", make(more="[pool]\nworker = 1\n"), "--check") == 2
     assert "line 12, pool.worker: expected a key of InProcess" in capsys.readouterr().err
     (tmp_path / "x.toml").write_text('pool = "InProcess"\nrounds = 1\ndata = "digits"\nrecipe = "fed_avg"')
     assert command("run", tmp_path / "x.toml", "--check") == 2
-    assert 'line 1, pool: expected a table with keys of InProcess: workers, kind (of workers), deadline_s, cohort, found "InProcess"' in (
+    assert 'line 1, pool: expected a table with keys of InProcess: workers, kind (of workers), start, deadline_s, cohort, found "InProcess"' in (
         capsys.readouterr().err
     )
 

@@ -42,7 +42,7 @@ net = {{ kind = "text_classifier", encoder = "{model}" }}
 kind = "fs_lora"
 ranks = [4, 2]
 capacity = "fixed"
-steps = 1
+training = {{ steps = 1 }}
 """
 WITHIN = 'kind = "within_domains"\nsplit = '
 BY_CLASS = WITHIN + '{ kind = "dirichlet", clients = 2, alpha = 0.5 }'

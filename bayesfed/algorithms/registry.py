@@ -58,19 +58,23 @@ def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callab
     Raises
     ------
     ArgumentError
-        If another module has registered that name.
+        If a method of this package has that name. A name from elsewhere may be registered again, as a notebook does that runs twice.
     """
 
     def registered(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorithm]:
         name = make.__name__
-        if (other := _REGISTERED.get(name)) and other.make.__module__ != make.__module__:
-            raise ArgumentError(
-                complain("recipe", expected="a name of its own", actual=f"{name!r}, which {other.make.__module__} has", hint="another name")
-            )
+        other = _REGISTERED.get(name)
+        if other and other.make.__module__ != make.__module__ and _is_shipped(other):
+            actual = f"{name!r}, which {other.make.__module__} has"
+            raise ArgumentError(complain("recipe", expected="a name of its own", actual=actual, hint="another name"))
         _REGISTERED[name] = Method(name, make, cites, bibtex)
         return make
 
     return registered
+
+
+def _is_shipped(one: Method) -> bool:
+    return one.make.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def methods() -> Mapping[str, Method]:

@@ -14,6 +14,8 @@ from typing_extensions import get_protocol_members, is_protocol
 
 import bayesfed
 
+# Names for authors of methods, which return an algorithm but are no recipes.
+AUTHORS = frozenset({"compose"})
 ROOMS = ("algorithms", "wireless", "compress", "data", "federated", "geometry", "inference", "models", "data.splits")
 
 
@@ -29,7 +31,7 @@ def public() -> Mapping[str, Any]:
     ]
     meanings: dict[str, Any] = {}
     for module in [bayesfed, *modules]:
-        meanings = {name: getattr(module, name) for name in vars(module).get("__all__", ())} | meanings
+        meanings = {name: getattr(module, name) for name in vars(module).get("__all__", ()) if name not in AUTHORS} | meanings
     return meanings
 
 

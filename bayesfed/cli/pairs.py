@@ -52,7 +52,10 @@ def tree(recipe: str, axis: str, other: str) -> dict[str, Any]:
     needed = {name: smallest[name] for name in names.required(made_by) if name in smallest}
     default = "lora(mlp)" if recipe.endswith("_lora") else "mlp"
     chosen = {"net": default, "data": "digits"} | {axis: other}
-    settings = {**SETTINGS["rest"], "recipe": {"kind": recipe, **needed, **{name: always[name] for name in keys(made_by) if name in always}}}
+    settings = {
+        **SETTINGS["rest"],
+        "recipe": {"kind": recipe, **needed, **{name: always[name] for name in keys(made_by) if name in always}, **SETTINGS["own"].get(recipe, {})},
+    }
     settings = deepcopy(settings | {name: SETTINGS[name][one] for name, one in chosen.items()})
     if chosen["data"] == "numbers.csv":
         _predict_numbers(settings, made_by)
