@@ -40,7 +40,7 @@ def by_work(net: nn.Module, *, work: Work, strength: float = 0.0) -> Algorithm:
     return my_prox(net, strength=strength, training=bf.Training(steps=work.steps, optimiser=work.optimiser))
 
 
-def untyped(net, steps=2, strength=0.0):
+def untyped(net, steps=2, strength=0.0, optimiser=None):
     return my_prox(net, strength=strength, training=bf.Training(steps=steps))
 
 
@@ -146,6 +146,8 @@ def test_results_of_another_text_of_the_file_are_others(folder):
     ('kind = "my_method.py:my_prox"', "line 7, recipe.strength: expected `strength`: a number, found nothing; try strength = 0.1"),
     ('kind = "my_method.py:by_work"\nwork = { step = 2 }', "line 9, recipe.work.step: expected a key of Work: steps, optimiser, found `step`"),
     ('kind = "my_method.py:by_work"\nwork = { steps = "2" }', 'line 9, recipe.work.steps: expected a whole number, found "2" (text); try 2, without'),
+    ('kind = "my_method.py:untyped"\noptimiser = "Adam"', "recipe.optimiser: expected a key of untyped: steps, strength, found"),
+    ('kind = "my_method.py:untyped"\noptimiser = "Adam"', "try a type of `optimiser` in the signature"),
     ('kind = "my_method:my_prox"', "line 8, recipe.kind: expected one of anycost_fl"),
     ('kind = "os.path:join"', "line 8, recipe.kind: expected one of anycost_fl"),
 ])  # fmt: skip

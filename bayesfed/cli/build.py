@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bayesfed.cli.experiment import ExperimentFile
+from bayesfed.cli.kinds import POOL
 from bayesfed.cli.reader import Reader
 from bayesfed.cli.scope import Scope
 from bayesfed.data.dataset import Dataset
@@ -131,7 +132,7 @@ def _sizes(file: ExperimentFile, train: Dataset, wanted: tuple[int, ...]) -> str
 
 
 def _pool(reader: Reader, file: ExperimentFile, clients: Mapping[str, Dataset], devices: Mapping[str, Mapping[str, float]]) -> InProcess:
-    made = reader.call(InProcess, reader.section("pool"), ("pool",), left=("data", "devices", "secrets"))
+    made = reader.call(InProcess, reader.section("pool"), ("pool",), left=POOL)
     try:
         pool: InProcess = made(clients, devices, None)
     except BayesfedError as problem:

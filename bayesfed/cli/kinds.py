@@ -33,6 +33,7 @@ from typing_extensions import TypedDict
 from bayesfed.cli import names
 from bayesfed.cli.scope import is_given, members
 from bayesfed.data.partition import Partition
+from bayesfed.federated.clients.pools import InProcess
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import Share
@@ -71,6 +72,8 @@ def _named(kinds: Mapping[str, tuple[Any, Any]], **more: Any) -> Any:
 NONE = Annotated[None, BeforeValidator(lambda raw: None if raw == "none" else raw)]
 PATH = Annotated[Any, PlainValidator(_path), WithJsonSchema({"type": "path"})]
 ANY = Annotated[Any, WithJsonSchema({"type": "value"})]
+# Arguments of the pool that the run makes.
+POOL = ("data", "devices", "secrets")
 # Parameters that a file writes in another way than by a value of their type: the words for it, and the type that reads it.
 _NET = ('a network that is built anew from a key, as { kind = "mlp", ... }', str | dict[str, Any])
 _SPLIT = ('a partition of each domain over clients of its own, as { kind = "iid", clients = 5 }', str | dict[str, Any])
@@ -82,7 +85,7 @@ SAID: dict[tuple[str, Any], tuple[str, Any]] = {
     ("model", Runs): ("a Bayesian network, as { prior = ... }", dict[str, Any]),
     ("guide", Runs): _GUIDE,
     ("guide", Callable[[BayesianNet], Runs]): _GUIDE,
-    ("pool", dict[str, Any]): ("a table with keys of InProcess: workers, kind (of workers), deadline_s, cohort", dict[str, Any]),
+    ("pool", dict[str, Any]): ("a table with keys of InProcess", dict[str, Any]),
 }
 
 
@@ -140,7 +143,8 @@ def kinds_of(hint: Any, found: frozenset[str] | None = None) -> dict[str, tuple[
 def field(name: str, hint: Any, found: frozenset[str] | None = None) -> Any:
     """Return the type by which pydantic reads a parameter, or None if no file can write it."""
     if other := said(name, hint):
-        return Annotated[other[1], WithJsonSchema({"words": other[0]})]
+        more = f": {', '.join(one for one in keys(InProcess) if one not in POOL)}" if name == "pool" else ""
+        return Annotated[other[1], WithJsonSchema({"words": other[0] + more})]
     parts = [NONE] if type(None) in members(hint) else []
     parts += [plain for one in members(hint) if not (one is str and Path in members(hint)) and (plain := _plain(one, found)) is not None]
     if kinds := kinds_of(hint, found):

@@ -5,7 +5,7 @@ This is the only way by which a file has something imported.
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -63,13 +63,11 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
 @cache
 def _module(path: Path, text: bytes) -> ModuleType:
     """Return the module of a file; run again if its text has changed."""
-    name = f"{path.stem}_{abs(hash((path, text))):x}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ArgumentError(complain(str(path), expected="a Python file", actual="a file that cannot be imported", hint="a file with the ending .py"))
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(text, path, "exec"), vars(module))
     except Exception as problem:
         del sys.modules[name]
         actual, hint = f"{type(problem).__name__}: {problem}", f"python {path}, which shows where"

@@ -202,7 +202,8 @@ class Reader:
         expected = "a key" if made_by is Settings else f"a key of {made_by.__name__}"
         hint = f"`{words.nearest(name, known) or known[0]}`" if known else "`bayesfed list`, which says what there is"
         if made_by is not Settings and name in names.parameters(made_by):
-            hint = "leaving it out, or Python: a file cannot write this one"
+            untyped = names.parameters(made_by)[name].annotation is object
+            hint = f"a type of `{name}` in the signature" if untyped else "leaving it out, or Python: a file cannot write this one"
         elif made_by is not Settings and name in names.parameters(Settings):
             hint = f"`{name}` at the top of the file, above the first [table]"
         elif made_by is Settings and isinstance(kind, str) and kind in names.public() and name in keys(names.public()[kind]):
