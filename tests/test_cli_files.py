@@ -38,7 +38,12 @@ AIR = '\n[link]\nkind = "OverTheAir"\nsnr_db = 20\n'
 # What is written wrong, what is told: line, key, and what to try.
 WRONG = {
     "a key that is nearly right": ("steps = 2", "step = 2", "line 16, recipe.training.step: expected a key of Training", "try `steps`"),
-    "a number in quotes": ("steps = 2", 'steps = "2"', 'line 16, recipe.training.steps: expected a whole number, found "2" (text)', "try 2, without quotes"),
+    "a number in quotes": (
+        "steps = 2",
+        'steps = "2"',
+        'line 16, recipe.training.steps: expected a whole number, found "2" (text)',
+        "try 2, without quotes",
+    ),
     "half a step": ("steps = 2", "steps = 2.5", "line 16, recipe.training.steps: expected a whole number, found 2.5", "try 2"),
     "true for a number": ("rounds = 2", "rounds = true", "line 1, rounds: expected a whole number, found true", "try 10"),
     "a key of the top that is nearly right": ("rounds = 2", "round = 2", "line 1, round: expected a key", "try `rounds`"),

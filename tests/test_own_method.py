@@ -171,7 +171,9 @@ def test_a_key_without_an_entry_is_told(registered):
 
 
 def test_every_shipped_recipe_is_registered_under_the_name_of_its_algorithms():
-    for name, method in bf.methods().items():
+    shipped = {name: method for name, method in bf.methods().items() if method.make.__module__.startswith("bayesfed.")}
+    assert len(shipped) >= 27
+    for name, method in shipped.items():
         assert (method.name, method.make.__name__) == (name, name)
         assert getattr(bf, name) is method.make
 
