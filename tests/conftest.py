@@ -1,9 +1,15 @@
 """Shared pieces: a small federation on digits, small networks, tiny recipes."""
 
+import os
+
 import pytest
 import torch
 
 import bayesfed as bf
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the cores: with a thread for every core in each of them they wait for one another.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

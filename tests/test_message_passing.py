@@ -172,9 +172,7 @@ def test_threads_change_no_bit():
 
 
 @pytest.mark.parametrize("size", [(3, 5), (17, 6), (40, 4)])
-@pytest.mark.parametrize(
-    "ways", [((0.0, 2), (0.2, 3)), pytest.param(((0.2, 2), (0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)], ids=["few", "many"]
-)
+@pytest.mark.parametrize("ways", [((0.0, 2), (0.2, 2)), pytest.param(((0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_strip_backends_agree(size, ways):
     grid, evidence = Grid(size, stay(0.72), stay(0.7), -0.3), normal(2, *size, scale=1.0)
     for damping, rows in ways:
