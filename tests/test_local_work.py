@@ -7,6 +7,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
+from bayesfed.federated import Sized
 from bayesfed.federated.core.options import options_of, read_options
 from bayesfed.federated.core.wrappers import Around
 from tests.conftest import tree_equal
@@ -160,6 +161,7 @@ def test_a_record_that_extends_travels_through_a_round(net, clients, options):
 def test_a_local_around_another_reads_the_record_of_the_inner(net):
     echo = Echo(WORK.fitting(net))
     assert options_of(Around(echo)) is options_of(Around(Around(echo))) is Pulled
+    assert options_of(Sized((echo, echo))) is Pulled
     assert options_of(WORK.fitting(net)) is bf.LocalOptions
 
 

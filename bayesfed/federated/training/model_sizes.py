@@ -9,7 +9,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.options import LocalOptions, options_of
 from bayesfed.federated.core.protocols import Fit, Local, Profile
 from bayesfed.federated.core.update import Kind
 from bayesfed.keys import Key
@@ -104,6 +104,11 @@ class Sized:
     """
 
     locals: tuple[Local, ...]
+
+    @property
+    def options(self) -> type[LocalOptions]:
+        """The record of options that the local steps read."""
+        return options_of(self.locals[0])
 
     @property
     def kind(self) -> Kind:
