@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.cli import experiment, lines, names
-from bayesfed.cli.build import build, seeds
-from bayesfed.cli.experiment import ExperimentError
-from bayesfed.cli.kinds import keys, options
+from bayesfed.cli.files import experiment, lines, names
+from bayesfed.cli.files.build import build, seeds
+from bayesfed.cli.files.experiment import ExperimentError
+from bayesfed.cli.files.kinds import keys, options
 from bayesfed.federated.core.algorithm import Algorithm
 
 RIGHT = """\

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.cli import experiment, own
-from bayesfed.cli.build import build
-from bayesfed.cli.experiment import ExperimentError
+from bayesfed.cli.files import experiment, own
+from bayesfed.cli.files.build import build
+from bayesfed.cli.files.experiment import ExperimentError
 from bayesfed.cli.main import main
 
 SHIPPED = Path(__file__).parent.parent / "examples" / "experiments" / "own"

@@ -227,7 +227,7 @@ def test_pairs_are_told_the_nearest_table(capsys):
 
 
 def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_path):
-    from bayesfed.cli.kinds import keys
+    from bayesfed.cli.files.kinds import keys
 
     assert main(["list", "experiment"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pool "))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.cli import experiment
-from bayesfed.cli.build import build
-from bayesfed.cli.experiment import ExperimentError
+from bayesfed.cli.files import experiment
+from bayesfed.cli.files.build import build
+from bayesfed.cli.files.experiment import ExperimentError
 from bayesfed.cli.main import main
 from bayesfed.data import by_domain, concatenated
 from bayesfed.errors import DataError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import bayesfed as bf
-from bayesfed.cli import experiment
-from bayesfed.cli.build import build, seeds
+from bayesfed.cli.files import experiment
+from bayesfed.cli.files.build import build, seeds
 from bayesfed.cli.main import main
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bayesfed.cli import experiment
+from bayesfed.cli.files import experiment
 from bayesfed.cli.pictures import draw
 from bayesfed.cli.results import Folder, run_file
 from bayesfed.data.files import write_whole

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from importlib.metadata import requires
 
-from bayesfed.cli import names
-from bayesfed.cli.experiment import Split
-from bayesfed.cli.kinds import options
-from bayesfed.cli.names import required
+from bayesfed.cli.files import names
+from bayesfed.cli.files.experiment import Split
+from bayesfed.cli.files.kinds import options
+from bayesfed.cli.files.names import required
+from bayesfed.cli.files.scope import members
 from bayesfed.cli.results import installed, versions
-from bayesfed.cli.scope import members
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
 from bayesfed.inspect.tables import table

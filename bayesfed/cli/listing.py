@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.cli import names
-from bayesfed.cli.experiment import Settings, Split
-from bayesfed.cli.kinds import keys, kinds_of, options, reader_of
-from bayesfed.cli.scope import is_given
-from bayesfed.cli.words import nearest, words
+from bayesfed.cli.files import names
+from bayesfed.cli.files.experiment import Settings, Split
+from bayesfed.cli.files.kinds import keys, kinds_of, options, reader_of
+from bayesfed.cli.files.scope import is_given
+from bayesfed.cli.files.words import nearest, words
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.data.dataset import Dataset

@@ -44,9 +44,9 @@ def _no_bars(quiet: bool) -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli import experiment
-    from bayesfed.cli.build import build, seeds
     from bayesfed.cli.compare import comparison
+    from bayesfed.cli.files import experiment
+    from bayesfed.cli.files.build import build, seeds
     from bayesfed.cli.pictures import draw
     from bayesfed.cli.results import run_file
 

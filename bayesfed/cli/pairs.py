@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.cli import names
-from bayesfed.cli.build import build
-from bayesfed.cli.experiment import ExperimentFile
-from bayesfed.cli.kinds import keys, options
-from bayesfed.cli.words import nearest
+from bayesfed.cli.files import names
+from bayesfed.cli.files.build import build
+from bayesfed.cli.files.experiment import ExperimentFile
+from bayesfed.cli.files.kinds import keys, options
+from bayesfed.cli.files.words import nearest
 from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect.tables import table

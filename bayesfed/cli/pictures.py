@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayesfed.cli.build import Built, build
+from bayesfed.cli.files.build import Built, build
 from bayesfed.cli.results import Folder
 from bayesfed.cli.scores import predictive
 from bayesfed.errors import ArgumentError, complain

@@ -26,8 +26,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bayesfed.cli.build import Built, build, seeds
-from bayesfed.cli.experiment import ExperimentFile, parse
+from bayesfed.cli.files.build import Built, build, seeds
+from bayesfed.cli.files.experiment import ExperimentFile, parse
 from bayesfed.cli.scores import scoring
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError, complain

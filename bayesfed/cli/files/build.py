@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from bayesfed.cli.experiment import ExperimentFile
-from bayesfed.cli.kinds import POOL
-from bayesfed.cli.reader import Reader
-from bayesfed.cli.scope import Scope
+from bayesfed.cli.files.experiment import ExperimentFile
+from bayesfed.cli.files.kinds import POOL
+from bayesfed.cli.files.reader import Reader
+from bayesfed.cli.files.scope import Scope
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import federate, iid
 from bayesfed.data.splits import split_rows

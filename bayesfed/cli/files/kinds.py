@@ -30,8 +30,8 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from bayesfed.cli import names
-from bayesfed.cli.scope import is_given, members
+from bayesfed.cli.files import names
+from bayesfed.cli.files.scope import is_given, members
 from bayesfed.data.partition import Partition
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.inference.variational.program import Runs

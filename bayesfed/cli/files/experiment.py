@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.cli import own
-from bayesfed.cli.lines import Path as KeyPath
-from bayesfed.cli.lines import line_of
+from bayesfed.cli.files import own
+from bayesfed.cli.files.lines import Path as KeyPath
+from bayesfed.cli.files.lines import line_of
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, BayesfedError, complain

@@ -12,11 +12,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from bayesfed.cli import names, own, words
-from bayesfed.cli.experiment import ExperimentError, ExperimentFile, Settings
-from bayesfed.cli.kinds import Table, guides, implied, keys, kinds_of, reader_of, said
-from bayesfed.cli.lines import Path
-from bayesfed.cli.scope import MISSING, Scope, given, members
+from bayesfed.cli.files import names, own, words
+from bayesfed.cli.files.experiment import ExperimentError, ExperimentFile, Settings
+from bayesfed.cli.files.kinds import Table, guides, implied, keys, kinds_of, reader_of, said
+from bayesfed.cli.files.lines import Path
+from bayesfed.cli.files.scope import MISSING, Scope, given, members
 from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key

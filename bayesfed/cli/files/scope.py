@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesfed.cli.lines import Path
+from bayesfed.cli.files.lines import Path
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, complain
 from bayesfed.federated.core.options import LocalOptions
