@@ -18,7 +18,7 @@ from bayesfed.errors import ArgumentError, CheckpointError, ClientError
 from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
 from tests.conftest import tree_equal
 
-WORK = {"steps": 1, "batch_size": 8}
+WORK = {"training": bf.Training(steps=1, batch_size=8)}
 BAD = "b"
 
 
@@ -386,9 +386,11 @@ def test_servers_give_the_same_bits_on_any_number_of_threads(name, digits):
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
     parts = bf.federate(digits[0], bf.iid(len(digits[0]), 4, bf.Key(0, "parts")))
     recipes = {
-        "fed_hm": lambda: bf.fed_hm(net, [1, 1 / 2], bf.fixed(sorted(parts), 2), whole=["5"], convention="matrix", steps=3),
-        "flex_lora": lambda: bf.flex_lora(bf.lora(net, 8, bf.Key(0, "lora")), [8, 4], bf.fixed(sorted(parts), 2), steps=3),
-        "fed_rlr": lambda: bf.fed_rlr(net, 8, steps=3),
+        "fed_hm": lambda: bf.fed_hm(net, [1, 1 / 2], bf.fixed(sorted(parts), 2), whole=["5"], convention="matrix", training=bf.Training(steps=3)),
+        "flex_lora": lambda: bf.flex_lora(
+            bf.lora(net, 8, bf.Key(0, "lora")), [8, 4], bf.fixed(sorted(parts), 2), training=bf.Training(steps=3, batch_size=16)
+        ),
+        "fed_rlr": lambda: bf.fed_rlr(net, 8, training=bf.Training(steps=3)),
     }
     before, found = torch.get_num_threads(), []
     try:

@@ -108,7 +108,7 @@ class Own(torch.nn.Linear):
 
 rows = bf.Dataset(torch.ones(8, 6), torch.zeros(8, dtype=torch.long))
 pool = bf.InProcess({"a": rows}, workers=1, start="spawn")
-result = bf.run(bf.fed_avg(Own(6, 3), steps=1), pool, rounds=1, progress=False)
+result = bf.run(bf.fed_avg(Own(6, 3), training=bf.Training(steps=1)), pool, rounds=1, progress=False)
 print("rounds", result.snapshot.round)
 """
 
