@@ -1,5 +1,6 @@
 """Experiment files: what a right one builds, and what a wrong one is told."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -155,6 +156,13 @@ def test_a_wrong_file_is_told_where_what_and_what_to_try(case):
     assert message.startswith("mine.toml")
     assert [part for part in told if part not in message] == [], message
     assert "\n" not in message
+
+
+def test_an_error_keeps_its_parts_on_its_way_between_processes():
+    with pytest.raises(ExperimentError) as caught:
+        build(experiment.parse(RIGHT.replace('"digits"', '"digit"')), 0)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.line, copy.key, copy.complaint.hint, str(copy)) == (3, "data", '"digits"', str(caught.value))
 
 
 def test_there_are_twenty_cases_and_more():
