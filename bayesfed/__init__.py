@@ -9,6 +9,7 @@ Rooms, lowest first: `errors`, `keys`, `trees`; `geometry`, `compress`, `data`, 
 """
 
 import ast
+from difflib import get_close_matches
 from pathlib import Path
 
 import lazy_loader
@@ -34,7 +35,11 @@ _load, _, __all__ = lazy_loader.attach(__name__, submod_attrs=_listed())
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'bayesfed' has no attribute {name!r}; it has {', '.join(__all__)}")
+        # Not by the error's own suggestion, which would miss names that differ in underscores and capitals.
+        alike = {known.lower().replace("_", ""): known for known in __all__}
+        near = [alike[one] for one in get_close_matches(name.lower().replace("_", ""), alike, n=3)]
+        nearest = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise AttributeError(f"module 'bayesfed' has no attribute {name!r}{nearest or ';'} It has {', '.join(__all__)}")
     return _load(name)
 
 

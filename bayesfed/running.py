@@ -262,6 +262,6 @@ def run(
         history.append(report.record)
         snapshot = report.snapshot
         verdicts = [watcher(report) for watcher in watchers]
-        if any(verdicts):
+        if any(verdict is True for verdict in verdicts):
             break
     return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))

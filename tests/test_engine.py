@@ -344,3 +344,9 @@ def test_profiles_carry_what_the_server_knows_of_a_device(clients):
         (len(clients["client-000"]), {}),
         (len(clients["client-001"]), {"power_w": 0.1}),
     ]
+
+
+@pytest.mark.parametrize(("verdict", "rounds"), [(True, 1), ("done", 3), (1, 3), (torch.tensor(1.0), 3), (None, 3)])
+def test_a_run_is_ended_by_true_alone(net, clients, verdict, rounds):
+    result = bf.run(bf.fed_avg(net, training=WORK), clients, rounds=3, callbacks=[lambda report: verdict], progress=False)
+    assert len(result.history) == rounds

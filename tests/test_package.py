@@ -35,7 +35,7 @@ def test_every_exported_name_resolves_and_strangers_do_not():
         assert getattr(bf, name) is not None
         assert name in dir(bf)
     assert callable(bf.run)
-    with pytest.raises(AttributeError, match="no attribute 'fed_average'; it has .*fed_avg"):
+    with pytest.raises(AttributeError, match="no attribute 'fed_average'; did you mean .*fed_avg"):
         bf.fed_average  # noqa: B018
 
 
@@ -91,3 +91,13 @@ def test_kernels_leave_the_number_of_torchs_threads_alone():
         "bf.infer(bf.FactorGraph.grid((300, 300), 0.6, 0.6), method='bp', backend='numba'); print(torch.get_num_threads())"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("fedavg", "fed_avg"), ("FedAvg", "fed_avg"), ("dturbovbi", "d_turbo_vbi"), ("categorical", "Categorical")]
+)
+def test_the_nearest_names_come_first(wrong, right):
+    with pytest.raises(AttributeError, match=f"has no attribute '{wrong}'; did you mean {right}"):
+        getattr(bf, wrong)
+    with pytest.raises(AttributeError, match="'zzzz'; It has Adam"):
+        bf.zzzz  # noqa: B018

@@ -242,3 +242,14 @@ def test_what_cannot_be_is_refused(net, clients, declared):
         server.step({}, Keep(), 0)
     with pytest.raises(UpdateError, match="values of the state's leaves"):
         Noised(Average(), "value", 1.0, 1.0, 4, KEY, None).step({}, Sum(Update({"w": torch.ones(2)}, 1.0, "value")), 0)
+
+
+@pytest.mark.parametrize("rule", [bf.NormGate(2.0), bf.Median(), bf.TrimmedMean(0.2), bf.Krum(1)], ids=["gate", "median", "trimmed", "krum"])
+def test_a_rule_around_privacy_is_refused_as_privacy_around_a_rule_is(net, rule):
+    """A rule of whole updates or entries has another sensitivity than a sum, and the step would be divided by `participants` again."""
+    noisy = bf.private(bf.fed_avg(net), clip=1.0, noise=1.0, participants=4, key=KEY, delta=1e-5)
+    for private in (noisy, bf.equal_weights(noisy)):
+        with pytest.raises(ArgumentError, match="robust, 'fed_avg': expected a method without `private`, found a private one; try one of the two"):
+            bf.robust(private, rule)
+    with pytest.raises(ArgumentError, match="a method whose server takes a sum"):
+        bf.private(bf.robust(bf.fed_avg(net), rule), clip=1.0, noise=1.0, participants=4, key=KEY)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bayesfed.algorithms.wrappers.noising import Noised
 from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.robust import Robust, Rule
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
 
 
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
@@ -24,11 +26,22 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     Raises
     ------
     ArgumentError
-        If clients send something other than changes or values, the channel adds their updates, or the server does not take a sum.
+        If clients send something other than changes or values, the channel adds their updates, the server does not take a sum, or the method is
+        `private`.
     """
 
     def changed(phase: Phase) -> Phase:
+        _check_not_private(phase.server, f"robust, {algorithm.name!r}")
         check_digital(phase, f"robust, {algorithm.name!r}")
         return replace(phase, assign=equally_weighted(phase.assign), server=Robust(phase.server, rule), reducer=Keep)
 
     return each_phase(algorithm, "robust", changed)
+
+
+def _check_not_private(server: Server | None, where: str) -> None:
+    """Raise `ArgumentError` if noise for privacy is added below: a rule has no bound on what one client moves, so epsilon would not hold."""
+    while server is not None:
+        if isinstance(server, Noised):
+            hint = "one of the two: a rule has no bound on what one client moves, and the reported epsilon would not hold"
+            raise ArgumentError(complain(where, expected="a method without `private`", actual="a private one", hint=hint))
+        server = getattr(server, "server", None)
