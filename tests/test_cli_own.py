@@ -125,6 +125,32 @@ def test_networks_and_data_of_one_s_own(folder):
     assert len(built(folder, PROX, TOP.replace('{ kind = "digits", test = 1600 }', '"my_method.py:split"')).train) == 100
 
 
+SMALL = """
+from torch import nn
+
+import bayesfed as bf
+
+
+class Small(nn.Sequential):
+    pass
+
+
+def small(key: bf.Key) -> nn.Module:
+    return Small(bf.mlp([64, 6, 10], key))
+"""
+
+
+def test_a_class_of_one_s_own_reaches_a_worker_that_was_not_forked(folder):
+    (folder / "small.py").write_text(SMALL)
+    top = TOP.replace('{ kind = "mlp", widths = [64, 6, 10] }', '{ kind = "small.py:small" }')
+    recipe = 'kind = "fed_avg"\ntraining = { steps = 1 }\n'
+    serial = state(built(folder, recipe, top))
+    made = built(folder, recipe + '[pool]\nworkers = 1\nstart = "forkserver"\n', top)
+    with made.pool:
+        there = state(made)
+    assert all(torch.equal(leaf, there[name]) for name, leaf in serial.items())
+
+
 def test_results_of_another_text_of_the_file_are_others(folder):
     path = write(folder, PROX)
     before = experiment.read(path).digest

@@ -169,3 +169,8 @@ def test_a_local_around_another_reads_the_record_of_the_inner(net):
 def test_a_field_that_a_local_does_not_read_is_not_ignored(net, clients, options):
     with bf.InProcess(clients, **options) as pool, pytest.raises(ClientError, match=r"stage 'decode'.*'pull'.*a field of LocalOptions"):
         bf.run(pulled(net, local=WORK.fitting(net)), pool, rounds=1, progress=False)
+
+
+def test_masks_of_classes_are_refused_where_targets_are_numbers():
+    with pytest.raises(ArgumentError, match="masked: expected a likelihood of classes, found Normal; try masked=False, or Categorical"):
+        bf.Training().fitting(bf.mlp([4, 3, 1], bf.Key(0, "net")), bf.Normal(1.0), masked=True)

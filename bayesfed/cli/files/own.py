@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
+
 from bayesfed.errors import ArgumentError, complain
 
 
@@ -72,4 +74,6 @@ def _module(path: Path, text: bytes) -> ModuleType:
         del sys.modules[name]
         actual, hint = f"{type(problem).__name__}: {problem}", f"python {path}, which shows where"
         raise ArgumentError(complain(path.name, expected="a Python file that runs", actual=actual, hint=hint)) from problem
+    # Spawned workers cannot import it by its name: it travels with what they are given.
+    cloudpickle.register_pickle_by_value(module)
     return module

@@ -17,7 +17,7 @@ from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.objectives.likelihood import Objective
 from bayesfed.keys import Key, forked
-from bayesfed.models.priors.likelihoods import Likelihood, PresentClasses
+from bayesfed.models.priors.likelihoods import Likelihood, Normal, PresentClasses
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
@@ -162,11 +162,20 @@ class LocalClasses:
         ``(likelihood) -> Objective``.
     likelihood
         Likelihood over all classes.
+
+    Raises
+    ------
+    ArgumentError
+        If the targets are numbers (`Normal`), which have no classes.
     """
 
     descent: Descent
     objective: Callable[[Likelihood], Objective]
     likelihood: Likelihood
+
+    def __post_init__(self) -> None:
+        if isinstance(self.likelihood, Normal):
+            raise ArgumentError(complain("masked", expected="a likelihood of classes", actual="Normal", hint="masked=False, or Categorical()"))
 
     @property
     def kind(self) -> Kind:
