@@ -1,14 +1,5 @@
 """Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client.
 
-no key      8 bytes that name the run, and 8 that name the exchange (its nonce): strays, replays and mix-ups are detected,
-            and can be told apart
-with key    BLAKE2b of envelope and message under the client's secret: nobody without the secret can write a message that
-            is accepted, or pass an old message off as a new one
-==========  ====================================================================================================
-
-Messages must have the layout of `bayesfed.compress.wire`. The secret is never sent. Anyone can compute the digest, but the mask is a keyed hash of
-the message, so a masked digest is as hard to forge as that hash.
-=======
 The last 16 bytes of a message are the digest of what is before them. An envelope replaces them by 16 others, so that it costs nothing, and only a
 receiver who expects this very message gets the digest back.
 
