@@ -12,7 +12,7 @@ from bayesfed.federated.core.update import Kind, Update
 from bayesfed.models.low_rank.factored_layers import Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum
 from bayesfed.models.low_rank.factored_trees import align, factorise
-from bayesfed.trees import Shapes, Tree, check, leaf_of
+from bayesfed.trees import Shapes, Tree, check, leaf_of, without
 
 SVD = "svd/"
 
@@ -22,7 +22,7 @@ Ranks = Mapping[str, int]
 
 def whole_of(state: Tree) -> Tree:
     """Return the network in a state."""
-    return {name: leaf for name, leaf in state.items() if not name.startswith(SVD)}
+    return without(state, SVD)
 
 
 def spectra_of(state: Tree) -> dict[str, Spectrum]:

@@ -30,7 +30,7 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, shapes, trainable
+from bayesfed.trees import Tree, shapes, trainable, without
 
 
 @recipe(cites=("wang2024flora", "hu2021lora"))
@@ -73,7 +73,7 @@ def fed_stack_lora(
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
     def model(state: Tree) -> Model:
-        head = {name: leaf for name, leaf in state.items() if not name.startswith((DELTA, STACK))}
+        head = without(without(state, DELTA), STACK)
         return Model(net, idle | head | base_weights(net, state))
 
     work = training or Training(batch_size=16)

@@ -20,7 +20,7 @@ from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.adapters.lora_layers import fresh_adapter
-from bayesfed.trees import Tree, leaf_of, placed
+from bayesfed.trees import Tree, leaf_of, placed, without
 
 DELTA, STACK = "delta/", "stack/"
 
@@ -62,14 +62,14 @@ class Merge:
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the last stack to clients that hold the delta before it, and the delta to others."""
         left_out = DELTA if version is not None and version == round - 1 else STACK
-        return {name: leaf for name, leaf in state.items() if not name.startswith(left_out)}
+        return without(state, left_out)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Merge; a round of clients without data changes nothing."""
         stack = stacked(reducer)
         # Clients that heard this round hold the delta already: the old stack is not sent again.
         if not (stack.total and stack.total.number()):
-            return {name: leaf for name, leaf in state.items() if not name.startswith(STACK)}, {}
+            return without(state, STACK), {}
         pairs, rest = stack.mean()
         sent = {f"{STACK}{name}/{leaf}": factor for name, pair in pairs.items() for leaf, factor in zip("ba", pair, strict=True)}
         slices = float(sum(b.shape[1] for b, _ in pairs.values()))
@@ -95,7 +95,7 @@ class Merging(Around):
         said = {name: leaf for name, leaf in message.items() if name.startswith(DELTA)}
         known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith(DELTA)}
         deltas = merge(self.net, known, message)
-        begun = {name: leaf for name, leaf in message.items() if not name.startswith((DELTA, STACK))}
+        begun = without(without(message, DELTA), STACK)
         for name, layer in adapters(self.net).items():
             b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
             begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}

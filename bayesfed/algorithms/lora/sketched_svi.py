@@ -23,7 +23,7 @@ from bayesfed.inference.variational.fusion import PVI, SITE
 from bayesfed.keys import Key
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
 
 def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor]) -> BayesianNet:
@@ -75,7 +75,7 @@ class SketchedSvi:
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Fit the slices."""
         message, indices = read_sketch(message)
-        whole = {name.removeprefix(SITE): leaf for name, leaf in memory.items()}
+        whole = under(memory, SITE)
         if not whole and isinstance(self.local.fusion, PVI):
             share = options.share
             whole = {name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()}
@@ -84,5 +84,5 @@ class SketchedSvi:
         local = replace(self.local, fused=replace(fused, pair=pair))
         held = {f"{SITE}{name}": leaf for name, leaf in cut_slices(whole, indices).items()}
         fit = local.fit(message, held, data, key, options)
-        kept = put_slices({name.removeprefix(SITE): leaf for name, leaf in fit.memory.items()}, indices, whole)
+        kept = put_slices(under(fit.memory, SITE), indices, whole)
         return Fit(fit.payload, {f"{SITE}{name}": leaf for name, leaf in kept.items()}, fit.info)
