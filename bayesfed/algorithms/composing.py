@@ -43,6 +43,11 @@ def alike(profile: Profile, size: int) -> float:
     return float(profile.samples > 0)
 
 
+def weighing(rows: bool) -> Callable[[Profile, int], float]:
+    """Return the weights of clients: their rows, or 1 for each that has any."""
+    return by_rows if rows else alike
+
+
 def compose(
     name: str,
     net: nn.Module,

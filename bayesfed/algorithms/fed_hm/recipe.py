@@ -23,7 +23,7 @@ from typing import Literal
 
 from torch import nn
 
-from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored
 from bayesfed.algorithms.registry import recipe
@@ -124,7 +124,7 @@ def fed_hm(
         return replace(views[turn.size], base=turn.state) if turn.round < kept else views[turn.size]
 
     def weight(profile: Profile, size: int) -> float:
-        return math.exp(ratios[size] / temperature) * (profile.samples if by_rows else float(profile.samples > 0))
+        return math.exp(ratios[size] / temperature) * weighing(by_rows)(profile, size)
 
     def local(made: nn.Module) -> Local:
         objective = partial(_objective, made, decay)

@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from bayesfed.algorithms.composing import Turn, alike, compose
-from bayesfed.algorithms.composing import by_rows as weigh_rows
+from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Tangents, Transmission
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, RiemannianSgd, sent_shapes
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
@@ -140,7 +139,7 @@ def fed_rlr(
         initial=initial,
         predictor=lambda state: Model(thin, state),
         view=lambda turn: Whole(sent_shapes(turn.state, sending)),
-        weight=weigh_rows if sending.weighs else alike,
+        weight=weighing(sending.weighs),
         options=options,
         codec=codec,
         link=link,

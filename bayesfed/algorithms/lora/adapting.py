@@ -1,16 +1,13 @@
-"""What methods that train adapters share: checks of their network and ranks, and weights of clients."""
+"""What methods that train adapters share: checks of their network and ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.algorithms.composing import alike
-from bayesfed.algorithms.composing import by_rows as rows_of
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models.adapters.lora import lora_rank, resized
 from bayesfed.trees import Tree
@@ -40,8 +37,3 @@ def by_rank(net: nn.Module, ranks: Sequence[int], *, where: str, sketched: bool 
         hint = f"{sorted({max(1, rank // part) for part in (1, 2, 4)}, reverse=True)}"
         raise ArgumentError(complain(f"{where}, ranks", expected=f"falling numbers from 1 to {rank}", actual=list(ranks), hint=hint))
     return [resized(net, k, factor=rank / k if sketched and not by_slice else 1.0, by_slice=by_slice) for k in ranks]
-
-
-def weighing(by_rows: bool) -> Callable[[Profile, int], float]:
-    """Return the weights of clients: their rows, or 1 for each that has any."""
-    return rows_of if by_rows else alike

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.composing import compose
-from bayesfed.algorithms.lora.adapting import adapted, weighing
+from bayesfed.algorithms.composing import compose, weighing
+from bayesfed.algorithms.lora.adapting import adapted
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm

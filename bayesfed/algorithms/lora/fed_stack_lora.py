@@ -17,8 +17,8 @@ from functools import partial
 
 from torch import nn
 
-from bayesfed.algorithms.composing import compose
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
+from bayesfed.algorithms.composing import compose, weighing
+from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.merging import DELTA, STACK, Merge, Merging, base_weights
 from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
 from bayesfed.algorithms.registry import recipe

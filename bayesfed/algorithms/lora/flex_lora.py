@@ -16,8 +16,8 @@ from functools import partial
 
 from torch import nn
 
-from bayesfed.algorithms.composing import compose
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
+from bayesfed.algorithms.composing import compose, weighing
+from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.stacking import Refactored, Stack, Unlike
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec

@@ -22,8 +22,8 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from bayesfed.algorithms.composing import Turn, compose
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
+from bayesfed.algorithms.composing import Turn, compose, weighing
+from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec

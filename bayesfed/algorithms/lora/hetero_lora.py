@@ -22,8 +22,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from bayesfed.algorithms.composing import compose
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, weighing
+from bayesfed.algorithms.composing import compose, weighing
+from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.sketch_view import Slices
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
