@@ -402,7 +402,8 @@ FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "j
 # The pool of processes talks to its own children, over pipes that it made.
 OWN_CHILDREN = {f"federated/clients/{name}.py" for name in ("worker", "worker_loop", "worker_processes")}
 # A recipe, network or data set of a user's own file, which the experiment file names as ``file.py:function``.
-OWN_FILES = {("cli/files/own.py", "exec"), ("cli/files/own.py", "compile")}
+# It imports cloudpickle to have that module written by value for spawned workers; it reads no pickle.
+OWN_FILES = {("cli/files/own.py", done) for done in ("exec", "compile", "import")}
 
 
 def test_no_reader_can_execute_what_it_reads():
