@@ -115,6 +115,8 @@ def lengths(lines: dict[Path, int]) -> list[bool]:
     for room, most in (("bayesfed", LINES), ("tests", TEST_LINES)):
         long = [f"{file}: {count}" for file, count in Counter(own[room]).most_common() if count > most]
         met.append(judged(f"files of {room} over {most} lines", len(long), 0, long))
+    files = sum(count for file, count in lines.items() if file.parts[1:3] == ("running", "experiments"))
+    print(f"reader of experiment files (running/experiments), which is not in cli: {files} lines")
     met.append(judged("lines of cli", sum(cli.values()), CLI_LINES, (f"{file}: {count}" for file, count in Counter(cli).most_common())))
     return met
 

@@ -19,7 +19,7 @@ import bayesfed as bf
 from bayesfed.errors import CheckpointWarning
 from bayesfed.federated import checkpoint, newest, untimed
 from bayesfed.federated.engine.records import to_line
-from bayesfed.running import Result
+from bayesfed.running.result import Result
 
 ROUNDS, CLIENTS = 8, 4
 WRITES = ("open", "write", "fsync", "replace", "ftruncate")

@@ -85,6 +85,7 @@ def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clie
     assert not tree_equal(ours.snapshot.state, algorithm.initial)
 
 
+@pytest.mark.slow
 def test_it_learns_at_every_width_within_every_budget(digits, run):
     _, test = digits
     algorithm, result = run
@@ -240,6 +241,7 @@ def test_messages_longer_than_planned_are_reported(digits, clients, settings):
     assert not any(row.cost.overrun_bits for row in roomy.ledger)
 
 
+@pytest.mark.slow
 def test_every_baseline_runs_on_the_same_devices(digits, clients):
     train, test = digits
     graph = channel_graph(net(), train.inputs[:1])

@@ -189,6 +189,7 @@ def regression():
     return bayesian(nn.Linear(3, 1).double(), Gaussian(0.8), likelihood=bf.Normal(0.5)), inputs, targets
 
 
+@pytest.mark.slow
 def test_auto_normal_finds_the_conjugate_posterior(regression):
     """The best mean field of a Gaussian has its mean, and the inverse roots of its precision's diagonal for sds."""
     model, inputs, targets = regression

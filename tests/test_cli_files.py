@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.cli.files import experiment, lines, names
-from bayesfed.cli.files.build import build, seeds
-from bayesfed.cli.files.experiment import ExperimentError
-from bayesfed.cli.files.kinds import keys, options
 from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.running.experiments import experiment, lines, names
+from bayesfed.running.experiments.build import build, seeds
+from bayesfed.running.experiments.experiment import ExperimentError
+from bayesfed.running.experiments.kinds import keys, options
 
 RIGHT = """\
 rounds = 2

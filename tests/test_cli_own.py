@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.cli.files import experiment, own
-from bayesfed.cli.files.build import build
-from bayesfed.cli.files.experiment import ExperimentError
 from bayesfed.cli.main import main
+from bayesfed.running.experiments import experiment, own
+from bayesfed.running.experiments.build import build
+from bayesfed.running.experiments.experiment import ExperimentError
 
 SHIPPED = Path(__file__).parent.parent / "examples" / "experiments" / "own"
 TOP = """\
@@ -140,6 +140,7 @@ def small(key: bf.Key) -> nn.Module:
 """
 
 
+@pytest.mark.slow
 def test_a_class_of_one_s_own_reaches_a_worker_that_was_not_forked(folder):
     (folder / "small.py").write_text(SMALL)
     top = TOP.replace('{ kind = "mlp", widths = [64, 6, 10] }', '{ kind = "small.py:small" }')

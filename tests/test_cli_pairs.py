@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesfed.cli import pairs
+from bayesfed.testing import pairs
 
 
 @pytest.fixture(scope="module")

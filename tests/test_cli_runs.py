@@ -8,11 +8,13 @@ import sys
 import pytest
 
 import bayesfed as bf
-from bayesfed.cli import results
-from bayesfed.cli.compare import comparison
+from bayesfed.cli import runs
 from bayesfed.cli.main import main
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.records import untimed
 from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.running.comparison import comparison
+from bayesfed.running.folders import Folder
 
 TEXT = """\
 rounds = 3
@@ -51,7 +53,7 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
     pictures = {"pictures/curves.png", "pictures/partition.png", "pictures/reliability.png"}
     whole = {"experiment.toml", "settings.json", "versions.json"}
     assert found == whole | pictures | {f"seed-{seed}/{name}" for seed in (0, 4) for name in each}
-    history = results.Folder(folder).history(4)
+    history = Folder(folder).history(4)
     assert [record.round for record in history] == [0, 1, 2]
     assert all({"accuracy", "nll", "ece", "elbo"} <= set(record.metrics) for record in history)
     metrics = json.loads((folder / "seed-4" / "metrics.json").read_text())
@@ -62,6 +64,10 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "d_turbo_vbi" in printed
     assert "±" in printed
+    (folder / "pictures" / "curves.png").unlink()
+    assert main(["plot", str(folder)]) == 0
+    assert str(folder / "pictures" / "curves.png") in capsys.readouterr().out
+    assert (folder / "pictures" / "curves.png").is_file()
 
 
 def test_what_is_finished_is_not_run_again_and_never_written_over(make, tmp_path, capsys):
@@ -85,19 +91,19 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(make, tmp_path, monkeypa
     def power_cut(*given, **named):
         raise KeyboardInterrupt
 
-    scored = results.scoring
+    scored = runs.scoring
 
     def once(*given, **named):
         callback = scored(*given, **named)
         return lambda report: power_cut() if report.round == 2 else callback(report)
 
     with monkeypatch.context() as patch:
-        patch.setattr(results, "scoring", once)
+        patch.setattr(runs, "scoring", once)
         assert command("run", path, "--out", broken) == 1
     assert not (broken / recipe / "seed-0" / "metrics.json").exists()
     assert command("run", path, "--out", broken) == 0
     assert "going on after round 1" in capsys.readouterr().out
-    first, second = (results.Folder(out / recipe).history(0) for out in (whole, broken))
+    first, second = (Folder(out / recipe).history(0) for out in (whole, broken))
     assert [untimed(record) for record in first] == [untimed(record) for record in second]
     models = [(out / recipe / "seed-0" / "model.safetensors").read_bytes() for out in (whole, broken)]
     assert models[0] == models[1]
@@ -125,11 +131,12 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
     assert (out / "compare-2" / "table.txt").read_text() == table
 
 
+@pytest.mark.slow
 def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
     from bayesfed.inspect.learning_curves import curve
 
     assert command("run", make(seeds="[0, 1, 2]"), "--out", tmp_path) == 0
-    histories = [results.Folder(tmp_path / "fed_avg").history(seed) for seed in (0, 1, 2)]
+    histories = [Folder(tmp_path / "fed_avg").history(seed) for seed in (0, 1, 2)]
     found = curve(histories, "accuracy", "megabytes")
     last = [history[-1].metrics["accuracy"] for history in histories]
     assert found.mean[-1] == pytest.approx(sum(last) / 3)
@@ -139,6 +146,7 @@ def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
     assert curve(histories, "accuracy", "joules") is None
 
 
+@pytest.mark.slow
 def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
     more = 'kind = "on_devices"\nplanner = { sizes = [1.0], deadline_s = 100.0 }\nalgorithm = { kind = "fed_avg" }\n'
     more += '[devices]\nkind = "fleet"\nenergy_j = [100, 200]\n'
@@ -149,7 +157,7 @@ def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
     assert "joules" in capsys.readouterr().out
     assert json.loads((tmp_path / "results/placed/seed-0/metrics.json").read_text())["latency_s"] > 0
     assert command("run", make(), "--out", tmp_path / "results") == 0
-    placed, plain = (results.Folder(tmp_path / "results" / name) for name in ("placed", "fed_avg"))
+    placed, plain = (Folder(tmp_path / "results" / name) for name in ("placed", "fed_avg"))
     # Who has no devices has no joules, which is not nothing; and a clock is not compared with devices.
     cells = {line.split()[0]: line.split() for line in comparison({"placed": placed, "plain": plain}).splitlines()}
     assert cells["plain"][-3:-1] == ["-", "-"]
@@ -178,15 +186,6 @@ def test_numbers_from_a_table_are_scored_as_numbers(make, tmp_path, capsys):
     assert "accuracy %" not in printed
 
 
-def test_plot_draws_again(make, tmp_path, capsys):
-    assert command("run", make(), "--out", tmp_path) == 0
-    picture = tmp_path / "fed_avg" / "pictures" / "curves.png"
-    picture.unlink()
-    assert main(["plot", str(tmp_path / "fed_avg")]) == 0
-    assert str(picture) in capsys.readouterr().out
-    assert picture.is_file()
-
-
 def test_check_runs_nothing(make, tmp_path, capsys):
     assert command("run", make(), "--check", "--out", tmp_path / "results") == 0
     assert "fits together" in capsys.readouterr().out
@@ -212,6 +211,7 @@ def test_commands_of_other_rooms_are_handed_what_follows(tmp_path, capsys):
     assert "bayesfed worker: error: the following arguments are required: --socket" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
@@ -227,7 +227,7 @@ def test_pairs_are_told_the_nearest_table(capsys):
 
 
 def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_path):
-    from bayesfed.cli.files.kinds import keys
+    from bayesfed.running.experiments.kinds import keys
 
     assert main(["list", "experiment"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pool "))
@@ -244,6 +244,7 @@ def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_pa
     assert f'line 1, pool: expected a table with keys of InProcess: {", ".join(listed)}, found "InProcess"' in told
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_enough_ends_the_output_quietly():
     given = [sys.executable, "-m", "bayesfed", "list"]
     with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
@@ -256,14 +257,14 @@ def test_a_reader_who_has_enough_ends_the_output_quietly():
 def test_quiet_silences_bars_that_others_draw(make, tmp_path, capfd, monkeypatch, quiet):
     from tqdm import tqdm
 
-    scored = results.scoring
+    scored = runs.scoring
 
     def with_bar(*given, **named):
         # As message passing does in a server's step that takes longer than two seconds.
         list(tqdm(range(3), desc="message passing"))
         return scored(*given, **named)
 
-    monkeypatch.setattr(results, "scoring", with_bar)
+    monkeypatch.setattr(runs, "scoring", with_bar)
     assert main(["run", make(), "--out", str(tmp_path / "results"), *["--quiet"][:quiet]]) == 0
     assert ("message passing" in capfd.readouterr().err) is not quiet
     assert not tqdm(range(0)).disable
@@ -300,3 +301,18 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     assert "digits 1,437 rows + 360 rows" in lines
     assert "fashion_mnist missing: fashion_mnist: expected four files, found none apt install dataset-fashion-mnist" in lines
     assert any(line.startswith("from_csv reads your files path = ..., label = ...") for line in lines)
+
+
+def test_a_run_made_in_python_is_saved_once_and_compared_with_files(make, tmp_path, clients, digits, capsys):
+    test = digits[1]
+    for seed in (0, 3):
+        algorithm = bf.fed_avg(bf.mlp((64, 6, 10), bf.Key(seed)), training=bf.Training(steps=2))
+        result = bf.run(algorithm, clients, rounds=2, test=test, seed=seed, progress=False)
+        assert result.save(tmp_path / "mine", test=test) == tmp_path / "mine" / f"seed-{seed}"
+    assert Folder(tmp_path / "mine").history(3) == list(result.history)
+    with pytest.raises(ArgumentError, match=r"Result.save: expected a folder without this run"):
+        result.save(tmp_path / "mine")
+    assert main(["plot", str(tmp_path / "mine")]) == 0
+    assert command("compare", tmp_path / "mine", make(), "--out", tmp_path / "out") == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("mine"))
+    assert row.split()[1:3] == ["2", "2"]

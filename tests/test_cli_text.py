@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.cli.files import experiment
-from bayesfed.cli.files.build import build
-from bayesfed.cli.files.experiment import ExperimentError
 from bayesfed.cli.main import main
 from bayesfed.data import by_domain, concatenated
 from bayesfed.errors import DataError
+from bayesfed.running.experiments import experiment
+from bayesfed.running.experiments.build import build
+from bayesfed.running.experiments.experiment import ExperimentError
 from tests.test_sentiment import write
 from tests.test_text import WORDS
 from tests.test_text import folder as tiny  # noqa: F401 (a fixture)

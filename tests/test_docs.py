@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import bayesfed as bf
-from bayesfed.cli.files import experiment
-from bayesfed.cli.files.build import build, seeds
 from bayesfed.cli.main import main
+from bayesfed.running.experiments import experiment
+from bayesfed.running.experiments.build import build, seeds
 
 ROOT = Path(__file__).parent.parent
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}

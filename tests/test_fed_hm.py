@@ -103,6 +103,7 @@ def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
 
 
 @pytest.mark.parametrize("kind", ["fixed", pytest.param("dynamic", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_every_size_learns_with_fewer_bits(digits, clients, kind):
     _, test = digits
     capacity = fixed(sorted(clients), 3) if kind == "fixed" else dynamic(3)
@@ -126,6 +127,7 @@ def test_every_size_learns_with_fewer_bits(digits, clients, kind):
         assert whole - quarter == pytest.approx(32 * (2048 + 1024 - 8 * 96 - 8 * 64), abs=2000)
 
 
+@pytest.mark.slow
 def test_a_convolutional_network(digits, clients):
     _, test = digits
     net = bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(8, 16), hidden=32)
@@ -259,6 +261,7 @@ def mixed(clients, **settings):
     return split_mix(lambda key: bf.mlp([64, 8, 10], key), [4, 2, 1], fixed(sorted(clients), 3), key=KEY, **work)
 
 
+@pytest.mark.slow
 def test_split_mix_is_better_the_more_of_its_networks_are_asked(digits, clients):
     _, test = digits
     algorithm = mixed(clients)

@@ -43,7 +43,10 @@ def test_the_local_obeys_them_with_dropout_and_draws_from_its_own_stream(clients
         assert tree_equal(final(bf.fed_rlr(net, 4, training=WORK), pool).state, serial.state)
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(one, id=name, marks=[pytest.mark.slow] * (name not in ("default", "paper on the air"))) for name, one in SETTINGS.items()],
+)
 def test_workers_order_and_resuming_do_not_change_a_bit(settings, clients, net, tmp_path):
     algorithm = bf.fed_rlr(net, 4, training=WORK, **settings)
     whole, half = final(algorithm, clients, 3).snapshot, final(algorithm, clients, 2).snapshot

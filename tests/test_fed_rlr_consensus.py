@@ -47,6 +47,7 @@ def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clien
 
 
 @pytest.mark.parametrize("transmission", [pytest.param(bf.Points(), marks=pytest.mark.slow), bf.Tangents()], ids=["points", "tangents"])
+@pytest.mark.slow
 def test_lemma_2_the_consensus_gap_falls_like_the_square_of_the_step(transmission):
     """Full batches of four clients that want different things; eta = q / (nu + t), mu = c_1 / eta."""
     q, nu, count = 0.05, 10, 90

@@ -40,6 +40,8 @@ RULES = {
     "pvi": (PVI(damping=0.5), "local"),
     "gradients": (SummedGradients(0.05), "local"),
 }
+# Of what is alike for all, two kinds of payload are tried every time.
+SOME_RULES = [pytest.param(rule, marks=[pytest.mark.slow] * (rule not in ("wasserstein", "pvi"))) for rule in RULES]
 
 
 def line(inputs, targets=None):
@@ -74,7 +76,7 @@ def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(leaf, right[name]) for name, leaf in left.items())
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", SOME_RULES)
 def test_the_store_and_the_users_objects_stay_as_they_were(rule):
     def guide(inputs, targets=None):
         loc = pyro.param("slope_loc", lambda: torch.randn(2))
@@ -230,6 +232,7 @@ def test_pvi_and_summed_gradients_find_the_centralised_optimum(regression):
     assert fp.sd_ratio(found, exact) == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.slow
 def test_averages_of_unscaled_posteriors_are_too_wide(regression):
     exact = fp.mean_field(fp.linear_exact(regression[1]))
     found = gaussian(fitted(rule="wasserstein", model=fp.linear_model, parts=regression, rounds=8, steps=40).posterior)
@@ -257,7 +260,7 @@ def test_gradients_of_clients_add_up_to_that_of_all_rows():
         assert torch.allclose(leaf, alone.snapshot.state[name], rtol=1e-4, atol=1e-6), name
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", SOME_RULES)
 def test_a_client_without_rows_changes_nothing(rule):
     found, data = clients()
     with_empty = fitted(rule=rule, parts=({**found, "empty": data[:0]}, data))
@@ -267,12 +270,13 @@ def test_a_client_without_rows_changes_nothing(rule):
 
 
 @pytest.mark.parametrize("elbo", [Trace_ELBO(num_particles=2), TraceMeanField_ELBO(), RenyiELBO(alpha=0.5, num_particles=3)])
-@pytest.mark.parametrize("rule", ["pvi", "gradients", "wasserstein"])
+@pytest.mark.parametrize("rule", ["pvi", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("gradients", "wasserstein"))])
 def test_elbos(elbo, rule):
     result = fitted(rule=rule, elbo=elbo)
     assert all(bool(torch.isfinite(leaf).all()) for leaf in result.snapshot.state.values())
 
 
+@pytest.mark.slow
 def test_discrete_latents_are_summed_out():
     @config_enumerate
     def mixture(inputs, targets=None):
@@ -364,7 +368,7 @@ def test_lists_of_guides():
     assert {type(block.family).__name__ for block in result.posterior.layout.blocks} == {"MultivariateNormalFamily", "NormalFamily"}
 
 
-@pytest.mark.parametrize("rule", ["pvi", "gradients", "wasserstein"])
+@pytest.mark.parametrize("rule", ["pvi", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("gradients", "wasserstein"))])
 def test_workers_resuming_and_batches(rule):
     found, data = clients()
     whole = fitted(rule=rule, rounds=4, batch_size=8)
@@ -375,6 +379,7 @@ def test_workers_resuming_and_batches(rule):
     assert same(whole.snapshot.state, parallel.snapshot.state)
 
 
+@pytest.mark.slow
 def test_a_fitted_model_is_saved_and_continues_in_another_process(tmp_path):
     """Two processes and a file between them give the bits of one run: server state and the clients' sites."""
     whole = fitted(rounds=4)
@@ -411,6 +416,7 @@ def test_one_client_after_the_other_needs_no_damping():
         assert float(((leaf - together[name]) / together[name.replace(".mean", ".sd")]).abs().max()) < 0.3
 
 
+@pytest.mark.slow
 def test_the_elbo_of_all_rows_rises_round_by_round():
     _, data = clients()
     result = fitted(rule=PVI(damping=0.4), rounds=6, steps=30, run={"callbacks": [evidence(data)]})

@@ -50,6 +50,7 @@ def test_more_bits_are_nearer():
     assert module("codecs").rises([(1, 0.5), (2, 0.6), (2, 0.1)]) == 2
 
 
+@pytest.mark.slow
 def test_calibration_tells_honest_posteriors_from_narrow_ones(capsys):
     assert module("sbc").calibration(200)
     assert "missed" not in capsys.readouterr().out

@@ -253,6 +253,7 @@ def test_a_fingerprint_tells_experiments_apart(net, clients):
 # The worker
 
 
+@pytest.mark.slow
 def test_a_worker_answers_as_the_client_itself_and_takes_its_socket_away(app, tmp_path):
     socket = tmp_path / "w.sock"
     command = ["--socket", str(socket), "--experiment", "experiment:experiment", "--client", "client-001", "--folder", str(tmp_path / "memory")]

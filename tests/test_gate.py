@@ -403,7 +403,7 @@ FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "j
 OWN_CHILDREN = {f"federated/clients/{name}.py" for name in ("worker", "worker_loop", "worker_processes")}
 # A recipe, network or data set of a user's own file, which the experiment file names as ``file.py:function``.
 # It imports cloudpickle to have that module written by value for spawned workers; it reads no pickle.
-OWN_FILES = {("cli/files/own.py", done) for done in ("exec", "compile", "import")}
+OWN_FILES = {("running/experiments/own.py", done) for done in ("exec", "compile", "import")}
 
 
 def test_no_reader_can_execute_what_it_reads():

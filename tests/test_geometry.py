@@ -222,6 +222,7 @@ def test_random_points_and_tangents():
     assert float(squares.mean()) == pytest.approx(at.dimension, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_matrix_too_large_to_form():
     """10^6 x 10^6, four terabytes in single precision."""
     size, rank = 10**6, 2

@@ -137,7 +137,7 @@ def entries(kind):
     return json.loads(FILE.read_text())[kind]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", recipes.tiny_recipes())
 def test_states_are_what_they_were(name, workers):
     agrees(entries("states")[name], after_two_rounds(name, workers), loosely=0.05)

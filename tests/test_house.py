@@ -89,6 +89,7 @@ def test_what_misses_a_target_is_listed_below_it(house, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_it_reads_this_package_as_python_does(house):
     program, imports = house
     package = [file for file in program.tracked("bayesfed") if file.suffix in (".py", ".pyi")]

@@ -74,6 +74,7 @@ def test_what_is_written_is_read(code, shape):
             assert encoded(code, mask) == b""
 
 
+@pytest.mark.slow
 def test_random_sizes():
     random = np.random.default_rng(1)
     for _ in range(60):

@@ -159,6 +159,7 @@ def test_checkerboard_backends_agree_to_the_last_bit(size, dtype):
         assert (first.sweeps, first.residual) == (second.sweeps, second.residual)
 
 
+@pytest.mark.slow
 def test_threads_change_no_bit():
     grid, evidence = Grid((160, 120), stay(0.66), stay(0.64)), normal(160, 120).float()
     for method in ("bp", "strip", "chains"):

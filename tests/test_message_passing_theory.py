@@ -73,6 +73,7 @@ def test_asymmetric_tables_through_couplings_equal_the_table_kernel():
     assert float(general.log_z - pairwise.log_z) == pytest.approx(0, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_a_recognised_grid_keeps_the_users_order():
     shuffled = nx.Graph()
     places = list(itertools.product(range(4), range(5)))

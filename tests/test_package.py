@@ -84,6 +84,7 @@ def test_errors_are_also_the_builtins():
     assert "pip install 'bayesfed[examples]'" in str(errors.MissingExtraError("matplotlib", "examples"))
 
 
+@pytest.mark.slow
 def test_kernels_leave_the_number_of_torchs_threads_alone():
     """Numba's OpenMP layer sets it for the whole process; a fresh process, since the layer starts once."""
     code = (

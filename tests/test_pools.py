@@ -134,7 +134,7 @@ def test_a_client_that_raises_is_named_in_every_pool(net, clients, pool, act, wo
         (partial(breaks_off, signal.SIGSTOP), 2.0, "deadline: no answer within 2 s"),
     ],
 )
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, words, workers, monkeypatch):
     monkeypatch.setattr("bayesfed.federated.clients.worker.GRACE_S", 0.5)
     before, handles = children(), len(os.listdir("/proc/self/fd"))
@@ -171,6 +171,7 @@ def test_a_worker_that_dies_idle_costs_nobody(net, clients):
     assert tree_equal(reports[-1].state, run(failing(net, lambda: None), bf.InProcess(clients))[-1].state)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_read_is_replaced(clients):
     """A message that does not fit into the pipe, to a process that was stopped."""
 

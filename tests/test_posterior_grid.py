@@ -35,6 +35,7 @@ def test_the_expected_divergence_is_the_budget(sd, nats):
         assert torch.equal(back["a.sd"], sd)
 
 
+@pytest.mark.slow
 def test_it_is_unbiased_and_independent_of_the_mean():
     codec, tree = PosteriorGrid(0.1), {"a.mean": torch.tensor([0.0, 0.01, 0.13, -2.0]), "sd": torch.tensor(0.1)}
     errors = torch.stack([trip(codec, tree, bf.Key(0, number))[0]["a.mean"] - tree["a.mean"] for number in range(2000)])

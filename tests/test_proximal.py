@@ -411,6 +411,7 @@ def test_l1_finds_the_lasso_and_a_planted_support(strength, make):
         assert report.server["density"] == 0.2
 
 
+@pytest.mark.slow
 def test_the_nuclear_norm_finds_a_planted_rank():
     """Three clients of one problem. The optimum's certificate: the gradient is minus lambda times a subgradient of the nuclear norm."""
     inputs, truth, noise, stream = regression(8, rows=240, columns=12)

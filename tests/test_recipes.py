@@ -30,6 +30,7 @@ def test_it_learns_digits_sparsely(digits, clients):
     assert not bool((mask & ~active).any())
 
 
+@pytest.mark.slow
 def test_convolutions_are_matrices(digits, clients):
     train, test = digits
     declared = bf.declare(bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(8, 8), hidden=16), likelihood=bf.Categorical(temperature=0.1))
@@ -105,6 +106,7 @@ def test_the_published_mean_field_guide_keeps_everything_on():
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_counting_rows_once_leaves_the_averaged_posterior_too_wide(count):
     """The likelihood scale N / N_t of (21) matters: with K clients the unscaled sd is about sqrt(K) times the exact one."""
     truth, _ = regression()

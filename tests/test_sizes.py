@@ -72,6 +72,7 @@ def test_one_size_is_fed_avg(clients, masked):
     assert all(torch.allclose(sliced.snapshot.state[name], leaf, atol=1e-6) for name, leaf in plain.snapshot.state.items())
 
 
+@pytest.mark.slow
 def test_every_size_learns(digits, clients):
     _, test = digits
     algorithm = hetero_fl(nets(), fixed(sorted(clients), 3), training=bf.Training(steps=30, batch_size=32, optimiser=bf.Sgd(0.2)))

@@ -17,7 +17,6 @@ from tests.test_pools import WORK, check_second_round, clients, dies, failing, h
 
 # With error feedback in the clients' memories, with Pyro, with adapters over a frozen base.
 RECIPES = ["stc", "federated_svi pvi", "fs_lora"]
-SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
 
 
 def two_rounds(tiny, **options):
@@ -25,7 +24,8 @@ def two_rounds(tiny, **options):
         return list(rounds(tiny.algorithm, pool, rounds=2))[-1].snapshot
 
 
-@pytest.mark.parametrize("start", ["forkserver", SPAWN])
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_give_the_same_bits(name, start):
     tiny = tiny_recipes()[name]()
@@ -36,7 +36,7 @@ def test_recipes_give_the_same_bits(name, start):
     assert all(tree_equal(there.memories[client], memory) for client, memory in here.memories.items())
 
 
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_closures_and_settings_travel(start):
     """A network whose class is this function's, and double precision as the default."""
 
@@ -63,6 +63,7 @@ def test_closures_and_settings_travel(start):
     assert tree_equal(*states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("act", "words"), [(dies, "and so did a fresh one (exit code 7)"), (hangs, "no answer within 2 s")])
 def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, words):  # noqa: F811
     with bf.InProcess(clients, workers=2, start="forkserver", deadline_s=2.0) as pool:

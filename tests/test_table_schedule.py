@@ -27,6 +27,7 @@ def test_factors_that_speak_together_share_no_variable():
         assert batch.scope.unique().numel() == batch.scope.numel()
 
 
+@pytest.mark.slow
 def test_a_hub_of_very_many_factors_still_settles_where_flooding_does():
     generator = np.random.default_rng(1)
     leaves = COLOURS + 20

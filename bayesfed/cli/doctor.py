@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from importlib.metadata import requires
 
-from bayesfed.cli.files import names
-from bayesfed.cli.files.experiment import Split
-from bayesfed.cli.files.kinds import options
-from bayesfed.cli.files.names import required
-from bayesfed.cli.files.scope import members
-from bayesfed.cli.results import installed, versions
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
 from bayesfed.inspect.tables import table
+from bayesfed.running.experiments import names
+from bayesfed.running.experiments.experiment import Split
+from bayesfed.running.experiments.kinds import options
+from bayesfed.running.experiments.names import required
+from bayesfed.running.experiments.scope import members
+from bayesfed.running.folders import installed, versions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")

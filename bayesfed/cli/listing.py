@@ -7,11 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.cli.files import names
-from bayesfed.cli.files.experiment import Settings, Split
-from bayesfed.cli.files.kinds import keys, kinds_of, options, reader_of
-from bayesfed.cli.files.scope import is_given
-from bayesfed.cli.files.words import nearest, words
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.data.dataset import Dataset
@@ -28,6 +23,11 @@ from bayesfed.inspect.tables import table
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.models.priors.weights import WeightPrior
 from bayesfed.models.random_fields.support_priors import Support
+from bayesfed.running.experiments import names
+from bayesfed.running.experiments.experiment import Settings, Split
+from bayesfed.running.experiments.kinds import keys, kinds_of, options, reader_of
+from bayesfed.running.experiments.scope import is_given
+from bayesfed.running.experiments.words import nearest, words
 from bayesfed.wireless.devices import Device
 
 # Heading, with the keys that take such a name; type.

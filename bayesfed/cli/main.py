@@ -44,11 +44,11 @@ def _no_bars(quiet: bool) -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.compare import comparison
-    from bayesfed.cli.files import experiment
-    from bayesfed.cli.files.build import build, seeds
     from bayesfed.cli.pictures import draw
-    from bayesfed.cli.results import run_file
+    from bayesfed.cli.runs import run_file
+    from bayesfed.running.comparison import comparison
+    from bayesfed.running.experiments import experiment
+    from bayesfed.running.experiments.build import build, seeds
 
     file = experiment.read(arguments.experiment)
     if arguments.check:
@@ -76,7 +76,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from bayesfed.cli.pictures import draw
-    from bayesfed.cli.results import Folder
+    from bayesfed.running.folders import Folder
 
     say("\n".join(map(str, draw(Folder(arguments.result)))))
     return 0
@@ -90,7 +90,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _pairs(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli import pairs
+    from bayesfed.testing import pairs
 
     axes = [pairs.axis(name) for name in arguments.tables or pairs.AXES]
     whole = [pairs.show(axis, say) for axis in axes]

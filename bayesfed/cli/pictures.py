@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayesfed.cli.files.build import Built, build
-from bayesfed.cli.results import Folder
-from bayesfed.cli.scores import predictive
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine.checkpoint import newest
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
@@ -14,10 +11,13 @@ from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.inspect.partitions import plot_partition
 from bayesfed.inspect.pictures import save
 from bayesfed.inspect.reliability import plot_reliability
+from bayesfed.running.experiments.build import Built, build
+from bayesfed.running.folders import Folder
+from bayesfed.running.scores import predictive
 
 
 def draw(folder: Folder) -> list[Path]:
-    """Draw curves over all finished seeds, and of classes the first seed's partition and calibration; return the files.
+    """Draw curves over all finished seeds, and of an experiment file with classes the first seed's partition and calibration; return the files.
 
     Raises
     ------
@@ -31,6 +31,8 @@ def draw(folder: Folder) -> list[Path]:
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
     plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(into / "curves.png", dpi=110)
+    if folder.file is None:
+        return [into / "curves.png"]
     built = build(folder.file, done[0])
     if not built.test.targets.is_floating_point():
         partition = plot_partition(built.clients)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from bayesfed.federated.engine.reports import RoundReport
-    from bayesfed.running import Result
+    from bayesfed.running.result import Result
 
 __all__ = ["app", "serve", "server_app"]  # noqa: F822 app is created at first use
 
@@ -76,7 +76,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
     from bayesfed.federated.engine.checkpoint import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
     from bayesfed.flower.pool import Flower
-    from bayesfed.running import run as run_of
+    from bayesfed.running.launch import run as run_of
 
     if missing := {"experiment", "clients", "out"} - run.keys():
         raise ArgumentError(complain("run-config", expected=f"{sorted(missing)} too", actual=sorted(run), hint="the template's pyproject.toml"))

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.cli.files import names
-from bayesfed.cli.files.build import build
-from bayesfed.cli.files.experiment import ExperimentFile
-from bayesfed.cli.files.kinds import keys, options
-from bayesfed.cli.files.words import nearest
 from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect.tables import table
-from bayesfed.running import run
+from bayesfed.running.experiments import names
+from bayesfed.running.experiments.build import build
+from bayesfed.running.experiments.experiment import ExperimentFile
+from bayesfed.running.experiments.kinds import keys, options
+from bayesfed.running.experiments.words import nearest
+from bayesfed.running.launch import run
 
 SETTINGS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("pairs.toml").read_text(encoding="utf-8"))
 AXES = ("net", "link", "data")

@@ -1,8 +1,8 @@
-"""A folder of results: written once, never written over, continued where it stopped.
+"""A folder of results: written once, never written over.
 
 ::
 
-    experiment.toml         as it was given
+    experiment.toml         as it was given, if a file was run
     settings.json           its settings, and their digest
     versions.json           Python and packages, an entry each time they have changed
     seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of every client
@@ -16,28 +16,25 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bayesfed.cli.files.build import Built, build, seeds
-from bayesfed.cli.files.experiment import ExperimentFile, parse
-from bayesfed.cli.scores import scoring
+from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError, complain
-from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.engine.callbacks import Callback
-from bayesfed.federated.engine.checkpoint import checkpoint, newest
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line, to_line
-from bayesfed.federated.engine.reports import Record, RoundReport
-from bayesfed.running import Result, run
+from bayesfed.federated.engine.reports import Record
+
+if TYPE_CHECKING:
+    from bayesfed.running.experiments.experiment import ExperimentFile
+    from bayesfed.running.result import Result
 
 PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")
 # Largest number of values in posterior.nc.
@@ -51,21 +48,25 @@ class Folder:
     path: Path
 
     @cached_property
-    def file(self) -> ExperimentFile:
-        """The experiment.
+    def file(self) -> ExperimentFile | None:
+        """The experiment; None of results that `Result.save` wrote.
 
         Raises
         ------
         ArgumentError
             If this is not a folder of results.
         """
+        from bayesfed.running.experiments.experiment import parse
+
         kept = self.path / "experiment.toml"
-        if not kept.is_file():
-            hint = "a folder that `bayesfed run` made, or an experiment's .toml file"
+        if kept.is_file():
+            # Paths in the experiment begin at the folder that it came from.
+            settings = json.loads((self.path / "settings.json").read_text())
+            return parse(kept.read_text(encoding="utf-8"), Path(settings["folder"]) / f"{settings['name']}.toml")
+        if not (self.path / "versions.json").is_file():
+            hint = "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
             raise ArgumentError(complain(str(self.path), expected="a folder of results", actual="no experiment.toml in it", hint=hint))
-        # Paths in the experiment begin at the folder that it came from.
-        settings = json.loads((self.path / "settings.json").read_text())
-        return parse(kept.read_text(encoding="utf-8"), Path(settings["folder"]) / f"{settings['name']}.toml")
+        return None
 
     def seed(self, seed: int) -> Path:
         """Return the folder of one seed."""
@@ -73,8 +74,11 @@ class Folder:
 
     @property
     def finished(self) -> list[int]:
-        """Seeds whose runs have ended."""
-        return [seed for seed in seeds(self.file) if (self.seed(seed) / "metrics.json").is_file()]
+        """Seeds whose runs have ended, in the order of the experiment, or of their size."""
+        from bayesfed.running.experiments.build import seeds
+
+        there = sorted(int(name) for path in self.path.glob("seed-*/metrics.json") if (name := path.parent.name.removeprefix("seed-")).isdigit())
+        return there if self.file is None else [seed for seed in seeds(self.file) if seed in there]
 
     def history(self, seed: int) -> list[Record]:
         """Return the records of a seed's rounds.
@@ -109,82 +113,30 @@ def installed(package: str) -> str:
         return ""
 
 
-def folder_of(file: ExperimentFile, out: Path) -> Folder:
-    """Return the folder of an experiment under `out`: its own if there is one, else the first free one of NAME, NAME-2, NAME-3."""
-    for number in itertools.count(1):
-        path = out / (file.name if number == 1 else f"{file.name}-{number}")
-        settings = path / "settings.json"
-        if not path.exists() or (settings.is_file() and json.loads(settings.read_text()).get("digest") == file.digest):
-            break
-    return Folder(path)
-
-
-def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True) -> Folder:
-    """Run all seeds of an experiment that have not run; continue one that was interrupted.
-
-    Everything runs on one intra-op thread, server steps included: results do not depend on the number of cores.
-
-    Raises
-    ------
-    BayesfedError
-        As `build` and `bayesfed.run`.
-    """
-    with one_thread():
-        wanted = seeds(file)
-        # A wrong file is refused before anything is written.
-        first = build(file, wanted[0])
-        folder = folder_of(file, out)
-        _prepare(folder, file)
-        for seed in wanted:
-            if (folder.seed(seed) / "metrics.json").is_file():
-                say(f"{folder.seed(seed)}: finished before")
-            else:
-                _run(folder, first if seed == wanted[0] else build(file, seed), say, progress=progress)
-    return folder
-
-
-def _prepare(folder: Folder, file: ExperimentFile) -> None:
-    folder.path.mkdir(parents=True, exist_ok=True)
-    if not (folder.path / "settings.json").is_file():
-        write_whole(folder.path / "experiment.toml", file.text.encode())
-        settings = {"name": file.name, "folder": str(file.path.parent.resolve()), "digest": file.digest, "settings": file.tree}
-        write_whole(folder.path / "settings.json", json.dumps(settings, indent=1, default=str).encode())
-    kept = folder.path / "versions.json"
+def note_versions(path: Path) -> None:
+    """Add the versions of today to those of a folder, if they differ from the last ones."""
+    path.mkdir(parents=True, exist_ok=True)
+    kept = path / "versions.json"
     earlier: list[dict[str, str]] = json.loads(kept.read_text()) if kept.is_file() else []
     if earlier[-1:] != [versions()]:
         write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
 
 
-def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: bool) -> None:
-    path = folder.seed(built.seed)
-    path.mkdir(exist_ok=True)
-    resume = newest(path / "checkpoints")
-    if resume is not None:
-        say(f"{path}: going on after round {resume.round - 1}")
-    write_whole(path / "rounds.jsonl", b"".join(to_line(record) for record in resume.history) if resume else b"")
-
-    def log(report: RoundReport) -> None:
-        with (path / "rounds.jsonl").open("ab") as file:
-            file.write(to_line(report.record))
-
-    scores = scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed)
-    callbacks: list[Callback] = [scores, log, checkpoint(path / "checkpoints", every=built.save_every)]
-    test = None if built.test.targets.is_floating_point() else built.test
-    more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
-    _finish(path, built, run(built.algorithm, built.pool, test=test, **more), say)
-
-
-def _finish(path: Path, built: Built, result: Result, say: Callable[[str], None]) -> None:
+def save(path: Path, result: Result, test: Dataset | None, seed: int) -> str:
+    """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or nothing."""
+    path.mkdir(parents=True, exist_ok=True)
     write_whole(path / "rounds.jsonl", b"".join(map(to_line, result.history)))
     write_whole(path / "ledger.csv", _ledger(result.history).encode())
     result.save_model(path / "model.safetensors")
-    if built.algorithm.posterior is not None:
+    missing = ""
+    if result.algorithm.posterior is not None:
         try:
             draws = max(2, min(50, POSTERIOR_NUMBERS // max(1, sum(leaf.numel() for leaf in result.model.parameters.values()))))
-            result.to_arviz(built.test, draws=draws, seed=built.seed).to_netcdf(str(path / "posterior.nc"))
+            result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
-            say(f"{path}: no posterior.nc: {problem}")
+            missing = str(problem)
     write_whole(path / "metrics.json", json.dumps(summary(result.history), indent=1).encode())
+    return missing
 
 
 def summary(history: Sequence[Record]) -> dict[str, float]:

@@ -8,10 +8,6 @@ from typing import Any
 
 import torch
 
-from bayesfed.cli.files.experiment import ExperimentFile
-from bayesfed.cli.files.kinds import POOL
-from bayesfed.cli.files.reader import Reader
-from bayesfed.cli.files.scope import Scope
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import federate, iid
 from bayesfed.data.splits import split_rows
@@ -20,6 +16,10 @@ from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.running.experiments.experiment import ExperimentFile
+from bayesfed.running.experiments.kinds import POOL
+from bayesfed.running.experiments.reader import Reader
+from bayesfed.running.experiments.scope import Scope
 
 CLIENTS = 10
 

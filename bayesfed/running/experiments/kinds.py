@@ -30,14 +30,14 @@ from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from bayesfed.cli.files import names
-from bayesfed.cli.files.scope import is_given, members
 from bayesfed.data.partition import Partition
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import Share
 from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.running.experiments import names
+from bayesfed.running.experiments.scope import is_given, members
 from bayesfed.trees import Tree
 
 LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from bayesfed.cli.files import names
-from bayesfed.cli.files.kinds import ready
-from bayesfed.cli.files.lines import Path
+from bayesfed.running.experiments import names
+from bayesfed.running.experiments.kinds import ready
+from bayesfed.running.experiments.lines import Path
 
 Schema = Mapping[str, Any]
 _WORDS = {

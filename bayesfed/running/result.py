@@ -1,9 +1,10 @@
-"""The front door: run an algorithm over clients' data and look at what came out."""
+"""What came out of a run: the model, its posterior, scores, tables, files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,10 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
 from bayesfed.federated.core.protocols import Direction
-from bayesfed.federated.engine import callbacks as watch
-from bayesfed.federated.engine import round_loop as engine
-from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.ledger import Row, bits
-from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
-from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.inspect.tables import round_table
@@ -177,6 +173,39 @@ class Result:
 
         save_file({name: leaf.contiguous() for name, leaf in self.model.parameters.items()}, str(path))
 
+    def save(self, folder: str | Path, *, test: Dataset | None = None) -> Path:
+        """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records, ledger, model, posterior, versions.
+
+        Several seeds of one experiment are saved in the same folder, each in a sub-folder of its own.
+
+        Parameters
+        ----------
+        folder
+            Folder of the experiment. Its name is the experiment's in tables and pictures.
+        test
+            Rows that the posterior's predictions are exported for.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder of this seed, ``folder/seed-N``.
+
+        Raises
+        ------
+        ArgumentError
+            If a run of this seed is there already, or the folder is that of an experiment file.
+        """
+        from bayesfed.running.folders import note_versions, save
+
+        into = Path(folder) / f"seed-{self.snapshot.seed}"
+        for taken in (into / "metrics.json", Path(folder) / "experiment.toml"):
+            if taken.exists():
+                raise ArgumentError(complain("Result.save", expected="a folder without this run", actual=f"{taken} exists", hint="another folder"))
+        note_versions(Path(folder))
+        if missing := save(into, self, test, self.snapshot.seed):
+            warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
+        return into
+
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
         from bayesfed.inspect.pictures import plot_series
@@ -190,78 +219,3 @@ def _pooled(where: str, data: Dataset | Mapping[str, Dataset]) -> Dataset:
     if not sum(map(len, parts)):
         raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
     return concatenated(parts)
-
-
-def run(
-    algorithm: Algorithm,
-    clients: Mapping[str, Dataset] | ClientPool,
-    *,
-    rounds: int,
-    test: Dataset | None = None,
-    seed: int = 0,
-    sampler: Sampler = everyone,
-    on_client_error: OnClientError = "raise",
-    callbacks: Sequence[watch.Callback] = (),
-    progress: bool = True,
-    resume: Snapshot | None = None,
-    least: int = 1,
-    secrets: Mapping[str, bytes] | None = None,
-    run_id: str | None = None,
-) -> Result:
-    """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
-
-    Parameters
-    ----------
-    clients
-        A data set for each client by name, or a pool.
-    test
-        Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
-    callbacks
-        Called after every round in their order, `checkpoint` last, so that what the others entered is saved.
-    progress
-        Draw a progress bar on standard error.
-    seed
-        Names every draw of the run, with round and client; a snapshot that is gone on from must have the same.
-    sampler
-        ``(round, names, key) -> names``: who takes part in a round; default everyone.
-    resume
-        A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
-        the result is what it says, and nothing runs.
-    on_client_error, least, secrets, run_id
-        Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
-
-    Raises
-    ------
-    ArgumentError, DataError, ClientError
-        As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
-    """
-    if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
-        return Result(algorithm, resume.history, resume)
-    pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
-    watchers: list[watch.Callback] = [watch.elbo]
-    if test is not None:
-        watchers.append(watch.evaluate(test))
-    watchers += callbacks
-    if progress:
-        watchers.append(watch.progress(rounds, label=algorithm.name))
-    watchers.sort(key=lambda watcher: isinstance(watcher, Checkpoints))
-    history = list(resume.history) if resume else []
-    made = engine.rounds(
-        algorithm,
-        pool,
-        rounds=rounds,
-        seed=seed,
-        sampler=sampler,
-        on_client_error=on_client_error,
-        resume=resume,
-        least=least,
-        secrets=secrets,
-        run_id=run_id,
-    )
-    for report in made:
-        history.append(report.record)
-        snapshot = report.snapshot
-        verdicts = [watcher(report) for watcher in watchers]
-        if any(verdict is True for verdict in verdicts):
-            break
-    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))

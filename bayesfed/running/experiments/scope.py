@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesfed.cli.files.lines import Path
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, complain
 from bayesfed.federated.core.options import LocalOptions
@@ -21,6 +20,7 @@ from bayesfed.federated.training.optimisers import Sgd
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.running.experiments.lines import Path
 from bayesfed.trees import Tree, parameters
 
 MISSING: Any = object()

@@ -12,11 +12,6 @@ from typing import Any, cast
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from bayesfed.cli.files import names, own, words
-from bayesfed.cli.files.experiment import ExperimentError, ExperimentFile, Settings
-from bayesfed.cli.files.kinds import Table, guides, implied, keys, kinds_of, reader_of, said
-from bayesfed.cli.files.lines import Path
-from bayesfed.cli.files.scope import MISSING, Scope, given, members
 from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
@@ -24,6 +19,11 @@ from bayesfed.models.elastic.shares import Share, shrunk_shares
 from bayesfed.models.elastic.tracing import channel_graph
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.running.experiments import names, own, words
+from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Settings
+from bayesfed.running.experiments.kinds import Table, guides, implied, keys, kinds_of, reader_of, said
+from bayesfed.running.experiments.lines import Path
+from bayesfed.running.experiments.scope import MISSING, Scope, given, members
 
 Kinds = Mapping[str, tuple[Any, Any]]
 

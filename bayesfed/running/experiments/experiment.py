@@ -13,9 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.cli.files import own
-from bayesfed.cli.files.lines import Path as KeyPath
-from bayesfed.cli.files.lines import line_of
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, BayesfedError, complain
@@ -23,6 +20,9 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.running.experiments import own
+from bayesfed.running.experiments.lines import Path as KeyPath
+from bayesfed.running.experiments.lines import line_of
 from bayesfed.wireless.devices import Device
 
 Split = tuple[Dataset, Dataset]

@@ -1,0 +1,83 @@
+"""`bayesfed run`: all seeds of an experiment, continued where they stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from bayesfed.data.files import write_whole
+from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.engine.callbacks import Callback
+from bayesfed.federated.engine.checkpoint import checkpoint, newest
+from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.running.experiments.build import Built, build, seeds
+from bayesfed.running.experiments.experiment import ExperimentFile
+from bayesfed.running.folders import Folder, note_versions, save
+from bayesfed.running.launch import run
+from bayesfed.running.scores import scoring
+
+
+def folder_of(file: ExperimentFile, out: Path) -> Folder:
+    """Return the folder of an experiment under `out`: its own if there is one, else the first free one of NAME, NAME-2, NAME-3."""
+    for number in itertools.count(1):
+        path = out / (file.name if number == 1 else f"{file.name}-{number}")
+        settings = path / "settings.json"
+        if not path.exists() or (settings.is_file() and json.loads(settings.read_text()).get("digest") == file.digest):
+            break
+    return Folder(path)
+
+
+def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True) -> Folder:
+    """Run all seeds of an experiment that have not run; continue one that was interrupted.
+
+    Everything runs on one intra-op thread, server steps included: results do not depend on the number of cores.
+
+    Raises
+    ------
+    BayesfedError
+        As `build` and `bayesfed.run`.
+    """
+    with one_thread():
+        wanted = seeds(file)
+        # A wrong file is refused before anything is written.
+        first = build(file, wanted[0])
+        folder = folder_of(file, out)
+        _prepare(folder, file)
+        for seed in wanted:
+            if (folder.seed(seed) / "metrics.json").is_file():
+                say(f"{folder.seed(seed)}: finished before")
+            else:
+                _run(folder, first if seed == wanted[0] else build(file, seed), say, progress=progress)
+    return folder
+
+
+def _prepare(folder: Folder, file: ExperimentFile) -> None:
+    folder.path.mkdir(parents=True, exist_ok=True)
+    if not (folder.path / "settings.json").is_file():
+        write_whole(folder.path / "experiment.toml", file.text.encode())
+        settings = {"name": file.name, "folder": str(file.path.parent.resolve()), "digest": file.digest, "settings": file.tree}
+        write_whole(folder.path / "settings.json", json.dumps(settings, indent=1, default=str).encode())
+    note_versions(folder.path)
+
+
+def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: bool) -> None:
+    path = folder.seed(built.seed)
+    path.mkdir(exist_ok=True)
+    resume = newest(path / "checkpoints")
+    if resume is not None:
+        say(f"{path}: going on after round {resume.round - 1}")
+    write_whole(path / "rounds.jsonl", b"".join(to_line(record) for record in resume.history) if resume else b"")
+
+    def log(report: RoundReport) -> None:
+        with (path / "rounds.jsonl").open("ab") as file:
+            file.write(to_line(report.record))
+
+    scores = scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed)
+    callbacks: list[Callback] = [scores, log, checkpoint(path / "checkpoints", every=built.save_every)]
+    test = None if built.test.targets.is_floating_point() else built.test
+    more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
+    if missing := save(path, run(built.algorithm, built.pool, test=test, **more), built.test, built.seed):
+        say(f"{path}: no posterior.nc: {missing}")

@@ -1,0 +1,62 @@
+"""Several folders of results in one table, and their curves as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+
+from bayesfed.inspect.learning_curves import AGAINST, LABELS, Runs, curve
+from bayesfed.inspect.tables import table
+from bayesfed.running.folders import Folder
+
+# Heading, key of metrics.json, factor, digits after the point.
+COLUMNS = (
+    ("accuracy %", "accuracy", 100.0, 2),
+    ("RMSE", "rmse", 1.0, 4),
+    ("NLL", "nll", 1.0, 3),
+    ("ECE", "ece", 1.0, 3),
+    ("MB down", "bits_down", 1 / 8e6, 3),
+    ("MB up", "bits_up", 1 / 8e6, 3),
+    ("channel uses", "channel_uses", 1.0, 0),
+    ("joules", "energy_j", 1.0, 1),
+    ("device s", "latency_s", 1.0, 1),
+    ("clock s", "seconds", 1.0, 1),
+)
+# Without a channel or devices these are not 0 but absent.
+SOMETIMES = ("channel_uses", "energy_j", "latency_s")
+LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; all at the last round"
+
+
+def comparison(named: Mapping[str, Folder]) -> str:
+    """Return the aligned table: a line for each experiment, mean and standard deviation over its seeds."""
+    figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
+    shown = [column for column in COLUMNS if any(metrics.get(column[1]) for several in figures.values() for metrics in several)]
+    rows = []
+    for name, several in figures.items():
+        known = {key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)] for _, key, *_ in shown}
+        cells = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
+        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *cells])
+    return table(["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows) + f"\n{LEGEND}"
+
+
+def _cell(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):,.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
+
+
+def curves(runs: Runs) -> str:
+    """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["experiment", "metric", "against", "x", "mean", "sd", "seeds"])
+    for name, histories in runs.items():
+        drawn = {(metric, against): curve(histories, metric, against) for metric in LABELS for against in AGAINST}
+        for key, one in drawn.items():
+            if one is not None:
+                points = zip(one.x, one.mean, one.sd, strict=True)
+                writer.writerows([name, *key, *(f"{figure:.8g}" for figure in point), one.seeds] for point in points)
+    return out.getvalue()

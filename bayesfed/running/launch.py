@@ -1,0 +1,91 @@
+"""`run`: an algorithm over clients' data, round after round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.clients.pools import ClientPool, InProcess
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.engine import callbacks as watch
+from bayesfed.federated.engine import round_loop as engine
+from bayesfed.federated.engine.checkpoint import Checkpoints
+from bayesfed.federated.engine.reports import OnClientError, Snapshot
+from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.running.result import Result
+
+
+def run(
+    algorithm: Algorithm,
+    clients: Mapping[str, Dataset] | ClientPool,
+    *,
+    rounds: int,
+    test: Dataset | None = None,
+    seed: int = 0,
+    sampler: Sampler = everyone,
+    on_client_error: OnClientError = "raise",
+    callbacks: Sequence[watch.Callback] = (),
+    progress: bool = True,
+    resume: Snapshot | None = None,
+    least: int = 1,
+    secrets: Mapping[str, bytes] | None = None,
+    run_id: str | None = None,
+) -> Result:
+    """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
+
+    Parameters
+    ----------
+    clients
+        A data set for each client by name, or a pool.
+    test
+        Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
+    callbacks
+        Called after every round in their order, `checkpoint` last, so that what the others entered is saved.
+    progress
+        Draw a progress bar on standard error.
+    seed
+        Names every draw of the run, with round and client; a snapshot that is gone on from must have the same.
+    sampler
+        ``(round, names, key) -> names``: who takes part in a round; default everyone.
+    resume
+        A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
+        the result is what it says, and nothing runs.
+    on_client_error, least, secrets, run_id
+        Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
+
+    Raises
+    ------
+    ArgumentError, DataError, ClientError
+        As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
+    """
+    if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
+        return Result(algorithm, resume.history, resume)
+    pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
+    watchers: list[watch.Callback] = [watch.elbo]
+    if test is not None:
+        watchers.append(watch.evaluate(test))
+    watchers += callbacks
+    if progress:
+        watchers.append(watch.progress(rounds, label=algorithm.name))
+    watchers.sort(key=lambda watcher: isinstance(watcher, Checkpoints))
+    history = list(resume.history) if resume else []
+    made = engine.rounds(
+        algorithm,
+        pool,
+        rounds=rounds,
+        seed=seed,
+        sampler=sampler,
+        on_client_error=on_client_error,
+        resume=resume,
+        least=least,
+        secrets=secrets,
+        run_id=run_id,
+    )
+    for report in made:
+        history.append(report.record)
+        snapshot = report.snapshot
+        verdicts = [watcher(report) for watcher in watchers]
+        if any(verdict is True for verdict in verdicts):
+            break
+    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))
