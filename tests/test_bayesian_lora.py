@@ -112,7 +112,7 @@ def summed(model, data, parts, begin, *, q=0, steps=200):
     return {name: sum(payload[name] for payload in found) for name in begin}
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_mean_field_optimum_of_a_linear_layer_is_where_gradients_end(parts):
     model, data, precision, mean = linear(2)
     sd = precision.diagonal().rsqrt().reshape(mean.shape)

@@ -105,7 +105,7 @@ def test_a_gain_depends_on_its_name_alone():
     assert fading(KEY, "ann", 0) == Gain(fading(KEY, "ann", 0).known, fading(KEY, "ann", 0).true)
 
 
-@pytest.mark.parametrize("variance", [0.0, 0.5])
+@pytest.mark.parametrize("variance", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_gbma_is_unbiased_for_the_sum_with_the_variance_it_states(variance):
     sums, _ = play(Gbma(), 3000 if variance else ROUNDS, noise_w=0.8, amplitude=1.7, variance=variance)
     assert z_of_mean(sums, TOTAL) < 4

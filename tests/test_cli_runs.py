@@ -83,7 +83,7 @@ def test_what_is_finished_is_not_run_again_and_never_written_over(make, tmp_path
     assert (out / "fed_avg-2" / "seed-1" / "metrics.json").is_file()
 
 
-@pytest.mark.parametrize("recipe", ["fed_avg", "d_turbo_vbi"])
+@pytest.mark.parametrize("recipe", ["fed_avg", pytest.param("d_turbo_vbi", marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(make, tmp_path, monkeypatch, recipe, capsys):
     path, whole, broken = make(recipe), tmp_path / "whole", tmp_path / "broken"
     assert command("run", path, "--out", whole) == 0

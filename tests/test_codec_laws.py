@@ -19,7 +19,7 @@ from bayesfed.testing import LawError, check_codec, check_integer_code, check_le
 from bayesfed.testing.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
 
 # Composed of others, or of one kind with others.
-COSTLY = ("sparse lattice", "lattice 2", "probabilistic")
+COSTLY = ("sparse lattice", "lattice 2", "lattice 8", "probabilistic")
 
 
 @pytest.mark.parametrize("codec", [pytest.param(codec, id=name, marks=[pytest.mark.slow] * (name in COSTLY)) for name, codec in LEAF_CODECS.items()])

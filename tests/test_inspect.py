@@ -54,6 +54,7 @@ def test_every_group_is_there_with_names(finished):
     assert bool((federation["accepted"] == 1).all())
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_posterior(finished):
     result, data, _ = finished
     posterior = result.posterior

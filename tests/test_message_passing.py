@@ -84,7 +84,7 @@ def test_extrinsic_ignores_a_variables_own_evidence_on_trees():
 
 # Said by the library itself when it is imported.
 @pytest.mark.filterwarnings("ignore:.pgmpy.estimators.StructureScore. is deprecated:FutureWarning")
-@pytest.mark.parametrize("size", [(3, 3), (4, 5), (6, 6)])
+@pytest.mark.parametrize("size", [(3, 3), (4, 5), pytest.param((6, 6), marks=pytest.mark.slow)])
 def test_grids_agree_with_a_junction_tree(size):
     from pgmpy.factors.discrete import DiscreteFactor
     from pgmpy.inference import BeliefPropagation

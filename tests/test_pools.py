@@ -129,9 +129,9 @@ def test_a_client_that_raises_is_named_in_every_pool(net, clients, pool, act, wo
         (dies, None, "worker: its worker process died, and so did a fresh one (exit code 7)"),
         (is_killed, None, "a fresh one (signal 9; out of memory?)"),
         (hangs, 2.0, "deadline: no answer within 2 s; its worker process was stopped"),
-        (is_deaf, 2.0, "deadline: no answer within 2 s"),
+        pytest.param(is_deaf, 2.0, "deadline: no answer within 2 s", marks=pytest.mark.slow),
         (partial(breaks_off, signal.SIGKILL), None, "a fresh one (signal 9; out of memory?)"),
-        (partial(breaks_off, signal.SIGSTOP), 2.0, "deadline: no answer within 2 s"),
+        pytest.param(partial(breaks_off, signal.SIGSTOP), 2.0, "deadline: no answer within 2 s", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -148,7 +148,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, 
     assert tree_equal(reports[-1].state, honest[-1].state)
 
 
-@pytest.mark.parametrize("act", [dies, hangs])
+@pytest.mark.parametrize("act", [dies, pytest.param(hangs, marks=pytest.mark.slow)])
 def test_under_raise_the_error_is_the_clients(net, clients, act):
     before = children()
     with bf.InProcess(clients, workers=2, deadline_s=2.0) as pool:

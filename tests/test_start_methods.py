@@ -36,7 +36,7 @@ def test_recipes_give_the_same_bits(name, start):
     assert all(tree_equal(there.memories[client], memory) for client, memory in here.memories.items())
 
 
-@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
 def test_closures_and_settings_travel(start):
     """A network whose class is this function's, and double precision as the default."""
 
