@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from bayesfed.errors import UpdateError, complain
 
@@ -68,9 +69,28 @@ def _placed(module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parame
             slot[leaf] = value
 
 
-def running_statistics(module: nn.Module) -> list[str]:
-    """Name the floating-point buffers (batch norm's), which a forward pass changes behind every message's back."""
-    return [name for name, value in module.named_buffers() if value.is_floating_point()]
+def running_statistics(module: nn.Module, *, certain: bool = False) -> list[str]:
+    """Name the floating-point buffers that a forward pass in training mode may change.
+
+    A buffer that is not saved with its module (``persistent=False``, such as the frequencies of rotary embeddings) is a constant.
+
+    Parameters
+    ----------
+    module
+        Any module.
+    certain
+        Leave out buffers that only a look at a forward pass can tell from constants: name those of batch and instance norm, and those called
+        ``running_...``.
+    """
+    names = []
+    for path, owner in module.named_modules():
+        for leaf, value in owner.named_buffers(recurse=False):
+            known = isinstance(owner, _NormBase) or leaf.startswith("running_")
+            saved = leaf not in owner._non_persistent_buffers_set
+            if value.is_floating_point() and (known if certain else known or saved):
+                names.append(leaf_of(path, leaf))
+    shared = {name for name, _ in module.named_buffers()}
+    return [name for name in names if name in shared]
 
 
 def has_ties(module: nn.Module) -> bool:

@@ -16,7 +16,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.core.update import Reducer, Sum
 from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.batch_norm import Buffers, predicting, travelling
+from bayesfed.federated.training.batch_norm import Buffers, constant, predicting, travelling
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity, Sized
 from bayesfed.keys import Key
@@ -127,6 +127,8 @@ def compose(
         told = options(turn) if options else work.options(round, profile.samples, size=turn.size)
         return Assignment(chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up or down, told)
 
+    if buffers == "static":
+        step = constant(step, net)
     phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
     served = predicting(net, buffers)
     return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {})

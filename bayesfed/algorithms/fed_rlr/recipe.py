@@ -108,7 +108,7 @@ def fed_rlr(
         raise ArgumentError(complain("fed_rlr, clip", expected="a norm above 0", actual=clip, hint="math.inf"))
     if not callable(consensus):
         _share("fed_rlr, consensus", consensus)
-    if running := running_statistics(net):
+    if running := running_statistics(net, certain=True):
         raise ArgumentError(complain("fed_rlr", expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():

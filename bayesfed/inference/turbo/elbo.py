@@ -11,6 +11,7 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class MeanFieldElbo:
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
         """Return the tempered negative ELBO per observation, up to a constant that depends on q(rho) and q(s)."""
         weights, spreads = self._weights(trained, fixed)
-        layers = {name: spread for name, spread in spreads.items() if self.sample and spread.at_outputs(self.declared.net)}
+        layers = {name: noise for name, noise in spreads.items() if self.sample and name not in self._shared and noise.at_outputs(self.declared.net)}
         for name in spreads.keys() - layers.keys() if self.sample else ():
             weights[name] = weights[name] + spreads[name].draw(noise)
         with sampled_outputs(self.declared.net, layers, noise):
@@ -161,6 +162,14 @@ class MeanFieldElbo:
     @cached_property
     def _tied(self) -> bool:
         return has_ties(self.declared.net)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        """Weights that several layers share: noise on one layer's outputs would leave out the others."""
+        if not self._tied:
+            return frozenset()
+        owners = Counter(id(value) for _, value in self.declared.net.named_parameters(remove_duplicate=False))
+        return frozenset(name for name, value in self.declared.net.named_parameters() if owners[id(value)] > 1)
 
     @cached_property
     def _points(self) -> frozenset[str]:

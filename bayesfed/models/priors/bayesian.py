@@ -63,6 +63,8 @@ class BayesianNet:
         # Copies, since a forward pass may change buffers in place.
         buffers = {name: value.clone() for name, value in self.net.named_buffers()}
         output = functional_call(self.net, {**self.values, **buffers, **weights}, (inputs,))
+        if changed := [name for name, value in buffers.items() if value.is_floating_point() and value._version]:
+            raise PriorError(complain("bayesian", expected="a network without running statistics", actual=changed, hint="nn.GroupNorm"))
         return self.likelihood.observe(output, targets, scale)
 
 
@@ -100,7 +102,7 @@ def bayesian(
         raise PriorError(
             complain("bayesian", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
         )
-    if running := running_statistics(net):
+    if running := running_statistics(net, certain=True):
         raise PriorError(
             complain("bayesian", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )

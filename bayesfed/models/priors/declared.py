@@ -8,7 +8,7 @@ passed to the model by value and without a prior.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyro
@@ -24,7 +24,7 @@ from bayesfed.models.priors.prior import GaussianWeight, Prior
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.sampling import ClusteredSupport
-from bayesfed.trees import Tree, parameters, running_statistics
+from bayesfed.trees import Tree, leaf_of, parameters, running_statistics
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def declare(
         One prior for all parameters, or a function from a parameter's name to its prior. Default: `Prior()`, a Markov grid over Bernoulli-Gamma
         precisions.
     where
-        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution layers.
+        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution layers. A parameter that several layers share
+        is one site, by its first name, if it is selected by any of its names.
     likelihood
         Default: `Categorical()` at temperature 1.
 
@@ -139,30 +140,36 @@ def declare(
         network has running statistics (batch norm), which a round may not change silently.
     """
     one, sites = Prior() if prior is None or callable(prior) else prior, {}
-    for path, module in net.named_modules():
-        for leaf, value in module.named_parameters(recurse=False):
-            name = f"{path}.{leaf}" if path else leaf
-            if not where(name, module):
-                continue
-            if value.ndim < 2:
-                raise PriorError(
-                    complain(
-                        f"declare, parameter {name!r}",
-                        expected="a matrix or kernel",
-                        actual=f"shape {tuple(value.shape)}",
-                        hint="a predicate without biases",
-                    )
+    for name, value in net.named_parameters():
+        if not any(where(alias, owner) for alias, owner in _owners(net, value)):
+            continue
+        if value.ndim < 2:
+            raise PriorError(
+                complain(
+                    f"declare, parameter {name!r}",
+                    expected="a matrix or kernel",
+                    actual=f"shape {tuple(value.shape)}",
+                    hint="a predicate without biases",
                 )
-            matrix = (value.shape[0], value[0].numel())
-            own = prior(name) if callable(prior) else one
-            sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(matrix[1]), own.weight)
+            )
+        matrix = (value.shape[0], value[0].numel())
+        own = prior(name) if callable(prior) else one
+        sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(matrix[1]), own.weight)
     if not sites:
         names = [name for name, _ in net.named_parameters()]
         raise PriorError(
             complain("declare", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
         )
-    if running := running_statistics(net):
+    if running := running_statistics(net, certain=True):
         raise PriorError(
             complain("declare", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )
     return Declared(net, likelihood or Categorical(), sites)
+
+
+def _owners(net: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[str, nn.Module]]:
+    """Yield every name of a parameter, with the layer that has it by this name: several where layers share it."""
+    for path, module in net.named_modules():
+        for leaf, value in module.named_parameters(recurse=False, remove_duplicate=False):
+            if value is parameter:
+                yield leaf_of(path, leaf), module

@@ -71,7 +71,7 @@ def split_mix(
     if not nets_of or min(nets_of) < 1 or list(nets_of) != sorted(nets_of, reverse=True):
         raise ArgumentError(complain("split_mix, nets_of", expected="falling numbers >= 1", actual=list(nets_of), hint="[9, 3, 2, 1]"))
     net, count = make(key.child(0)), nets_of[0]
-    if running := running_statistics(net):
+    if running := running_statistics(net, certain=True):
         raise ArgumentError(complain("split_mix", expected="networks without running statistics", actual=running, hint='norm="group"'))
     work, initial = training or Training(), joined({number: parameters(make(key.child(number))) for number in range(count)})
 
