@@ -85,6 +85,10 @@ class TooFewClientsError(ClientError):
     """A round with too few clients in its sum. The round is not completed; the last snapshot or checkpoint is the state of the run."""
 
 
+class CollapseError(BayesfedError, RuntimeError):
+    """A run whose local fit fell apart in several rounds in a row. The last report has the snapshot to look at."""
+
+
 class CheckpointError(BayesfedError, ValueError):
     """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another run."""
 
@@ -110,6 +114,10 @@ class MultistableWarning(UserWarning):
 
 class ConvergenceWarning(UserWarning):
     """Message passing that stopped before its messages converged."""
+
+
+class CollapseWarning(UserWarning):
+    """A layer without active weights, or a round that undid what a network had learned and was taken back."""
 
 
 class CheckpointWarning(UserWarning):

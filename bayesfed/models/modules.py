@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Looked = nn.Embedding | nn.EmbeddingBag
 
 # Activations that act on each entry by itself, so that a vector with one value per unit can be passed through them.
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
@@ -60,6 +62,20 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
 def weight_matrices(name: str, module: nn.Module) -> bool:
     """Select the weights, not the biases, of linear and convolution layers."""
     return isinstance(module, Dense) and name.rpartition(".")[2] == "weight"
+
+
+def layer_weights(name: str, module: nn.Module) -> bool:
+    """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent, attention, embedding.
+
+    Biases, norms, scalars, and parameters of modules of one's own (such as learned positions) are not selected.
+    """
+    known = isinstance(module, Dense | Looked | nn.modules.conv._ConvTransposeNd | nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention | nn.Bilinear)
+    return known and name.rpartition(".")[2].startswith(("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"))
+
+
+def initial_scale(values: Tensor) -> float:
+    """Return the root mean square of a layer's values, or that of He et al. (2015), ``sqrt(2 / fan_in)``, where they are all zero."""
+    return float(values.detach().double().square().mean().sqrt()) or math.sqrt(2 / values[0].numel())
 
 
 def as_before(made: nn.Module, layer: nn.Module) -> None:

@@ -21,24 +21,29 @@ that evidence. The report counts returns as ``reactivated``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from bayesfed.algorithms.composing import Turn, compose
-from bayesfed.algorithms.d_turbo_vbi.server import TurboStep, no_field
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.server import NLL, TurboStep
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Info, Link, View
+from bayesfed.federated.core.protocols import Fit, Info, Link, View
 from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
+from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
@@ -46,10 +51,13 @@ from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, Spread, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.models.priors.declared import Declared
+from bayesfed.keys import Key
+from bayesfed.models.priors.declared import Declared, tempered
 from bayesfed.trees import Tree
 
 LikelihoodScale = Literal["global", "local"]
+# Temperature, in rows for each weight, where the likelihood leaves it open.
+ROWS_A_WEIGHT = 0.1
 
 
 @recipe(cites=("xia2024bayesian",))
@@ -61,10 +69,11 @@ def d_turbo_vbi(
     training: Training | None = None,
     codec: Codec | None = None,
     spread: Spread = "shared",
-    initial_sd: float = 0.01,
+    initial_sd: float | None = None,
     blocks: Blocks | None = None,
     exchange: Exchange | None = None,
-    field: Callable[[int], float] = no_field,
+    density: float | ToDensity | None = None,
+    field: Callable[[int], float] | None = None,
     warm_up: int = 0,
     inclusion_levels: int = 256,
     before_averaging: bool = False,
@@ -77,7 +86,8 @@ def d_turbo_vbi(
     Parameters
     ----------
     declared
-        The network with its prior and likelihood. The likelihood's temperature trades accuracy for sparsity.
+        The network with its prior and likelihood. A temperature that the likelihood leaves open is a tenth of the number of rows for each weight, at
+        most 1: then the prior of a weight counts no more than a tenth of a row does, however large the network is.
     observations
         N, the number of rows of all clients together.
     likelihood_scale
@@ -88,11 +98,18 @@ def d_turbo_vbi(
     codec
         Codec of both directions. Default, as in the paper: 16-bit floats.
     spread, initial_sd
-        Whether all weights share one posterior sd, or each layer or each weight has its own; and its initial value.
+        Whether all weights share one posterior sd, or each layer or each weight has its own; and its initial value. Default: a tenth of the initial
+        scale of the layer, of the narrowest one where all share one.
     blocks
         `Structured()` (default) or the published `MeanField()`.
-    exchange, field
-        Exchange between Module A and Module B in a round; log-odds that are added to the prior in each round.
+    exchange
+        Exchange between Module A and Module B in a round.
+    density
+        Share of the weights under the prior that are active in the end, or a `ToDensity`, which says how it gets there. Default: 0.3, unless `field`
+        is given.
+    field
+        Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is the published algorithm, in which the prior and the
+        temperature alone decide how many weights stay active, if any.
     warm_up
         Number of rounds in which nothing is switched off, so that weights are judged by the data and not by their
         initial values.
@@ -111,23 +128,36 @@ def d_turbo_vbi(
     Raises
     ------
     ArgumentError
-        If `observations` or `initial_sd` is not positive, or another argument is outside its domain.
+        If `observations` or `initial_sd` is not positive, both `density` and `field` are given, or another argument is outside its domain.
+    CollapseError
+        In a round, if the clients' fit has fallen apart several rounds in a row.
+
+    Warns
+    -----
+    CollapseWarning
+        If a layer loses its last active weight, or a round that undid what was learned is taken back.
     """
-    if observations < 1 or not initial_sd > 0:
+    if observations < 1 or (initial_sd is not None and not initial_sd > 0):
         raise ArgumentError(
             complain("d_turbo_vbi", expected="observations >= 1 and initial_sd > 0", actual=(observations, initial_sd), hint="len(train), 0.01")
         )
+    if density is not None and field is not None:
+        raise ArgumentError(complain("d_turbo_vbi", expected="a density or a field", actual="both", hint=f"density={density}"))
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
     if not 2 <= inclusion_levels <= 256:
         raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 2 to 256", actual=inclusion_levels, hint="16"))
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
-    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, field, warm_up, inclusion_levels)
+    if declared.likelihood.temperature is None:
+        weights = sum(math.prod(site.matrix) for site in declared.sites.values())
+        declared = tempered(declared, min(1.0, ROWS_A_WEIGHT * observations / weights))
+    pressure = field or (density if isinstance(density, ToDensity) else ToDensity(0.3 if density is None else density))
+    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, pressure, warm_up, inclusion_levels)
     initial = server.initial(declared.initial, initial_sd)
     points = [name for name in declared.initial if name not in declared.sites]
     spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
     sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
-    expected = {name: tuple(initial[name].shape) for name in sent}
+    expected = {name: tuple(initial[name].shape) for name in sent} | {NLL: ()}
 
     def supports(state: Tree) -> Tree:
         return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
@@ -149,7 +179,7 @@ def d_turbo_vbi(
         return DeclaredPosterior(declared, server.belief(state), {name: state[name] for name in points})
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
-    local = work.descent(objective, declared.net, "moments", Adam(2e-3))
+    local = Scored(work.descent(objective, declared.net, "moments", Adam(2e-3)))
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
     return compose(
         "d_turbo_vbi",
@@ -165,6 +195,16 @@ def d_turbo_vbi(
         codec=codec,
         link=link,
     )
+
+
+@dataclass(frozen=True)
+class Scored(Around):
+    """A local step whose mean negative log likelihood goes with the payload, so that the server sees a network fall apart."""
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Run the local step and add its score."""
+        fit = self.local.fit(message, memory, data, key, options)
+        return fit._replace(payload=fit.payload | {NLL: torch.tensor(fit.info["nll"], device=data.inputs.device)})
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, Watch, held_rows
+from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import CHANGE, Info
 from bayesfed.federated.core.update import Reducer
@@ -16,6 +19,7 @@ from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
 from bayesfed.inference.turbo.elbo import Spread, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
+from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.belief import Belief, SiteBelief
 from bayesfed.models.priors.declared import Declared, Site
 from bayesfed.trees import Tree
@@ -36,6 +40,10 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
     return lambda round: to * min(1.0, round / rounds)
 
 
+# Leaves of the state that belong to no site: the last field, what is remembered of the fit; and one of the payload.
+FIELD, WATCH, NLL = "field", "watch", "nll"
+# Rounds in a row that may be lost before the run ends.
+MOST_LOST = 4
 # Leaves of a site's state that are not published.
 SECRET = ("log_odds", "prior_log_odds", "evidence", "messages", "transitions", "before")
 
@@ -57,7 +65,7 @@ class TurboStep:
         True updates q(s) and q(rho) from the previous mean, the order Algorithm 1 prints; False from the new one,
         the order of the text after (23).
     field
-        ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior can set in gradually.
+        ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior can set in gradually; or `ToDensity`.
     warm_up
         Number of rounds before q(s) is first updated. Until then every entry stays active.
     inclusion_levels
@@ -70,15 +78,19 @@ class TurboStep:
     exchange: Exchange = Exchange()
     use_prior: bool = True
     before_averaging: bool = False
-    field: Callable[[int], float] = no_field
+    field: Callable[[int], float] | ToDensity = no_field
     warm_up: int = 0
     inclusion_levels: int = 256
 
-    def initial(self, points: Tree, sd: float) -> Tree:
+    def initial(self, points: Tree, sd: float | None) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
         state: Tree = {name: leaf for name, leaf in points.items() if name not in self.declared.sites}
+        state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: torch.full((4,), math.nan, dtype=torch.float64)}
+        scales = {name: initial_scale(points[name]) for name in self.declared.sites}
+        narrowest = min(scales.values())
         for name, site in self.declared.sites.items():
             support = self.exchange.start(site)
+            first = sd or 0.1 * (narrowest if self.spread == "shared" else scales[name])
             state |= {
                 f"{name}.mean": points[name].reshape(site.matrix).clone(),
                 # Active with certainty at first: no data have been seen that could switch an entry off.
@@ -88,13 +100,13 @@ class TurboStep:
                 f"{name}.messages": support.messages,
                 f"{name}.transitions": support.transitions,
                 f"{name}.before": torch.ones(site.matrix, dtype=torch.bool),
-                spread_leaf(name, self.spread): torch.full(site.matrix if self.spread == "weight" else (), sd),
+                spread_leaf(name, self.spread): torch.full(site.matrix if self.spread == "weight" else (), first),
             }
         return state
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish means, inclusion probabilities, sds, points and supports. A client that heard the last round gets the changes of the supports."""
-        hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET}
+        hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET} | {FIELD, WATCH}
         result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
             log_odds = state[f"{name}.log_odds"]
@@ -106,23 +118,25 @@ class TurboStep:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average, then exchange messages between the modules, site by site."""
         total = summed(reducer, "moments")
+        earlier = {name: state[f"{name}.before"] for name in self.declared.sites}
         state = state | {f"{name}.before": state[f"{name}.log_odds"] > 0 for name in self.declared.sites}
         if not total.weight:
             return state, {}
         mean = total.mean()
+        nll = float(mean.pop(NLL))
+        watch, risen = self._watched(state, nll)
         if not self.use_prior or round < self.warm_up:
-            return state | mean, {"density": 1.0}
-        result, totals = dict(state), _Totals()
+            return state | mean | {WATCH: watch.leaf()}, {"density": 1.0}
+        result, totals = state | {WATCH: watch.leaf()}, _Totals()
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
-        for name, site in self.declared.sites.items():
-            old, support = self.belief_of(site, state), self.support_of(name, state)
-            if self.spread == "weight":
-                # Nobody trained the inactive entries: one that returns starts from the spike's sd.
-                result[f"{name}.sd"] = torch.where(old.active, mean[f"{name}.sd"], old.sd)
-            fresh = self.belief_of(site, result | {f"{name}.mean": mean[f"{name}.mean"], f"{name}.log_odds": state[f"{name}.log_odds"]})
-            # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
-            seen = old if self.before_averaging else replace(fresh, shapes=old.shapes, rates=old.rates)
-            belief, support, inferred = self.exchange.run(site, seen, support, self.blocks, self.field(round))
+        heard = {name: self._heard(site, state, result, mean) for name, site in self.declared.sites.items()}
+        if watch.lost and isinstance(self.field, ToDensity):
+            return self._taken_back(state, earlier, result, mean, risen)
+        fields = self._fields(heard, state, round, watch.keep)
+        for name, (site, old, seen, known) in heard.items():
+            belief, support, inferred = self.exchange.run(site, seen, known, self.blocks, fields[name])
+            if isinstance(self.field, ToDensity) and site.rows_are_outputs(self.declared.net):
+                belief = replace(belief, log_odds=held_rows(belief.log_odds))
             result |= {
                 f"{name}.mean": torch.where(belief.active, mean[f"{name}.mean"], 0.0),
                 f"{name}.log_odds": belief.log_odds,
@@ -134,7 +148,88 @@ class TurboStep:
             new = self.belief_of(site, result)
             totals.add(name, old, new, inferred)
             totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
-        return result, totals.info()
+        result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
+        self._warn_of_empty_layers(state, result)
+        return result, totals.info() | {"field": float(result[FIELD])}
+
+    def _heard(self, site: Site, state: Tree, result: Tree, mean: Tree) -> tuple[Site, SiteBelief, SiteBelief, SupportState]:
+        """Return a site, its belief before the round, its belief with the new q(w), and its support's messages."""
+        name, old = site.name, self.belief_of(site, state)
+        if self.spread == "weight":
+            # Nobody trained the inactive entries: one that returns starts from the spike's sd.
+            result[f"{name}.sd"] = torch.where(old.active, mean[f"{name}.sd"], old.sd)
+        fresh = self.belief_of(site, result | {f"{name}.mean": mean[f"{name}.mean"], f"{name}.log_odds": state[f"{name}.log_odds"]})
+        # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
+        seen = old if self.before_averaging else replace(fresh, shapes=old.shapes, rates=old.rates)
+        return site, old, seen, self.support_of(name, state)
+
+    def _fields(
+        self, sites: Mapping[str, tuple[Site, SiteBelief, SiteBelief, SupportState]], state: Tree, round: int, keep: float
+    ) -> Mapping[str, float]:
+        """Return the field of every site in this round."""
+        if not isinstance(self.field, ToDensity):
+            return dict.fromkeys(sites, self.field(round))
+        trial = replace(self.exchange, certify=False, learn_transitions=False)
+
+        @cache
+        def count(name: str, field: float) -> int:
+            site, _, seen, support = sites[name]
+            return int(trial.run(site, seen, support, self.blocks, field)[0].active.sum())
+
+        sizes, active = (
+            {name: site.matrix for name, (site, *_) in sites.items()},
+            {name: int(old.active.sum()) for name, (_, old, *_) in sites.items()},
+        )
+        return self.field.fields(count, sizes, active, float(state[FIELD]), keep)
+
+    def _watched(self, state: Tree, nll: float) -> tuple[Watch, float]:
+        """Return what is remembered of the local fit after this round, and the share of its gain that the round lost.
+
+        Raises
+        ------
+        CollapseError
+            If most of the gain is lost in two rounds in a row, though no weight was switched off.
+        """
+        policy = self.field if isinstance(self.field, ToDensity) else ToDensity()
+        watch = Watch.of(state[WATCH], policy.keep)
+        if math.isinf(watch.first):
+            return Watch(nll, nll, policy.keep, 0), 0.0
+        risen = watch.risen(nll)
+        if risen < policy.fall:
+            return replace(watch, lowest=min(watch.lowest, nll), lost=0), risen
+        if watch.lost >= MOST_LOST:
+            actual = f"{nll:.3g} nats a row, after {watch.lowest:.3g} at best and {watch.first:.3g} in round 0, {watch.lost + 1} rounds in a row"
+            hint = "a lower temperature of the likelihood, a smaller learning rate, or a higher density"
+            raise CollapseError(complain("d_turbo_vbi", expected="a local fit that does not fall apart", actual=actual, hint=hint))
+        return replace(watch, keep=(1 + watch.keep) / 2, lost=watch.lost + 1), risen
+
+    def _taken_back(self, state: Tree, earlier: Tree, result: Tree, mean: Tree, risen: float) -> tuple[Tree, Info]:
+        """Return the state with the support of the last round but one: what was switched off since then is active again, at zero."""
+        returned = active = entries = 0
+        for name in self.declared.sites:
+            log_odds = state[f"{name}.log_odds"]
+            before = earlier[name] | (log_odds > 0)
+            back = before & (log_odds <= 0)
+            result[f"{name}.log_odds"] = torch.where(back, HELD, log_odds)
+            result[f"{name}.mean"] = mean[f"{name}.mean"]
+            returned, active, entries = returned + int(back.sum()), active + int(before.sum()), entries + before.numel()
+        text = (
+            f"d_turbo_vbi: a round lost {risen:.0%} of what the local fit had gained; {returned} weights are active again, and fewer are switched off"
+        )
+        warnings.warn(text, CollapseWarning, stacklevel=2)
+        return result, {
+            "density": active / entries,
+            "reactivated": float(returned),
+            "switched_off": 0.0,
+            "taken_back": 1.0,
+            "field": float(state[FIELD]),
+        }
+
+    def _warn_of_empty_layers(self, state: Tree, result: Tree) -> None:
+        active = {name: (bool((state[f"{name}.log_odds"] > 0).any()), bool((result[f"{name}.log_odds"] > 0).any())) for name in self.declared.sites}
+        if empty := [name for name, (before, after) in active.items() if before and not after]:
+            text = f"d_turbo_vbi: no weight of {', '.join(empty)} is active any more; try density=..., which keeps a floor, or a lower temperature"
+            warnings.warn(text, CollapseWarning, stacklevel=2)
 
     def belief(self, state: Tree) -> Belief:
         """Return the posterior of every site."""

@@ -29,6 +29,7 @@ from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.models.priors.belief import SiteBelief
 from bayesfed.models.priors.declared import Declared, Site
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, has_ties
 
 Spread = Literal["shared", "layer", "weight"]
@@ -117,7 +118,7 @@ class MeanFieldElbo:
         nll = self.declared.likelihood.loss(output, batch.targets)
         if not self.use_prior:
             return Terms(nll, nll)
-        return Terms(nll + self.declared.likelihood.temperature / observations * self.divergence(trained, fixed), nll)
+        return Terms(nll + temperature_of(self.declared.likelihood) / observations * self.divergence(trained, fixed), nll)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Hold nothing: every step makes the weights from means and masks."""

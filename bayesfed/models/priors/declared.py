@@ -9,7 +9,7 @@ passed to the model by value and without a prior.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 
 import pyro
 import pyro.distributions as dist
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError, complain
-from bayesfed.models.modules import Predicate, weight_matrices
+from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
 from bayesfed.models.priors.prior import GaussianWeight, Prior
@@ -52,6 +52,10 @@ class Site:
     def module(self) -> str:
         """Name of the layer that owns the parameter."""
         return self.name.rpartition(".")[0]
+
+    def rows_are_outputs(self, net: nn.Module) -> bool:
+        """Return whether every row of the matrix makes one output of its layer: of a linear layer or a convolution."""
+        return isinstance(net.get_submodule(self.module), Dense)
 
 
 @dataclass(frozen=True)
@@ -111,11 +115,25 @@ class Declared:
         return self.likelihood.observe(output, targets, scale)
 
 
+def tempered(declared: Declared, temperature: float) -> Declared:
+    """Return the declaration with its likelihood at a temperature.
+
+    Raises
+    ------
+    PriorError
+        If the likelihood is no dataclass, which could be copied with another temperature.
+    """
+    if not is_dataclass(declared.likelihood):
+        actual = type(declared.likelihood).__name__
+        raise PriorError(complain("likelihood", expected="a temperature, or a dataclass", actual=actual, hint="a `temperature` of 1.0"))
+    return replace(declared, likelihood=replace(declared.likelihood, temperature=temperature))
+
+
 def declare(
     net: nn.Module,
     prior: Prior | Callable[[str], Prior] | None = None,
     *,
-    where: Predicate = weight_matrices,
+    where: Predicate = layer_weights,
     likelihood: Likelihood | None = None,
 ) -> Declared:
     """Apply a prior to the parameters of `net` that `where` selects.
@@ -128,10 +146,11 @@ def declare(
         One prior for all parameters, or a function from a parameter's name to its prior. Default: `Prior()`, a Markov grid over Bernoulli-Gamma
         precisions.
     where
-        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution layers. A parameter that several layers share
+        ``(parameter name, owning module) -> bool``. Default: every matrix of a layer of torch, embeddings, recurrent cells and attention included;
+        biases, norms and parameters of modules of one's own are points. A parameter that several layers share
         is one site, by its first name, if it is selected by any of its names.
     likelihood
-        Default: `Categorical()` at temperature 1.
+        Default: `Categorical()`.
 
     Raises
     ------
@@ -154,12 +173,10 @@ def declare(
             )
         matrix = (value.shape[0], value[0].numel())
         own = prior(name) if callable(prior) else one
-        sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(matrix[1]), own.weight)
+        sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(initial_scale(value)), own.weight)
     if not sites:
         names = [name for name, _ in net.named_parameters()]
-        raise PriorError(
-            complain("declare", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
-        )
+        raise PriorError(complain("declare", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=layer_weights"))
     if running := running_statistics(net, certain=True):
         raise PriorError(
             complain("declare", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")

@@ -20,8 +20,8 @@ class Likelihood(Protocol):
     """The interface of a likelihood: it scores targets given outputs, in torch and as a Pyro site."""
 
     @property
-    def temperature(self) -> float:
-        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes' rule."""
+    def temperature(self) -> float | None:
+        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes' rule. None leaves T to the method, or is 1."""
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -45,8 +45,13 @@ class Likelihood(Protocol):
         ...
 
 
-def _positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+def temperature_of(likelihood: Likelihood) -> float:
+    """Return the temperature of a likelihood, 1 where it is left open."""
+    return 1.0 if likelihood.temperature is None else likelihood.temperature
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value > 0):
         raise ArgumentError(complain(name, expected="a positive number", actual=value, hint="1.0"))
 
 
@@ -57,7 +62,8 @@ class Categorical:
     Parameters
     ----------
     temperature
-        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold posterior; Wenzel et al., 2020).
+        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold posterior; Wenzel et al., 2020). Default None: 1, unless
+        the method chooses one, as `d_turbo_vbi` does.
 
     Raises
     ------
@@ -67,7 +73,7 @@ class Categorical:
         From `check`, if targets are not integers ``(B,)`` below C.
     """
 
-    temperature: float = 1.0
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         _positive("Categorical.temperature", self.temperature)
@@ -86,7 +92,7 @@ class Categorical:
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
-        with pyro.plate("data", len(output)), poutine.scale(scale=scale / self.temperature):
+        with pyro.plate("data", len(output)), poutine.scale(scale=scale / temperature_of(self)):
             value: Tensor = pyro.sample("y", self.distribution(output), obs=targets)
         return value
 
@@ -132,7 +138,7 @@ class Normal:
     """
 
     sd: float = 1.0
-    temperature: float = 1.0
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         _positive("Normal.sd", self.sd)
@@ -154,7 +160,7 @@ class Normal:
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
-        with pyro.plate("data", len(output)), poutine.scale(scale=scale / self.temperature):
+        with pyro.plate("data", len(output)), poutine.scale(scale=scale / temperature_of(self)):
             value: Tensor = pyro.sample("y", self.distribution(output), obs=targets)
         return value
 
@@ -187,7 +193,7 @@ class PresentClasses:
     classes: tuple[int, ...]
 
     @property
-    def temperature(self) -> float:
+    def temperature(self) -> float | None:
         """Temperature of the likelihood of all classes."""
         return self.whole.temperature
 

@@ -36,7 +36,8 @@ class BernoulliGamma:
     ----------
     slab_sd, spike_sd
         Prior sd of an active and of an inactive weight, ``sqrt(b / a)`` and ``sqrt(b-bar / a-bar)``,
-        relative to the layer's initial scale ``sqrt(2 / fan_in)`` unless `relative` is false.
+        relative to the layer's initial scale unless `relative` is false: the root mean square of its values when it is declared, or
+        ``sqrt(2 / fan_in)`` where they are all zero.
     slab_shape, spike_shape
         Gamma shapes a and a-bar: larger ones hold the precision closer to its mean.
     relative
@@ -64,8 +65,8 @@ class BernoulliGamma:
                 complain("BernoulliGamma", expected="spike_sd < slab_sd", actual=f"{self.spike_sd} >= {self.slab_sd}", hint="spike_sd=0.28")
             )
 
-    def lower(self, fan_in: int) -> Gammas:
-        """Return the two Gammas for a matrix with `fan_in` columns."""
-        scale = math.sqrt(2 / fan_in) if self.relative else 1.0
+    def lower(self, scale: float) -> Gammas:
+        """Return the two Gammas for a layer of this initial scale."""
+        scale = scale if self.relative else 1.0
         rates = (self.spike_shape * (self.spike_sd * scale) ** 2, self.slab_shape * (self.slab_sd * scale) ** 2)
         return Gammas((self.spike_shape, self.slab_shape), rates)

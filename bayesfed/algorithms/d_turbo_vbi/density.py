@@ -1,0 +1,153 @@
+"""`ToDensity`: how many weights stay active after a round, and what is done when a network has lost what it had learned.
+
+A field, log-odds that are added to the prior of every support, is solved for in each round so that the share of active weights falls to a
+target, at most by a fifth of what is left at a time. The evidence of a round decides which weights go, the target only how many. A network that
+nobody tuned for therefore neither collapses in its first round nor stays dense.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+
+Count = Callable[[str, float], int]
+"""``(site, field) -> number of entries that would be active``; it grows with the field."""
+# Log-odds beyond which a field decides alone.
+MOST = 60.0
+# q(s) = 0.9: the log-odds of an entry that is held active against its evidence.
+HELD = math.log(9.0)
+
+
+@dataclass(frozen=True)
+class ToDensity:
+    """Let the share of active weights fall to a target, gradually, with a floor for every layer.
+
+    Parameters
+    ----------
+    target
+        Share of all weights under the prior that are active at the end.
+    keep
+        Share of the active weights that stay active in a round, at the least.
+    floor
+        Share of a layer's weights that stay active. At least as many as the layer has rows stay active, if that is fewer than all.
+    fall
+        A round in which the local negative log likelihood rises by this share of all that it had fallen since round 0 is taken for a collapse.
+
+    Raises
+    ------
+    ArgumentError
+        If a share is outside (0, 1], or the floor above the target.
+    """
+
+    target: float = 0.3
+    keep: float = 0.8
+    floor: float = 0.02
+    fall: float = 0.3
+
+    def __post_init__(self) -> None:
+        for name in ("target", "keep", "floor", "fall"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value <= 1):
+                raise ArgumentError(complain(f"ToDensity.{name}", expected="a share in (0, 1]", actual=value, hint="0.3"))
+        if self.floor > self.target:
+            raise ArgumentError(complain("ToDensity", expected="floor <= target", actual=f"{self.floor} > {self.target}", hint="floor=0.02"))
+
+    def least(self, rows: int, entries: int) -> int:
+        """Return the number of entries of a layer that stay active."""
+        return min(entries, max(rows, math.ceil(self.floor * entries)))
+
+    def fields(self, count: Count, sizes: Mapping[str, tuple[int, int]], active: Mapping[str, int], start: float, keep: float) -> dict[str, float]:
+        """Return the field of every layer: one for all that gives this round's density, and a higher one where a layer would be below its floor.
+
+        Parameters
+        ----------
+        count
+            Number of entries of a site that would be active under a field.
+        sizes
+            Shape of every site's matrix.
+        active
+            Number of active entries of every site before this round.
+        start
+            Field of the last round, from which the search begins.
+        keep
+            Share of the active entries that stay active.
+        """
+        entries = sum(rows * columns for rows, columns in sizes.values())
+        wanted = math.ceil(max(self.target * entries, keep * sum(active.values())))
+        common = smallest(lambda field: sum(count(name, field) for name in sizes), wanted, start, within=max(1, entries // 200))
+        result = {}
+        for name, (rows, columns) in sizes.items():
+            least = self.least(rows, rows * columns)
+            enough = count(name, common) >= least
+            result[name] = common if enough else smallest(lambda field, name=name: count(name, field), least, common, within=max(1, least // 10))
+        return result
+
+
+def smallest(count: Callable[[float], int], wanted: int, start: float, *, within: int) -> float:
+    """Return about the smallest field under which `count` is at least `wanted`: by bisection, until it is at most `within` above.
+
+    Where the count jumps, the field above the jump is returned. Beyond ``MOST`` log-odds the search ends.
+    """
+    low = high = start
+    reach = 1.0
+    while count(high) < wanted and high < MOST:
+        low, high, reach = high, min(MOST, high + reach), 2 * reach
+    reach = 1.0
+    while low == high or (count(low) >= wanted and low > -MOST):
+        high, low, reach = low, max(-MOST, low - reach), 2 * reach
+    for _ in range(30):
+        if high - low < 1e-3 or count(high) - wanted <= within:
+            break
+        middle = (low + high) / 2
+        low, high = (middle, high) if count(middle) < wanted else (low, middle)
+    return high
+
+
+def held_rows(log_odds: Tensor) -> Tensor:
+    """Return log-odds ``(M, N)`` in which every row has an active entry: the most probable one of a row without any is held active."""
+    rows = torch.nonzero((log_odds <= 0).all(dim=1)).flatten()
+    if not len(rows):
+        return log_odds
+    best = log_odds[rows].argmax(dim=1)
+    return log_odds.index_put((rows, best), log_odds.new_tensor(HELD))
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the server remembers of the local negative log likelihood.
+
+    Parameters
+    ----------
+    first, lowest
+        That of round 0, and the lowest so far, nats a row.
+    keep
+        Share of the active weights that stay active in a round.
+    lost
+        Number of rounds in a row in which much of what had been gained was lost.
+    """
+
+    first: float
+    lowest: float
+    keep: float
+    lost: int
+
+    @staticmethod
+    def of(leaf: Tensor, keep: float) -> Watch:
+        """Read it from its leaf of the state, which is NaN before round 0."""
+        first, lowest, kept, lost = leaf.tolist()
+        return Watch(math.inf, math.inf, keep, 0) if math.isnan(first) else Watch(first, lowest, kept, int(lost))
+
+    def leaf(self) -> Tensor:
+        """Return it as a leaf of the state."""
+        return torch.tensor([self.first, self.lowest, self.keep, float(self.lost)], dtype=torch.float64)
+
+    def risen(self, nll: float) -> float:
+        """Return the share of what had been gained since round 0 that is lost in this round; 0 while nothing had been gained."""
+        gained = self.first - self.lowest
+        return max(0.0, (nll - self.lowest) / gained) if math.isfinite(gained) and gained > 1e-6 * abs(self.first) else 0.0
