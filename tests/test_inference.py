@@ -235,7 +235,8 @@ def test_the_divergence_is_that_of_the_closed_form_up_to_a_constant(spread):
 @pytest.mark.parametrize("count", [400, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_loss_is_the_elbo_of_the_declared_pyro_model(count):
     """Changes of the loss under a move of q(w) against Pyro's own trace densities, over shared draws."""
-    declared = bf.declare(nn.Sequential(nn.Linear(4, 3)), bf.Prior(support=bf.Independent(0.5)), likelihood=bf.Categorical(temperature=1.0))
+    precision = bf.BernoulliGamma(2.8 * 0.5**0.5, 0.28 * 0.5**0.5, relative=False)
+    declared = bf.declare(nn.Sequential(nn.Linear(4, 3)), bf.Prior(bf.Independent(0.5), precision), likelihood=bf.Categorical(temperature=1.0))
     site = declared.sites["0.weight"]
     generator = Key(0, "m").generator()
     data = Dataset(torch.randn(30, 4, generator=generator), torch.randint(0, 3, (30,), generator=generator))

@@ -110,8 +110,10 @@ def test_declare_refuses(net, make, words):
 
 
 def test_hyperparameters_follow_the_layer(net):
-    for site, fan_in in zip(bf.declare(net).sites.values(), (64, 16), strict=True):
-        assert site.precision.rates[1] == pytest.approx((2.8**2) * 2 / fan_in)
+    for name, site in bf.declare(net).sites.items():
+        assert site.precision.rates[1] == pytest.approx(2.8**2 * float(net.get_parameter(name).detach().square().mean()))
+    nn.init.zeros_(net[1].weight)
+    assert bf.declare(net).sites["1.weight"].precision.rates[1] == pytest.approx(2.8**2 * 2 / 64)
     absolute = bf.Prior(precision=bf.BernoulliGamma(slab_sd=0.3, spike_sd=0.01, spike_shape=2.0, relative=False))
     site = bf.declare(net, absolute).sites["1.weight"]
     assert site.precision.rates == pytest.approx((2e-4, 0.09))

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import no_field
 from bayesfed.data import sparse_regression
 from bayesfed.federated import ramp, score
 from bayesfed.inference import MeanField
@@ -16,7 +17,8 @@ def test_it_learns_digits_sparsely(digits, clients):
     train, test = digits
     net = bf.mlp([64, 64, 10], bf.Key(0, "net"))
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.1))
-    algorithm = bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=40, batch_size=32, optimiser=bf.Adam(4e-3)))
+    work = bf.Training(steps=40, batch_size=32, optimiser=bf.Adam(4e-3))
+    algorithm = bf.d_turbo_vbi(declared, observations=len(train), training=work, density=0.19)
     result = bf.run(algorithm, clients, rounds=12, test=test, progress=False)
     assert result.final("accuracy") > 0.9
     assert result.final("density") < 0.2
@@ -88,7 +90,7 @@ def test_the_printed_order_prunes_by_the_weights_training_began_with():
     """Algorithm 1 updates q(s) before it averages: round 0 then switches off by initial values, before the data have spoken."""
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.01}
+    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.01, "field": no_field}
     small = (declared.initial["0.weight"].abs() < 0.05) & truth.support
     assert bool(small.any())
     for before, lost in ((True, True), (False, False)):
@@ -100,7 +102,7 @@ def test_the_published_mean_field_guide_keeps_everything_on():
     """Bistable: with s on the precision stays of order one, and s stays on, for weights that are zero."""
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.05}
+    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.05, "field": no_field}
     result = bf.run(bf.d_turbo_vbi(declared, observations=600, blocks=MeanField(), **work), clients, rounds=4, progress=False)
     assert result.final("density") == 1.0
 

@@ -1,3 +1,5 @@
+from .density import ToDensity as ToDensity
 from .recipe import d_turbo_vbi as d_turbo_vbi
 from .server import TurboStep as TurboStep
+from .server import no_field as no_field
 from .server import ramp as ramp

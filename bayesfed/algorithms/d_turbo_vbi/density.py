@@ -1,8 +1,8 @@
 """`ToDensity`: how many weights stay active after a round, and what is done when a network has lost what it had learned.
 
 A field, log-odds that are added to the prior of every support, is solved for in each round so that the share of active weights falls to a
-target, at most by a fifth of what is left at a time. The evidence of a round decides which weights go, the target only how many. A network that
-nobody tuned for therefore neither collapses in its first round nor stays dense.
+target, or below it where the evidence alone says so, at most by a fifth of what is left at a time. The evidence of a round decides which weights
+go. A network that nobody tuned for therefore neither collapses in its first round nor stays dense.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HELD = math.log(9.0)
 
 @dataclass(frozen=True)
 class ToDensity:
-    """Let the share of active weights fall to a target, gradually, with a floor for every layer.
+    """Let the share of active weights fall to a target or below it, gradually, with a floor for every layer.
 
     Parameters
     ----------
     target
-        Share of all weights under the prior that are active at the end.
+        Largest share of all weights under the prior that are active at the end.
     keep
         Share of the active weights that stay active in a round, at the least.
     floor
@@ -79,7 +79,8 @@ class ToDensity:
             Share of the active entries that stay active.
         """
         entries = sum(rows * columns for rows, columns in sizes.values())
-        wanted = math.ceil(max(self.target * entries, keep * sum(active.values())))
+        natural = sum(count(name, 0.0) for name in sizes)
+        wanted = math.ceil(max(min(self.target * entries, natural), keep * sum(active.values())))
         common = smallest(lambda field: sum(count(name, field) for name in sizes), wanted, start, within=max(1, entries // 200))
         result = {}
         for name, (rows, columns) in sizes.items():
@@ -139,9 +140,9 @@ class Watch:
 
     @staticmethod
     def of(leaf: Tensor, keep: float) -> Watch:
-        """Read it from its leaf of the state, which is NaN before round 0."""
+        """Read it from its leaf of the state, which is infinite before round 0."""
         first, lowest, kept, lost = leaf.tolist()
-        return Watch(math.inf, math.inf, keep, 0) if math.isnan(first) else Watch(first, lowest, kept, int(lost))
+        return Watch(math.inf, math.inf, keep, 0) if math.isinf(first) else Watch(first, lowest, kept, int(lost))
 
     def leaf(self) -> Tensor:
         """Return it as a leaf of the state."""

@@ -105,8 +105,8 @@ def d_turbo_vbi(
     exchange
         Exchange between Module A and Module B in a round.
     density
-        Share of the weights under the prior that are active in the end, or a `ToDensity`, which says how it gets there. Default: 0.3, unless `field`
-        is given.
+        Largest share of the weights under the prior that are active in the end, or a `ToDensity`, which says how it gets there. Default: 0.3,
+        unless `field` is given.
     field
         Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is the published algorithm, in which the prior and the
         temperature alone decide how many weights stay active, if any.

@@ -85,7 +85,7 @@ class TurboStep:
     def initial(self, points: Tree, sd: float | None) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
         state: Tree = {name: leaf for name, leaf in points.items() if name not in self.declared.sites}
-        state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: torch.full((4,), math.nan, dtype=torch.float64)}
+        state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: torch.full((4,), math.inf, dtype=torch.float64)}
         scales = {name: initial_scale(points[name]) for name in self.declared.sites}
         narrowest = min(scales.values())
         for name, site in self.declared.sites.items():
