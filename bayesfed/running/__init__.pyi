@@ -3,3 +3,7 @@ from .folders import Folder as Folder
 from .launch import run as run
 from .result import Result as Result
 from .scores import scoring as scoring
+from .trackers.mlflow import mlflow as mlflow
+from .trackers.tensorboard import tensorboard as tensorboard
+from .trackers.tracker import Tracker as Tracker
+from .trackers.wandb import wandb as wandb
