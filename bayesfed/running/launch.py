@@ -43,8 +43,8 @@ def run(
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
     callbacks
-        Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and then `checkpoint` last, so that what the others entered
-        is saved. One that is a context manager is entered before the first round and left at the end, also after an error.
+        Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and then `checkpoint` last, so that what the others
+        entered is saved. One that is a context manager is entered before the first round and left at the end, also after an error.
     progress
         Draw a progress bar on standard error.
     seed

@@ -22,8 +22,8 @@ DEPTH, PARTS = 8, 8
 def settings_of(algorithm: Algorithm) -> dict[str, Setting]:
     """Return the settings of an algorithm: numbers, words and the names of parts, by their paths.
 
-    The local step, server and link of every phase are read. Tensors, networks, keys (noise that protects clients is drawn from one) and the members of
-    large collections are left out. A part that is used in two places is described in the first.
+    The local step, server and link of every phase are read. Tensors, networks, keys (noise that protects clients is drawn from one) and large
+    collections are left out. A part that is used in two places is described in the first.
 
     Parameters
     ----------

@@ -31,8 +31,9 @@ def mlflow(
 ) -> Tracker:
     """Return a callback that writes the figures of every round to a run of MLflow.
 
-    The settings are the run's parameters. A run that ends with an error is marked as failed, or as killed if it was interrupted. A resumed run goes on in
-    the MLflow run that `run_id` names, in which no round is written twice; without `run_id` it is a new one, with the earlier rounds from the history.
+    The settings are the run's parameters. A run that ends with an error is marked as failed, or as killed if it was interrupted. A resumed run
+    goes on in the MLflow run that `run_id` names, in which no round is written twice. Without `run_id` a new one is made, and the earlier rounds are
+    taken from the history.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,8 @@ EVENTS = "events.out.tfevents.*"
 def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = None) -> Tracker:
     """Return a callback that writes the figures of every round to a folder that ``tensorboard --logdir`` shows.
 
-    The settings are a table under "Text". A resumed run goes on in the folder: what it has of later rounds is replaced, and what it lacks of earlier ones
-    is added from the history.
+    The settings are a table under "Text". A resumed run goes on in the folder: what it has of later rounds is replaced, and what it lacks of earlier
+    ones is added from the history.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = No
         At the first round of a run that was not resumed, if the folder has events already.
     """
     try:
-        import tensorboard as _
+        import_module("tensorboard")
     except ImportError as problem:
         raise MissingExtraError("tensorboard", "tensorboard") from problem
     return Tracker(_Events(Path(folder)), config)

@@ -31,7 +31,7 @@ class Sink(Protocol):
 class Tracker:
     """A callback that records every round, made by `tensorboard`, `mlflow` or `wandb`.
 
-    `run` calls it after the callbacks that enter metrics, and closes it at the end, also after an error. In a loop over `rounds`, close it by ``with``.
+    `run` calls it after the callbacks that enter metrics, and closes it at the end, also after an error. In a loop over `rounds`, use ``with``.
 
     Parameters
     ----------

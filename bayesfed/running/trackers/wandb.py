@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import MissingExtraError
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def wandb(project: str | None = None, *, run_id: str | None = None, config: Mapping[str, Setting] | None = None, **options: Any) -> Tracker:
     """Return a callback that writes the figures of every round to a run of Weights & Biases.
 
-    The settings are the run's config. A run that ends with an error is marked as crashed. A resumed run goes on in the run that `run_id` names, which must
-    have the rounds up to there; without `run_id` it is a new one, with the earlier rounds from the history.
+    The settings are the run's config. A run that ends with an error is marked as failed. A resumed run goes on in the run that `run_id` names, which
+    must have the rounds up to there. Without `run_id` a new one is made, and the earlier rounds are taken from the history.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ def wandb(project: str | None = None, *, run_id: str | None = None, config: Mapp
         If wandb is not installed.
     """
     try:
-        import wandb as _
+        import_module("wandb")
     except ImportError as problem:
         raise MissingExtraError("wandb", "wandb") from problem
     return Tracker(_Run({"project": project, "id": run_id, "resume": None if run_id is None else "allow", **options}), config)
