@@ -63,7 +63,9 @@ def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> C
     x = np.array([[spent(history, against)[place] for place in chosen] for history in histories]).mean(0)
     if not x.any():
         return None
-    return Curve(x, y.mean(0), y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]), len(histories))
+    # A run that diverged has values that are not finite.
+    with np.errstate(invalid="ignore"):
+        return Curve(x, y.mean(0), y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]), len(histories))
 
 
 def plot_curves(runs: Runs) -> Figure:

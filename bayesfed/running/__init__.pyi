@@ -1,6 +1,7 @@
 from .comparison import comparison as comparison
 from .folders import Folder as Folder
 from .launch import run as run
+from .reporting.page import report as report
 from .result import Result as Result
 from .scores import scoring as scoring
 from .trackers.mlflow import mlflow as mlflow
