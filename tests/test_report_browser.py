@@ -1,4 +1,4 @@
-"""`bayesfed report` in a browser: Debian's chromium, steered by playwright (extra `browser`)."""
+"""`bayesfed report` in a browser: Debian's chromium, steered by playwright (extra `watch`)."""
 
 import shutil
 

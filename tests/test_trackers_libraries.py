@@ -1,4 +1,4 @@
-"""The callbacks against the real TensorBoard, MLflow and Weights & Biases, offline (extras `tensorboard`, `mlflow`, `wandb`)."""
+"""The callbacks against the real TensorBoard, MLflow and Weights & Biases, offline (extra `watch`)."""
 
 import json
 import math

@@ -132,7 +132,8 @@ def _axis(values: Iterable[Sequence[float] | np.ndarray], logarithmic: bool, sta
 
 def _finite(values: Iterable[Sequence[float] | np.ndarray]) -> np.ndarray:
     joined = np.concatenate([np.asarray(part, dtype=float) for part in values])
-    return joined[np.isfinite(joined)]
+    finite: np.ndarray = joined[np.isfinite(joined)]
+    return finite
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -37,7 +37,12 @@ def support_maps(folder: Folder, seed: int) -> tuple[str, list[Map], int]:
     if not layers and any("density" in record.server for record in folder.history(seed)):
         what, layers = "weights that the transmitted model has", dict(_masks(folder.seed(seed) / "model.safetensors"))
     shown = list(layers.items())[:LAYERS]
-    return what, [Map(name, *map.shape, float(map.mean()), picture(map)) for name, map in shown], len(layers) - len(shown)
+    return what, [_map(name, shares) for name, shares in shown], len(layers) - len(shown)
+
+
+def _map(layer: str, shares: np.ndarray) -> Map:
+    units, inputs = shares.shape
+    return Map(layer, units, inputs, float(shares.mean()), picture(shares))
 
 
 def picture(shares: np.ndarray) -> str:

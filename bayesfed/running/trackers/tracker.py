@@ -66,7 +66,7 @@ class Tracker:
 
     def _open(self, report: RoundReport) -> None:
         self.__exit__(None, None, None)
-        own = {"seed": report.snapshot.seed, "bayesfed": installed("bayesfed"), "torch": installed("torch")}
+        own: dict[str, Setting] = {"seed": report.snapshot.seed, "bayesfed": installed("bayesfed"), "torch": installed("torch")}
         self.run_id, self._there = self._sink.open(report, settings_of(report.algorithm) | own | self._config)
         self._megabytes = self._joules = 0.0
         for record in report.snapshot.history:
