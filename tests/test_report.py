@@ -106,9 +106,9 @@ def test_the_command_writes_beside_what_it_read(saved, capsys):
 
 def test_clients_are_summed_over_rounds(saved):
     folder = Folder(saved / "<script>alert(1)")
-    headings, rows = client_table(folder)
-    assert headings == ["client", "rows", "rounds", "left out", "MB down", "MB up", "clock s", "own accuracy %"]
     history = folder.history(0)
+    headings, rows = client_table(folder, [history])
+    assert headings == ["client", "rows", "rounds", "left out", "MB down", "MB up", "clock s", "own accuracy %"]
     assert len(rows) == len({row.client for record in history for row in record.rows})
     sent = sum(row.bits for record in history for row in record.rows if row.direction == "up") / 8e6
     assert sum(float(row[5]) for row in rows) == pytest.approx(sent, abs=0.0005 * len(rows))

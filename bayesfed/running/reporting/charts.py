@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesfed.inspect.learning_curves import AGAINST, LABELS, LOGARITHMIC, Curve, Runs, curve
+from bayesfed.inspect.learning_curves import AGAINST, LABELS, LOGARITHMIC, Curve, Runs, curve_over, spent
 
 WIDTH, HEIGHT = 380, 240
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 10, 36
@@ -57,11 +57,13 @@ def charts(runs: Runs) -> list[list[Chart]]:
 
     Seconds are the devices' where all experiments have devices.
     """
-    drawn = {
-        (metric, against): {name: found for name, histories in runs.items() if (found := curve(histories, metric, against)) is not None}
-        for metric in LABELS
-        for against in AGAINST
-    }
+    drawn: dict[tuple[str, str], dict[str, Curve]] = {(metric, against): {} for metric in LABELS for against in AGAINST}
+    for name, histories in runs.items():
+        for against in AGAINST:
+            totals = [spent(history, against) for history in histories]
+            for metric in LABELS:
+                if (found := curve_over(histories, metric, totals)) is not None:
+                    drawn[metric, against][name] = found
     on_devices = {name for (_, against), curves in drawn.items() if against == "device_s" for name in curves}
     columns = [against for against in AGAINST if not (against == "seconds" and len(on_devices) == len(runs))]
     numbers = {name: number for number, name in enumerate(runs)}

@@ -31,9 +31,9 @@ ALWAYS = ("rounds", "left_out", "bits_down", "bits_up")
 OWN = "clients.json"
 
 
-def client_table(folder: Folder) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows, a row for each client: sums over a run, means over seeds."""
-    seeds = [_figures(folder.history(seed), _own(folder, seed)) for seed in folder.finished]
+def client_table(folder: Folder, histories: Sequence[Sequence[Record]]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows, a row for each client: sums over a run, means over seeds. `histories` are those of the finished seeds."""
+    seeds = [_figures(history, _own(folder, seed)) for seed, history in zip(folder.finished, histories, strict=True)]
     names = sorted({name for one in seeds for name in one}, key=_by_number)
     shown = [column for column in COLUMNS if column[0] in ALWAYS or any(figures.get(column[0]) for one in seeds for figures in one.values())]
     rows = []

@@ -13,6 +13,7 @@ from typing import Any
 from bayesfed import __version__
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.engine.reports import Record
 from bayesfed.running.comparison import LEGEND, cells
 from bayesfed.running.folders import Folder
 from bayesfed.running.reporting import charts
@@ -85,7 +86,7 @@ def _page(named: dict[str, Folder]) -> str:
         script=script,
         version=__version__,
         today=date.today().isoformat(),
-        experiments=[_experiment(name, folder) for name, folder in named.items()],
+        experiments=[_experiment(name, folder, runs[name]) for name, folder in named.items()],
         summary=cells(named),
         versions=_versions(named),
         legend=LEGEND,
@@ -95,7 +96,7 @@ def _page(named: dict[str, Folder]) -> str:
     )
 
 
-def _experiment(name: str, folder: Folder) -> Experiment:
+def _experiment(name: str, folder: Folder, histories: list[list[Record]]) -> Experiment:
     seed = folder.finished[0]
     method = folder.method(seed)
     text = "" if folder.file is None else folder.file.text
@@ -105,8 +106,8 @@ def _experiment(name: str, folder: Folder) -> Experiment:
         str(method.get("name", "")),
         method.get("settings", {}),
         text,
-        client_table(folder),
-        support_maps(folder, seed),
+        client_table(folder, histories),
+        support_maps(folder, seed, histories[0]),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.engine.reports import Record
 from bayesfed.running.folders import Folder
 
 # Largest number of layers, and of pixels along a side.
@@ -31,10 +32,10 @@ class Map:
     picture: str
 
 
-def support_maps(folder: Folder, seed: int) -> tuple[str, list[Map], int]:
+def support_maps(folder: Folder, seed: int, history: Sequence[Record]) -> tuple[str, list[Map], int]:
     """Return what the maps of a seed show, the maps of the first layers, and the number of layers that are left out; none without a support."""
     what, layers = "inclusion probabilities of the posterior", dict(_inclusions(folder.seed(seed) / "posterior.nc"))
-    if not layers and any("density" in record.server for record in folder.history(seed)):
+    if not layers and any("density" in record.server for record in history):
         what, layers = "weights that the transmitted model has", dict(_masks(folder.seed(seed) / "model.safetensors"))
     shown = list(layers.items())[:LAYERS]
     return what, [_map(name, shares) for name, shares in shown], len(layers) - len(shown)
