@@ -39,9 +39,15 @@ def client_table(folder: Folder, histories: Sequence[Sequence[Record]]) -> tuple
     rows = []
     for name in names:
         known = {key: [one[name][key] for one in seeds if name in one and key in one[name]] for key, *_ in shown}
-        means = [f"{factor * statistics.fmean(known[key]):,.{digits}f}" if known[key] else "-" for key, _, factor, digits in shown]
+        means = [_text(factor * statistics.fmean(known[key]), digits) if known[key] else "-" for key, _, factor, digits in shown]
         rows.append([name, *means])
     return ["client", *(heading for _, heading, *_ in shown)], rows
+
+
+def _text(value: float, digits: int) -> str:
+    """Return a number with so many digits after the point; a smaller one that is not 0 with two significant digits."""
+    text = f"{value:,.{digits}f}"
+    return text if value == 0 or text.strip("-0.") else f"{value:.2g}"
 
 
 def _by_number(name: str) -> list[str | int]:
