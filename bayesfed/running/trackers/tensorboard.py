@@ -59,11 +59,12 @@ class _Events:
         if begun and report.round == 0:
             expected, hint = "a folder without events, or a run that is resumed", "another folder"
             raise ArgumentError(complain("tensorboard", expected=expected, actual=f"events in {self._folder}", hint=hint))
+        there = min(_last_step(self._folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
         self._writer = SummaryWriter(str(self._folder), purge_step=report.round + 1 if begun else None)
         if not begun:
             self._writer.add_text("settings", _markdown(settings), 0)
-        return str(self._folder), min(_last_step(self._folder), report.round) if begun else 0
+        return str(self._folder), there
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         if self._writer is not None:
@@ -81,7 +82,8 @@ def _last_step(folder: Path) -> int:
     """Return the number of rounds that a folder has, 0 if none."""
     from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-    events = EventAccumulator(str(folder), size_guidance={SCALARS: 1})
+    # All of them: what an interrupted run wrote is taken away while reading, and of a sample nothing might be left.
+    events = EventAccumulator(str(folder), size_guidance={SCALARS: 0})
     events.Reload()
     return max((event.step for tag in events.Tags()[SCALARS] for event in events.Scalars(tag)), default=0)
 
