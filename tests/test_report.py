@@ -1,7 +1,6 @@
 """`bayesfed report`: one page from folders of results. Its text here; in a browser in `test_report_browser`."""
 
 import base64
-import json
 import math
 import re
 import zlib
@@ -64,8 +63,8 @@ def saved(tmp_path_factory, digits, clients):
         bf.run(sparse, clients, rounds=3, test=test, seed=seed, callbacks=[scores], progress=False).save(out / "sparse", test=test[:20])
     odd = {f"<i>{name}</i>": rows for name, rows in clients.items()}
     plain = bf.run(bf.fed_avg(net, training=work), odd, rounds=2, test=test, sampler=bf.fraction(0.5), progress=False)
-    own = {name: {"rows": 9, "accuracy": 0.875} for name in plain.history[0].clients}
-    (plain.save(out / "<script>alert(1)") / "clients.json").write_text(json.dumps(own))
+    own = ["client,rows,rounds,accuracy", *(f"{name},9,2,0.875" for name in plain.history[0].clients)]
+    (plain.save(out / "<script>alert(1)") / "clients.csv").write_text("\n".join(own))
     return out
 
 
@@ -112,7 +111,17 @@ def test_clients_are_summed_over_rounds(saved):
     assert len(rows) == len({row.client for record in history for row in record.rows})
     sent = sum(row.bits for record in history for row in record.rows if row.direction == "up") / 8e6
     assert sum(float(row[5]) for row in rows) == pytest.approx(sent, abs=0.0005 * len(rows))
+    assert {row[-1] for row in rows if row[0] in history[0].clients} == {"87.50"}
     assert sum(int(row[2]) for row in rows) == sum(len(record.clients) for record in history)
+
+
+def test_scores_of_clients_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "metrics.json").write_text("{}")
+    (tmp_path / "versions.json").write_text("[]")
+    (tmp_path / "seed-0" / "clients.csv").write_text("client,accuracy\na,high")
+    with pytest.raises(ArgumentError, match=r"clients\.csv: expected scores of clients, found ValueError.*'high'"):
+        client_table(Folder(tmp_path), [[]])
 
 
 def test_curves_are_inside_of_their_charts_and_break_where_a_run_diverged():

@@ -9,7 +9,7 @@
     seed-0/ledger.csv       the ledger alone: bits, joules, seconds, channel uses of every message
     seed-0/method.json      name of the method, its settings, and the BibTeX entries to cite
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
-    seed-0/clients.json     scores of clients on their own rows, where somebody has saved them
+    seed-0/clients.csv      scores of clients on their own rows, where a run has any
     seed-0/model.safetensors, posterior.nc, checkpoints/
     pictures/
 """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import csv
 import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine.reports import Record
 from bayesfed.running.folders import Folder
 
@@ -27,8 +28,9 @@ COLUMNS = (
     ("ece", "own ECE", 1.0, 3),
 )
 ALWAYS = ("rounds", "left_out", "bits_down", "bits_up")
-# Scores of clients on their own rows, by client, where somebody has saved them.
-OWN = "clients.json"
+# Scores of clients on their own rows, a line for each client, where a run has any.
+OWN = "clients.csv"
+SCORES = ("accuracy", "rmse", "nll", "ece")
 
 
 def client_table(folder: Folder, histories: Sequence[Sequence[Record]]) -> tuple[list[str], list[list[str]]]:
@@ -72,6 +74,11 @@ def _figures(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]) 
 
 def _own(folder: Folder, seed: int) -> Mapping[str, Mapping[str, float]]:
     path = folder.seed(seed) / OWN
-    scores: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
-    kept = {"accuracy", "rmse", "nll", "ece"}
-    return {client: {name: value for name, value in figures.items() if name in kept} for client, figures in scores.items()}
+    if not path.is_file():
+        return {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {line["client"]: {name: float(line[name]) for name in SCORES if name in line} for line in csv.DictReader(file)}
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        hint = "a line for each client below client,rows,rounds,accuracy,..."
+        raise ArgumentError(complain(str(path), expected="scores of clients", actual=repr(problem), hint=hint)) from problem
