@@ -115,13 +115,18 @@ def test_clients_are_summed_over_rounds(saved):
     assert sum(int(row[2]) for row in rows) == sum(len(record.clients) for record in history)
 
 
-def test_scores_of_clients_that_cannot_be_read_are_named(tmp_path):
+def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "metrics.json").write_text("{}")
     (tmp_path / "versions.json").write_text("[]")
     (tmp_path / "seed-0" / "clients.csv").write_text("client,accuracy\na,high")
     with pytest.raises(ArgumentError, match=r"clients\.csv: expected scores of clients, found ValueError.*'high'"):
         client_table(Folder(tmp_path), [[]])
+    (tmp_path / "seed-0" / "rounds.jsonl").write_text("")
+    (tmp_path / "seed-0" / "metrics.json").write_text("{")
+    with pytest.raises(ArgumentError, match="report: expected folders whose files are whole, found JSONDecodeError"):
+        report(tmp_path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_curves_are_inside_of_their_charts_and_break_where_a_run_diverged():

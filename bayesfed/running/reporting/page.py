@@ -10,9 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from bayesfed import __version__
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.engine.reports import Record
 from bayesfed.running.comparison import LEGEND, cells
 from bayesfed.running.folders import Folder
@@ -63,9 +65,16 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
         raise ArgumentError(complain("report", expected="folders of different names", actual=actual, hint="bayesfed report results/NAME"))
     if missing := [name for name, folder in named.items() if not folder.finished]:
         raise ArgumentError(complain("report", expected="a finished seed of each", actual=f"none of {missing}", hint="bayesfed run FILE"))
+    try:
+        page = _page(named)
+    except BayesfedError:
+        raise
+    except (OSError, ValueError, KeyError, SafetensorError) as problem:
+        actual, hint = f"{type(problem).__name__}: {problem}", "running the experiment again in another folder"
+        raise ArgumentError(complain("report", expected="folders whose files are whole", actual=actual, hint=hint)) from problem
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _page(named).encode())
+    write_whole(path, page.encode())
     return path
 
 
