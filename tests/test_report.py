@@ -122,6 +122,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "seed-0" / "clients.csv").write_text("client,accuracy\na,high")
     with pytest.raises(ArgumentError, match=r"clients\.csv: expected scores of clients, found ValueError.*'high'"):
         client_table(Folder(tmp_path), [[]])
+    (tmp_path / "seed-0" / "clients.csv").unlink()
     (tmp_path / "seed-0" / "rounds.jsonl").write_text("")
     (tmp_path / "seed-0" / "metrics.json").write_text("{")
     with pytest.raises(ArgumentError, match="report: expected folders whose files are whole, found JSONDecodeError"):
