@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import time
 
 import pytest
 
@@ -125,19 +126,28 @@ def blocks(data):
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
+        if place > len(data):
+            # Still being written.
+            return
         # Whole, or the last part of one.
         if kind in (1, 4):
             yield whole
             whole = b""
 
 
-def offline(folder):
-    """The figures, the settings and the exit code of the last offline run in a folder."""
+def offline(tracker, folder):
+    """The figures, the settings and the exit code of the last offline run of a tracker."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    path = max(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda one: one.stat().st_mtime_ns)
+    path = max(folder.glob(f"wandb/offline-run-*-{tracker.run_id}/*.wandb"), key=lambda one: one.stat().st_mtime_ns)
     rows, settings, exit_code = [], {}, None
-    for record in map(Record.FromString, blocks(path.read_bytes())):
+    # Another process of wandb's writes the file, and may end it a little later than `finish` does.
+    for _ in range(200):
+        records = list(map(Record.FromString, blocks(path.read_bytes())))
+        if any(record.HasField("exit") for record in records):
+            break
+        time.sleep(0.1)
+    for record in records:
         settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
         if record.HasField("history"):
             rows.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
@@ -151,16 +161,20 @@ def test_wandb_has_every_round_once(start, tmp_path, monkeypatch):
     options = {"mode": "offline", "dir": str(tmp_path)}
     tracker = bf.wandb("digits", config={"mine": "x"}, **options)
     first = start(tracker)
-    rows, settings, exit_code = offline(tmp_path)
+    rows, settings, exit_code = offline(tracker, tmp_path)
     assert [(row["_step"], row["metrics/accuracy"]) for row in rows] == accuracies(first)
     assert {NAME, "round/bits_down", "round/seconds", "total/megabytes"} <= rows[0].keys()
     assert settings["train.local.steps"] == 1
     assert settings["mine"] == "x"
     assert exit_code == 0
+    # Offline runs of one id have a folder each, named by the second in which they began.
+    again = bf.wandb("digits", run_id=tracker.run_id, **(options | {"dir": str(tmp_path / "again")}))
+    (tmp_path / "again").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        start(bf.wandb("digits", run_id=tracker.run_id, **options), fail_after(4), rounds=5, resume=first.snapshot)
-    rows, _, exit_code = offline(tmp_path)
+        start(again, fail_after(4), rounds=5, resume=first.snapshot)
+    rows, _, exit_code = offline(again, tmp_path / "again")
     assert [row["_step"] for row in rows] == [3, 4]
     assert exit_code == 1
-    start(bf.wandb("digits", **options), rounds=3, resume=first.snapshot)
-    assert [row["_step"] for row in offline(tmp_path)[0]] == [1, 2, 3]
+    other = bf.wandb("digits", **options)
+    start(other, rounds=3, resume=first.snapshot)
+    assert [row["_step"] for row in offline(other, tmp_path)[0]] == [1, 2, 3]
