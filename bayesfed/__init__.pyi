@@ -94,7 +94,10 @@ from .models.low_rank.fixed_rank import fixed_rank as fixed_rank
 from .models.nets.text import query_value as query_value
 from .models.nets.text import text_classifier as text_classifier
 from .running import Result as Result
+from .running import mlflow as mlflow
 from .running import run as run
+from .running import tensorboard as tensorboard
+from .running import wandb as wandb
 from .wireless import ChannelInversion as ChannelInversion
 from .wireless import Device as Device
 from .wireless import Gbma as Gbma

@@ -49,7 +49,7 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
     assert command("run", make("d_turbo_vbi", "[0, 4]"), "--out", out) == 0
     folder = out / "d_turbo_vbi"
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts}
-    each = {"rounds.jsonl", "ledger.csv", "metrics.json", "model.safetensors", "posterior.nc"}
+    each = {"rounds.jsonl", "ledger.csv", "method.json", "metrics.json", "model.safetensors", "posterior.nc"}
     pictures = {"pictures/curves.png", "pictures/partition.png", "pictures/reliability.png"}
     whole = {"experiment.toml", "settings.json", "versions.json"}
     assert found == whole | pictures | {f"seed-{seed}/{name}" for seed in (0, 4) for name in each}

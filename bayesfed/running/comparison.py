@@ -31,14 +31,19 @@ LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the post
 
 def comparison(named: Mapping[str, Folder]) -> str:
     """Return the aligned table: a line for each experiment, mean and standard deviation over its seeds."""
+    return table(*cells(named)) + f"\n{LEGEND}"
+
+
+def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table of `comparison`."""
     figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
     shown = [column for column in COLUMNS if any(metrics.get(column[1]) for several in figures.values() for metrics in several)]
     rows = []
     for name, several in figures.items():
         known = {key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)] for _, key, *_ in shown}
-        cells = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
-        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *cells])
-    return table(["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows) + f"\n{LEGEND}"
+        row = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
+        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *row])
+    return ["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows
 
 
 def _cell(values: Sequence[float], digits: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 
 from bayesfed.data.dataset import Dataset
@@ -14,6 +15,7 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.reports import OnClientError, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
+from bayesfed.running.trackers.tracker import Tracker
 
 
 def run(
@@ -41,7 +43,8 @@ def run(
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
     callbacks
-        Called after every round in their order, `checkpoint` last, so that what the others entered is saved.
+        Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and then `checkpoint` last, so that what the others
+        entered is saved. One that is a context manager is entered before the first round and left at the end, also after an error.
     progress
         Draw a progress bar on standard error.
     seed
@@ -68,7 +71,7 @@ def run(
     watchers += callbacks
     if progress:
         watchers.append(watch.progress(rounds, label=algorithm.name))
-    watchers.sort(key=lambda watcher: isinstance(watcher, Checkpoints))
+    watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
     history = list(resume.history) if resume else []
     made = engine.rounds(
         algorithm,
@@ -82,10 +85,14 @@ def run(
         secrets=secrets,
         run_id=run_id,
     )
-    for report in made:
-        history.append(report.record)
-        snapshot = report.snapshot
-        verdicts = [watcher(report) for watcher in watchers]
-        if any(verdict is True for verdict in verdicts):
-            break
+    with ExitStack() as opened:
+        for watcher in watchers:
+            if isinstance(watcher, AbstractContextManager):
+                opened.enter_context(watcher)
+        for report in made:
+            history.append(report.record)
+            snapshot = report.snapshot
+            verdicts = [watcher(report) for watcher in watchers]
+            if any(verdict is True for verdict in verdicts):
+                break
     return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))

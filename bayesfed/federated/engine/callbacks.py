@@ -14,7 +14,7 @@ from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
-"""Called after every round; True ends the run."""
+"""Called after every round; True ends the run. `run` enters one that is a context manager before the first round, and leaves it at the end."""
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``(outputs, targets) -> one figure per row``, ``(B,)``."""
 
