@@ -15,12 +15,14 @@ from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
 from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
 from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
+from bayesfed.inference.sum_product.methods.junction import cheap_tree, fitting_tree, refuse_size, sum_junction
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from bayesfed.inference.sum_product.methods.tables.schedule import compile_tables
 from bayesfed.inference.sum_product.result import Method, Model
 from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.elimination import CliqueTree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 
@@ -46,10 +48,13 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
     """
     if isinstance(model, Tables):
         flat = evidence.reshape(-1, *model.unary.shape)
-        name: Method = "exact" if compile_tables(model, flat.dtype, flat.device).forest else "bp"
-        if method not in ("auto", "bp", name):
-            raise _unserved(method, "a general factor graph with cycles" if name == "bp" else "a general factor graph", "method='auto'")
-        return name, lambda settings, state: pass_tables(model, flat, settings, state)
+        if method not in ("auto", "bp", "exact"):
+            raise _unserved(method, "a general factor graph", "method='auto'")
+        if compile_tables(model, flat.dtype, flat.device).forest:
+            return "exact", lambda settings, state: pass_tables(model, flat, settings, state)
+        if (tree := _tree(model, len(flat), method)) is not None:
+            return "exact", lambda settings, state: sum_junction(model, flat, tree)
+        return "bp", lambda settings, state: pass_tables(model, flat, settings, state)
     if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
         return run
     ising = placed(model.ising(), evidence.device)
@@ -57,18 +62,25 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
     if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
         # A grid of a single row or column gets here; every method is exact on it.
         return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+    if (tree := _tree(ising, len(nodes), method)) is not None:
+        return "exact", lambda settings, state: _as_grid(model, sum_junction(ising, nodes, tree))
     if method in ("auto", "bp"):
         return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
-    if method in ("exact", "strip", "chains"):
-        raise _unserved(method, "this graph", "a tree or a grid with a side of at most 12" if method == "exact" else "a grid, or method='bp'")
+    if method in ("strip", "chains"):
+        raise _unserved(method, "this graph", "a grid, or method='bp'")
     raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
+
+
+def _tree(model: Ising | Tables, batch: int, method: str) -> CliqueTree | None:
+    """Return the clique tree if the junction tree is to run; None if another method is."""
+    if method == "exact" and (tree := fitting_tree(model, batch)) is None:
+        raise refuse_size(batch)
+    return tree if method == "exact" else cheap_tree(model, batch) if method == "auto" else None
 
 
 def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
     """Return the method and its run for evidence ``(B, K, M)`` on a grid of at least two rows and columns; None: as an edge list."""
-    if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
-        if not transfer.fits(grid, len(evidence), limit=2**34):
-            raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
+    if transfer.fits(grid, len(evidence), limit=2**34 if method == "exact" else 2**30) and method in ("auto", "exact"):
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
