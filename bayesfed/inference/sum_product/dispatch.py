@@ -15,7 +15,7 @@ from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
 from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
 from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
-from bayesfed.inference.sum_product.methods.junction import cheap_tree, fitting_tree, refuse_size, sum_junction
+from bayesfed.inference.sum_product.methods.junction import build, cheap_tree, check_possible, fitting_tree, refuse_size, sum_junction
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
@@ -54,7 +54,7 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
             return "exact", lambda settings, state: pass_tables(model, flat, settings, state)
         if (tree := _tree(model, len(flat), method)) is not None:
             return "exact", lambda settings, state: sum_junction(model, flat, tree)
-        return "bp", lambda settings, state: pass_tables(model, flat, settings, state)
+        return "bp", lambda settings, state: _pass_possible(model, flat, settings, state)
     if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
         return run
     ising = placed(model.ising(), evidence.device)
@@ -69,6 +69,14 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
     if method in ("strip", "chains"):
         raise _unserved(method, "this graph", "a grid, or method='bp'")
     raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
+
+
+def _pass_possible(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None) -> Outcome:
+    """Run belief propagation on tables with cycles; where a junction tree is cheap, refuse tables that contradict each other."""
+    hard = compile_tables(model, evidence.dtype, evidence.device).hard or bool(torch.isneginf(evidence).any())
+    if hard and (tree := cheap_tree(model, len(evidence))) is not None:
+        check_possible(build(model, evidence, tree)[0].log_z())
+    return pass_tables(model, evidence, settings, state)
 
 
 def _tree(model: Ising | Tables, batch: int, method: str) -> CliqueTree | None:

@@ -1,14 +1,14 @@
 """`infer`: sum-product on any factor graph.
 
-Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix. Elsewhere belief propagation ("bp"), which
-is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100 times smaller.
+Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix, other graphs by junction tree wherever that is cheap.
+Elsewhere belief propagation ("bp"), which is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100
+times smaller. `Inferred.trust` says which of these a result is.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-import warnings
 from dataclasses import replace
 from types import UnionType
 from typing import Any, Literal
@@ -16,14 +16,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, ConvergenceWarning, MissingExtraError, MultistableWarning, complain
-from bayesfed.inference.sum_product.dispatch import Run, choose
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods import outcome as passing
-from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import WIDEST
-from bayesfed.inference.sum_product.result import Inferred, Method, Model
+from bayesfed.inference.sum_product.result import Inferred, Model
+from bayesfed.inference.sum_product.trust.starts import multistable_share
+from bayesfed.inference.sum_product.trust.words import warn_of
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 
@@ -40,6 +42,7 @@ def infer(
     damping: float = 0.0,
     strip_rows: int = 4,
     certify: bool = False,
+    progress: bool | None = None,
     backend: Literal["auto", "numba", "torch"] = "auto",
     warn: bool = True,
 ) -> Inferred:
@@ -53,7 +56,9 @@ def infer(
         Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C
         the largest cardinality. Batch dimensions may come first; float32 or float64; the computation runs on its device.
     method
-        "exact" (grids with a side of at most 12, trees), "bp", "strip" and "chains" (grids). "auto" is "exact" where it applies, else "bp".
+        "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by junction tree wherever its largest table has at most
+        2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids. "auto": "exact" where it takes about 0.1 s or less, else
+        "bp".
     init
         Start from neutral messages ("zero"), or from the largest ("hi") or smallest ("lo") possible ones: with attractive
         couplings, the last two bracket every fixed point of "bp" and "chains".
@@ -68,7 +73,11 @@ def infer(
         Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, and every further row reduces the error by about a
         third. A grid with no more rows is solved exactly.
     certify
-        Whether to run also from both extremes and report the share of variables on which they disagree; doubles or triples the work.
+        Whether to run also from other starts and report the share of variables on which the runs disagree. Attractive binary couplings: from both
+        extremes, which bracket every fixed point. Other graphs: from the extremes or from random messages, which prove nothing when they agree.
+        Doubles to quintuples the work.
+    progress
+        Whether to show a progress bar after two seconds; None: where standard error is a terminal.
     backend
         "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where possible.
     warn
@@ -93,6 +102,9 @@ def infer(
         If messages had not settled after `max_sweeps` sweeps.
     MultistableWarning
         If `certify` finds that more than 1 % of the variables depend on the start.
+    UnverifiedWarning
+        If couplings are so strong that nothing vouches for the marginals: `trust` is "unverified" and `trust_bound` is at least 1 ("strip": 1.24), or
+        tables that forbid combinations form cycles.
     """
     if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
@@ -100,30 +112,28 @@ def infer(
     model, order, constant = (graph.lower(), graph.order, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, None, 0.0)
     evidence = _evidence(model, evidence)
     order = None if order is None else order.to(evidence.device)
-    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows)
+    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows, None if progress is None else not progress)
     _check_settings(settings)
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
         ordered = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
         chosen, run = choose(_detached(model), ordered.detach().contiguous(), method)
-        if certify and chosen != "exact" and (isinstance(model, Tables) or not model.attractive()):
-            hint = "certify=False: extremes bracket nothing here"
-            raise ArgumentError(complain("infer certify", expected="attractive couplings between binary variables", actual="others", hint=hint))
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
             hint = "smaller couplings, or method='exact'"
             raise ArgumentError(complain("infer", expected="weights that float64 can hold", actual="NaN beliefs", hint=hint))
-        share = _multistable(chosen, run, settings) if certify else None
+        share = multistable_share(model, chosen, run, settings, outcome) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
             flat = [values.reshape(-1, len(order)) for values in results]
             results = [torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape) for values in flat]
-    if warn:
-        _warn(outcome, share, settings)
-    return Inferred(
+    inferred = Inferred(
         chosen, results[0].to(evidence.dtype), results[1].to(evidence.dtype), outcome.state, outcome.sweeps, outcome.residual, outcome.converged,
-        share, model, outcome, evidence, constant,
+        share, model, outcome, evidence, constant, order,
     )  # fmt: skip
+    if warn:
+        warn_of(inferred, outcome, settings)
+    return inferred
 
 
 def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
@@ -203,30 +213,3 @@ def _detached(model: Model) -> Model:
     if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
         return replace(model, field=model.field.detach(), coupling=model.coupling.detach())
     return model
-
-
-def _multistable(method: Method, run: Run, settings: Settings) -> float:
-    """Return the share of variables whose probability depends on where the messages start."""
-    if method == "exact":
-        return 0.0
-    # With a loose tolerance, an unfinished run could pass for another fixed point.
-    sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
-    high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
-    return float((high - low > 0.01).double().mean())
-
-
-def _warn(outcome: Outcome, share: float | None, settings: Settings) -> None:
-    if not outcome.converged:
-        warnings.warn(
-            f"infer: after {outcome.sweeps} sweeps a message still changed by {outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
-            "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    if share is not None and share > 0.01:
-        warnings.warn(
-            f"infer: {share:.1%} of the variables have a probability that depends on the starting messages: belief propagation has several fixed "
-            "points here and its marginals are overconfident; try method='strip', a weaker coupling or stronger evidence",
-            MultistableWarning,
-            stacklevel=3,
-        )

@@ -9,10 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.methods.junction import as_flat, build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
+from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
+from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 Model = Grid | Ising | Tables
 Method = Literal["exact", "bp", "strip", "chains"]
@@ -54,6 +59,29 @@ class Inferred:
     _outcome: Outcome = field(repr=False)
     _evidence: Tensor = field(repr=False)
     _constant: float = field(default=0.0, repr=False)
+    _order: Tensor | None = field(default=None, repr=False)
+
+    @cached_property
+    def trust(self) -> Literal["exact", "unique", "unverified"]:
+        """Whether the marginals are exact, or belief propagation provably has one fixed point, or neither.
+
+        "unique": `trust_bound` is below 1. Messages reach that point from every start; the marginals are still approximate, and the nearer to 1 the
+        bound, the more. "unverified": nothing is known; with strong couplings, marginals can be far off and overconfident.
+        """
+        if self.method == "exact":
+            return "exact"
+        bound = self.trust_bound
+        return "unique" if self.method in ("bp", "chains") and bound is not None and bound < 1 else "unverified"
+
+    @cached_property
+    def trust_bound(self) -> float | None:
+        """Upper bound on the spectral radius of Mooij and Kappen (2007): below 1, belief propagation has one fixed point. None for exact sums."""
+        return None if self.method == "exact" else spectral_bound(self.model)
+
+    @cached_property
+    def hard(self) -> bool:
+        """Whether a table of two or more variables forbids a combination."""
+        return isinstance(self.model, Tables) and any(bool(torch.isneginf(group.tables).any()) for group in self.model.groups)
 
     @property
     def marginals(self) -> Tensor:
@@ -82,6 +110,57 @@ class Inferred:
             value = self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
+
+    @torch.no_grad()
+    def sample(self, count: int, key: Key) -> Tensor:
+        """Return exact draws ``(count, ..., *shape)`` of states as integers, each independent of the others, by junction tree.
+
+        Whatever method made this result, the graph must be one that ``method="exact"`` serves by a junction tree.
+
+        Parameters
+        ----------
+        count
+            Number of draws.
+        key
+            Key of the random numbers.
+
+        Raises
+        ------
+        ArgumentError
+            If the clique tree does not fit, or `count` is not positive.
+        """
+        if count < 1:
+            raise ArgumentError(complain("Inferred.sample", expected="a count of at least 1", actual=count, hint="sample(100, key)"))
+        return self._arranged(self._junction.sample(count, key.generator(self._evidence.device)))
+
+    @cached_property
+    def most_probable(self) -> tuple[Tensor, Tensor]:
+        """A most probable state ``(..., *shape)``, as integers, and its log probability, of the batch's shape; exact, by junction tree as `sample`."""
+        with torch.no_grad():
+            state, weight = self._junction.most_probable()
+            log_probability = weight - self._junction.log_z()
+            return self._arranged(state[None])[0], log_probability.reshape(*self._batch, -1).sum(-1)
+
+    @cached_property
+    def _junction(self) -> JunctionTree:
+        flat = as_flat(self.model)
+        evidence = self._evidence.detach()
+        if isinstance(flat, Tables):
+            evidence = evidence.reshape(-1, *evidence.shape[-2:])
+        else:
+            # Batch entries and copies; a recognised grid may number its variables in another order than the user.
+            evidence = evidence.reshape(-1, flat.field.numel())
+            evidence = evidence if self._order is None else evidence[:, self._order]
+        tree = fitting_tree(flat, len(evidence))
+        if tree is None:
+            raise refuse_size(len(evidence))
+        return build(flat, evidence, tree)[0]
+
+    def _arranged(self, states: Tensor) -> Tensor:
+        """Return states ``(count, B, n)`` in the user's order and shape."""
+        if self._order is not None:
+            states = torch.empty_like(states).index_copy_(-1, self._order, states)
+        return states.reshape(len(states), *self._batch, *self.model.shape)
 
     @property
     def _batch(self) -> tuple[int, ...]:

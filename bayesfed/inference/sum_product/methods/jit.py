@@ -41,3 +41,20 @@ def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
         twin.__qualname__, twin.__module__ = name, kernel.__module__
         variants[parallel] = numba.njit(parallel=parallel, **EXACT, **options)(twin)
     return variants
+
+
+def chosen(variants: dict[bool, Any], work: int, least: int) -> Any:
+    """Return the variant for an amount of work: parallel from `least` on, with as many threads as torch may use.
+
+    Parameters
+    ----------
+    variants
+        What `both` returned.
+    work, least
+        Number of updates of a call, and from how many on threads save more than it costs to wake them.
+    """
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    if work < least or threads == 1:
+        return variants[False]
+    numba.set_num_threads(threads)
+    return variants[True]

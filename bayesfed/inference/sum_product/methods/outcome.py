@@ -32,6 +32,8 @@ class Settings:
         Which kernels run.
     strip_rows
         Rows that strips solve exactly.
+    hide_bar
+        Whether to show no progress bar; None: none unless standard error is a terminal.
     """
 
     tol: float = 1e-4
@@ -40,6 +42,7 @@ class Settings:
     init: Start = "zero"
     backend: Backend = "torch"
     strip_rows: int = 4
+    hide_bar: bool | None = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from bayesfed.inference.sum_product.methods.outcome import Settings
 def settle(step: Callable[[int], float], settings: Settings, every: int = 4) -> tuple[int, float]:
     """Make sweeps until messages change by no more than the tolerance, or there were `settings.max_sweeps`.
 
-    Shows a progress bar if it takes longer than two seconds.
+    Shows a progress bar if it takes longer than two seconds and the settings allow one.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def settle(step: Callable[[int], float], settings: Settings, every: int = 4) -> 
         if bar is None and time.monotonic() - start > 2:
             from tqdm import tqdm
 
-            bar = tqdm(total=settings.max_sweeps, initial=sweep, desc="message passing", unit="sweep", leave=False)
+            bar = tqdm(total=settings.max_sweeps, initial=sweep, desc="message passing", unit="sweep", leave=False, disable=settings.hide_bar)
         if bar is not None:
             bar.update(stop - sweep)
             bar.set_postfix(change=f"{residual:.1e}")

@@ -66,7 +66,7 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
     field = field.where(possible, -math.inf)
     if program.forest:
         belief = _collect(program, field, views)
-        for number in tqdm(program.order, desc="message passing", unit="batch", delay=2.0, leave=False):
+        for number in tqdm(program.order, desc="message passing", unit="batch", delay=2.0, leave=False, disable=settings.hide_bar):
             _send(program.batches[number], belief, views[number])
         sweeps, residual = 1, 0.0
     else:
