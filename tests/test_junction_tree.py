@@ -1,7 +1,6 @@
 """Exact sums by junction tree, against all states and against pgmpy's elimination; and the trust that `infer` reports."""
 
 import itertools
-import logging
 import math
 
 import networkx as nx
@@ -12,10 +11,10 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, UnverifiedWarning
 from bayesfed.inference import FactorGraph, infer
-from bayesfed.inference.sum_product.methods import junction
 from bayesfed.inference.sum_product.methods.junction import fitting_tree, sum_junction
 from bayesfed.models.random_fields.elimination import clique_tree
 from bayesfed.testing.beliefs import enumerate_log_odds
+from benchmarks import networks
 from tests.graphs import bipartite
 from tests.grids import normal
 from tests.table_graphs import assert_agrees, enumerate_exactly, random_evidence, random_forest, random_loops
@@ -27,7 +26,7 @@ EQUAL, DIFFERENT = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
 @pytest.mark.parametrize("zeros", [0.0, 0.3])
 def test_tables_equal_enumeration(zeros):
     """Marginals, factor marginals, log Z, the most probable state: on graphs with cycles, trees, zeros, isolated variables, single states."""
-    for seed in range(12):
+    for seed in range(6):
         generator = np.random.default_rng(seed)
         graph, planted = random_forest(generator, 7, zeros) if seed % 4 == 0 else random_loops(generator, zeros, scale=2.0)
         model, evidence = graph.lower(), random_evidence(generator, graph, planted, batch=2, zeros=zeros)
@@ -77,7 +76,7 @@ def test_bits_equal_enumeration_in_every_shape():
     assert torch.equal(infer(grid, strong).sample(1, KEY)[0], (strong > 0).long())
 
 
-def test_cliques_are_a_tree_and_caps_are_said(monkeypatch):
+def test_cliques_are_a_tree_and_caps_are_said():
     for cards, scopes in (
         ([2] * 30, [(i, 20 + j) for i in range(20) for j in range(10)]),
         ([3] * 25, [tuple(edge) for edge in nx.convert_node_labels_to_integers(nx.grid_2d_graph(5, 5)).edges]),
@@ -95,22 +94,18 @@ def test_cliques_are_a_tree_and_caps_are_said(monkeypatch):
     assert infer(wide).method == "bp"
     with pytest.raises(ArgumentError, match="a clique tree whose largest table has at most 16777216 entries"):
         infer(wide, method="exact")
-    with pytest.raises(ArgumentError, match="entries for 3 batch entries"):
-        monkeypatch.setattr(junction, "LARGEST", 2**9)
-        infer(FactorGraph.pairwise(nx.complete_graph(9), coupling=0.1), torch.zeros(3, 9), method="exact")
+    with pytest.raises(ArgumentError, match="entries for 40000 batch entries"):
+        infer(FactorGraph.pairwise(nx.complete_graph(9), coupling=0.1), torch.zeros(40_000, 9), method="exact")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["asia", "sachs", "child"])
 def test_networks_equal_pgmpys_elimination(name):
-    from benchmarks.networks import marginals_by_pgmpy, network
-
-    logging.disable(logging.INFO)
-    model, graph, evidence = network(name)
-    for observed in ({}, evidence(model)):
-        result = infer(graph, evidence.log_weights(graph, model, observed))
+    graph = networks.network(name)
+    for evidence in (None, networks.observe(graph)[0]):
+        result = infer(graph, evidence)
         assert (result.method, result.trust) == ("exact", "exact")
-        for number, expected in marginals_by_pgmpy(model, graph, observed).items():
+        for number, expected in enumerate(networks.by_pgmpy(graph, evidence)[0]):
             assert result.marginals[number, : len(expected)].numpy() == pytest.approx(expected, abs=1e-10)
 
 
@@ -147,7 +142,7 @@ def test_trust_is_the_bound_of_mooij_and_kappen():
     grid = FactorGraph.grid((20, 30), 0.6, 0.65).lower()
     closed = infer(grid, method="bp", warn=False).trust_bound
     listed = infer(grid.ising(), method="bp", warn=False).trust_bound
-    assert 0.95 * closed < listed <= closed + 1e-9
+    assert 0.95 * closed < listed <= closed * (1 + 1e-6)
     pairs = [((a, b), {"factor": [[0.0, 0.3], [-0.2, 0.9]]}) for a, b in nx.complete_graph(5).edges]
     triple = ((0, 1, 2), {"factor": np.zeros((2, 2, 2))})
     bits, tables = (FactorGraph.from_networkx(bipartite(dict.fromkeys(range(5), 2), factors)) for factors in (pairs, [*pairs, triple]))

@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bayesfed.models.random_fields.elimination import Clique, CliqueTree
+from bayesfed.models.random_fields.elimination import CliqueTree
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class Factor:
     table: Tensor
 
 
-class JunctionTree:
-    """The clique tree of a model with its tables, for a batch of B unary weights.
+@dataclass(frozen=True)
+class CliqueTables:
+    """The tables of a clique tree, without unary weights.
 
     Parameters
     ----------
@@ -41,43 +42,60 @@ class JunctionTree:
         The clique tree.
     cards
         Number of states of each variable.
-    factors
-        Log tables ``(*cards)`` over two or more variables, float64.
+    home
+        The clique of each factor.
+    tables
+        For each clique the sum of its factors' log tables, ``(1, *cards)``, float64; axes in the order of the clique's `scope`.
+    children
+        For each clique, those that send to it.
+    """
+
+    tree: CliqueTree
+    cards: tuple[int, ...]
+    home: tuple[int, ...]
+    tables: tuple[Tensor, ...]
+    children: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(tree: CliqueTree, cards: Sequence[int], factors: Sequence[Factor], like: Tensor) -> CliqueTables:
+        """Add up factors over two or more variables, float64; `like` gives dtype and device."""
+        tables = [like.new_zeros(1, *(cards[variable] for variable in clique.scope)) for clique in tree.cliques]
+        home = tuple(tree.clique_of(factor.scope) for factor in factors)
+        for factor, number in zip(factors, home, strict=True):
+            # Both are sorted by the order of elimination, the last first.
+            places = [-tree.rank[variable] for variable in factor.scope]
+            order = sorted(range(len(places)), key=places.__getitem__)
+            tables[number] += factor.table.permute(order).reshape(shape_of(cards, tree.cliques[number].scope, factor.scope))
+        children: list[list[int]] = [[] for _ in tree.cliques]
+        for number, clique in enumerate(tree.cliques):
+            if clique.parent >= 0:
+                children[clique.parent].append(number)
+        return CliqueTables(tree, tuple(cards), home, tuple(tables), tuple(map(tuple, children)))
+
+
+def shape_of(cards: Sequence[int], variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
+    """Return the cards of variables, 1 for those that are not in `kept`."""
+    return [cards[variable] if kept is None or variable in kept else 1 for variable in variables]
+
+
+class JunctionTree:
+    """The tables of a model with a batch of B unary weights.
+
+    Parameters
+    ----------
+    cliques
+        The tables.
     unary
         For each variable, log weights ``(B or 1, card)``, float64.
     """
 
-    def __init__(self, tree: CliqueTree, cards: Sequence[int], factors: Sequence[Factor], unary: Sequence[Tensor]) -> None:
-        self.tree, self.cards, self.unary = tree, tuple(cards), unary
+    def __init__(self, cliques: CliqueTables, unary: Sequence[Tensor]) -> None:
+        self.tree, self.cards, self.home, self.unary = cliques.tree, cliques.cards, cliques.home, unary
         self.batch = max((len(weights) for weights in unary), default=1)
-        self._own: list[list[Tensor]] = [[] for _ in tree.cliques]
-        self.home = [tree.clique_of(factor.scope) for factor in factors]
-        for factor, home in zip(factors, self.home, strict=True):
-            self._own[home].append(self._aligned(factor, tree.cliques[home]))
-        self._children: list[list[int]] = [[] for _ in tree.cliques]
-        for number, clique in enumerate(tree.cliques):
-            if clique.parent >= 0:
-                self._children[clique.parent].append(number)
+        self._bases, self._children = cliques.tables, cliques.children
 
     def _shape(self, variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
-        """Return the cards of variables, 1 for those that are not in `kept`."""
-        return [self.cards[variable] if kept is None or variable in kept else 1 for variable in variables]
-
-    def _aligned(self, factor: Factor, clique: Clique) -> Tensor:
-        place = {variable: number for number, variable in enumerate(clique.scope)}
-        order = sorted(range(len(factor.scope)), key=lambda axis: place[factor.scope[axis]])
-        return factor.table.permute(order).reshape(1, *self._shape(clique.scope, factor.scope))
-
-    @cached_property
-    def _bases(self) -> list[Tensor]:
-        """The sum of each clique's own log tables, ``(1, *cards)``."""
-        bases = []
-        for clique, tables in zip(self.tree.cliques, self._own, strict=True):
-            total = self.unary[0].new_zeros(1, *self._shape(clique.scope))
-            for table in tables:
-                total += table
-            bases.append(total)
-        return bases
+        return shape_of(self.cards, variables, kept)
 
     def _weigh(self, table: Tensor, number: int) -> Tensor:
         """Add the unary weights of the variables that a clique sums out, the last axes of ``(B, ..., *own)``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -14,12 +16,14 @@ from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.junction_tree import Factor, JunctionTree
+from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
 
 # Most entries of the largest table, over the whole batch: 128 MiB of float64.
 LARGEST = 2**24
 # "auto" takes the junction tree up to this cost, about 0.1 s on one core: entries of all tables times batch entries, and a table's fixed cost.
 CHEAP, PER_TABLE = 2**21, 2**11
+# Entries of the largest table below which one thread is faster: torch's exp wakes threads for a hundred entries, which takes longer than the sums.
+ALONE = 2**16
 # Beyond this, "auto" does not look for a tree at all.
 MANY = 4000
 
@@ -32,6 +36,7 @@ class _Plan:
     limit: int
 
 
+_TABLES: WeakKeyDictionary[Ising | Tables, dict[torch.device, CliqueTables]] = WeakKeyDictionary()
 _PLANS: WeakKeyDictionary[Ising | Tables, _Plan] = WeakKeyDictionary()
 
 
@@ -82,24 +87,41 @@ def sum_junction(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> O
     ArgumentError
         If the model allows no state together with an entry of the evidence.
     """
-    junction, prior = build(model, evidence, tree)
-    log_z = junction.log_z()
-    check_possible(log_z)
-    messages = [message + own for message, own in zip(junction.messages(), prior, strict=True)]
-    if isinstance(model, Ising):
-        extrinsic = torch.stack([message[:, 1] - message[:, 0] for message in messages], dim=1)
-        belief = evidence.double() + extrinsic
-    else:
-        extrinsic = evidence.new_full(evidence.shape, -torch.inf, dtype=torch.float64)
-        for variable, message in enumerate(messages):
-            extrinsic[:, variable, : message.shape[1]] = message
-        belief = torch.where(torch.isneginf(extrinsic), extrinsic, extrinsic + evidence).log_softmax(-1)
-        extrinsic = extrinsic.log_softmax(-1)
+    alone = 1 if evidence.device.type == "cpu" and tree.largest * len(evidence) < ALONE else None
+    with _threads(alone):
+        junction, prior = build(model, evidence, tree)
+        log_z = junction.log_z()
+        check_possible(log_z)
+        messages = [message + own for message, own in zip(junction.messages(), prior, strict=True)]
+        if isinstance(model, Ising):
+            extrinsic = torch.stack([message[:, 1] - message[:, 0] for message in messages], dim=1)
+            belief = evidence.double() + extrinsic
+        else:
+            extrinsic = evidence.new_full(evidence.shape, -torch.inf, dtype=torch.float64)
+            for variable, message in enumerate(messages):
+                extrinsic[:, variable, : message.shape[1]] = message
+            belief = torch.where(torch.isneginf(extrinsic), extrinsic, extrinsic + evidence).log_softmax(-1)
+            extrinsic = extrinsic.log_softmax(-1)
 
     def pairs() -> tuple[Tensor, ...]:
-        return _pairs(model, junction)
+        with _threads(alone):
+            return _pairs(model, junction)
 
     return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, lambda: log_z)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads inside the block; None: as many as before."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_possible(log_z: Tensor) -> None:
@@ -115,19 +137,35 @@ def check_possible(log_z: Tensor) -> None:
 def build(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> tuple[JunctionTree, list[Tensor]]:
     """Return the junction tree of a model with evidence ``(B, n)`` or ``(B, n, C)``, and the model's own unary log weights ``(1, card)``."""
     device = evidence.device
-    cards, scopes = _structure(model)
+    cliques = _tables(model, tree, device)
     if isinstance(model, Ising):
         field = model.field.double().to(device)
         prior = torch.stack([torch.zeros_like(field), field], dim=1)
         own = list(prior[:, None].unbind(0))
         unary = list(torch.stack([torch.zeros_like(evidence, dtype=torch.float64), evidence.double() + field], dim=2).unbind(1))
-        coupling = model.coupling.double().to(device)
-        tables: list[Tensor] = list(torch.nn.functional.pad(coupling[:, None, None], (1, 0, 1, 0)).unbind(0))
     else:
-        own = [weights[None, :card] for weights, card in zip(model.unary.double().to(device), cards, strict=True)]
+        own = [weights[None, :card] for weights, card in zip(model.unary.double().to(device), cliques.cards, strict=True)]
         unary = [weights + evidence[:, number, : weights.shape[1]].double() for number, weights in enumerate(own)]
-        tables = [group.tables.double().to(device)[which] for group in model.groups for which in group.which.tolist()]
-    return JunctionTree(tree, cards, [Factor(scope, table) for scope, table in zip(scopes, tables, strict=True)], unary), own
+    return JunctionTree(cliques, unary), own
+
+
+def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> CliqueTables:
+    """Return the model's tables; kept with the model if they are small and cannot be changed by training."""
+    known = _TABLES.setdefault(model, {})
+    if device in known and known[device].tree is tree:
+        return known[device]
+    cards, scopes = _structure(model)
+    if isinstance(model, Ising):
+        coupling, learned = model.coupling.double().to(device), model.coupling.requires_grad
+        logs: list[Tensor] = list(torch.nn.functional.pad(coupling[:, None, None], (1, 0, 1, 0)).unbind(0))
+    else:
+        learned = any(group.tables.requires_grad for group in model.groups)
+        logs = [table for group in model.groups for table in group.tables.double().to(device)[group.which.to(device)].unbind(0)]
+    factors = [Factor(scope, table) for scope, table in zip(scopes, logs, strict=True)]
+    cliques = CliqueTables.of(tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device))
+    if tree.total <= ALONE and not learned:
+        known[device] = cliques
+    return cliques
 
 
 def as_flat(model: Grid | Ising | Tables) -> Ising | Tables:

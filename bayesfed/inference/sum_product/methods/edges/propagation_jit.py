@@ -16,7 +16,6 @@ from bayesfed.inference.sum_product.methods.jit import both, chosen
 from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
-
 # Updates of one call from which threads pay: measured on colours of 256 to 16384 variables with four neighbours.
 PARALLEL = 2048
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bayesfed.inference.sum_product.methods.jit import both, chosen
 
-
 # Variables from which threads pay.
 PARALLEL = 8192
 
