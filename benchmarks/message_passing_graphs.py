@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -64,9 +64,10 @@ def contradictions_served() -> int:
     """Return how many methods do not refuse a = b, b = c, a != c."""
     equal, different = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
     served = 0
-    for method in ("auto", "exact", "bp"):
+    methods: tuple[Literal["auto", "exact", "bp"], ...] = ("auto", "exact", "bp")
+    for method in methods:
         try:
-            infer(forced([equal, equal, different]), method=method)  # type: ignore[arg-type]
+            infer(forced([equal, equal, different]), method=method)
             served += 1
         except ArgumentError:
             pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from types import UnionType
 from typing import Any, Literal
@@ -34,13 +35,14 @@ def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,
     *,
-    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto",
+    method: Literal["auto", "exact", "bp", "strip", "chains", "gbp"] = "auto",
     init: passing.Start = "zero",
     state: Tensor | None = None,
     tol: float = 1e-4,
     max_sweeps: int = 1000,
     damping: float = 0.0,
     strip_rows: int = 4,
+    regions: Sequence[Sequence[int]] | None = None,
     certify: bool = False,
     progress: bool | None = None,
     backend: Literal["auto", "numba", "torch"] = "auto",
@@ -57,7 +59,8 @@ def infer(
         the largest cardinality. Batch dimensions may come first; float32 or float64; the computation runs on its device.
     method
         "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by junction tree wherever its largest table has at most
-        2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids. "auto": "exact" where it takes about 0.1 s or less, else
+        2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised belief propagation
+        on `regions`, each of which is summed exactly. "auto": "exact" where it takes about 0.1 s or less, else
         "bp".
     init
         Start from neutral messages ("zero"), or from the largest ("hi") or smallest ("lo") possible ones: with attractive
@@ -72,6 +75,9 @@ def infer(
     strip_rows
         Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, and every further row reduces the error by about a
         third. A grid with no more rows is solved exactly.
+    regions
+        Regions of "gbp", each a sequence of variables, by their place in the flattened evidence; default: triangles and cycles of four. Factors and
+        variables in none of them become regions of their own.
     certify
         Whether to run also from other starts and report the share of variables on which the runs disagree. Attractive binary couplings: from both
         extremes, which bracket every fixed point. Other graphs: from the extremes or from random messages, which prove nothing when they agree.
@@ -117,10 +123,10 @@ def infer(
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
         ordered = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        chosen, run = choose(_detached(model), ordered.detach().contiguous(), method)
+        chosen, run = choose(_detached(model), ordered.detach().contiguous(), method, _regions(regions, model, order), strip_rows)
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
-            hint = "smaller couplings, or method='exact'"
+            hint = "regions that overlap less" if chosen == "gbp" else "smaller couplings, or method='exact'"
             raise ArgumentError(complain("infer", expected="weights that float64 can hold", actual="NaN beliefs", hint=hint))
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
@@ -165,6 +171,24 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
             )
         )
     return evidence
+
+
+def _regions(regions: Sequence[Sequence[int]] | None, model: Model, order: Tensor | None) -> Sequence[Sequence[int]] | None:
+    """Return the user's regions in the model's numbers."""
+    if regions is None:
+        return None
+    count = model.cards.numel() if isinstance(model, Tables) else model.ising().field.numel()
+    flat = [variable for region in regions for variable in region]
+    if not regions or not all(len(region) for region in regions) or not all(type(variable) is int and 0 <= variable < count for variable in flat):
+        raise ArgumentError(
+            complain("infer regions", expected=f"sequences of variables from 0 to {count - 1}", actual=regions, hint="regions=[(0, 1, 2), (2, 3)]")
+        )
+    if order is None:
+        return regions
+    place = torch.empty_like(order)
+    place[order] = torch.arange(count, device=order.device)
+    places = place.tolist()
+    return [[places[variable] for variable in region] for region in regions]
 
 
 def _check_settings(settings: Settings) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.methods.junction import as_flat, build, fitting_tree, refuse_size
+from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
+from bayesfed.inference.sum_product.methods.structure import as_flat
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
@@ -20,7 +21,7 @@ from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 Model = Grid | Ising | Tables
-Method = Literal["exact", "bp", "strip", "chains"]
+Method = Literal["exact", "bp", "strip", "chains", "gbp"]
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,8 @@ def _eliminate(start: Adjacency, cards: Sequence[int], cost: Cost, limit: int) -
 
 def _tree(cards: Sequence[int], sequence: list[tuple[int, set[int]]]) -> CliqueTree:
     rank = [0] * len(cards)
-    for place, (variable, _) in enumerate(sequence):
-        rank[variable] = place
+    for turn, (variable, _) in enumerate(sequence):
+        rank[variable] = turn
     home, scopes, own = [-1] * len(cards), list[set[int]](), list[list[int]]()
     # By the variable at which a clique's separator starts: cliques that may take that variable as well.
     waiting: dict[int, list[int]] = {}

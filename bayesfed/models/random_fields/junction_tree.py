@@ -143,10 +143,9 @@ class JunctionTree:
             after = [self._weigh(tables[number], number)]
             for part in reversed(parts[1:]):
                 after.append(after[-1] + part)
-            before: Tensor | None = None
+            before = tables[number].new_zeros(1)
             for child, part, rest in zip(children, parts, reversed(after), strict=True):
-                whole = rest if before is None else rest + before
-                before = part if before is None else before + part
+                whole, before = rest + before, before + part
                 separator = self.tree.cliques[child].separator
                 gone = [axis + 1 for axis, variable in enumerate(clique.scope) if variable not in separator]
                 message = _log_sum(whole, gone)

@@ -19,6 +19,7 @@ def _launch_threads() -> None:
 
 _launch_threads()
 
+_MOST = numba.get_num_threads()
 EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
 
@@ -53,7 +54,7 @@ def chosen(variants: dict[bool, Any], work: int, least: int) -> Any:
     work, least
         Number of updates of a call, and from how many on threads save more than it costs to wake them.
     """
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    threads = min(torch.get_num_threads(), _MOST)
     if work < least or threads == 1:
         return variants[False]
     numba.set_num_threads(threads)

@@ -13,8 +13,8 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome
+from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
-from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
 
@@ -44,7 +44,7 @@ def fitting_tree(model: Ising | Tables, batch: int, limit: int = LARGEST) -> Cli
     """Return the clique tree of a model, or None if its largest table has more than `limit` entries over a batch. Found once for each model."""
     plan = _PLANS.get(model)
     if plan is None or (plan.tree is None and plan.limit < limit):
-        cards, scopes = _structure(model)
+        cards, scopes = structure(model)
         plan = _PLANS[model] = _Plan(clique_tree(cards, scopes, limit), limit)
     return plan.tree if plan.tree is not None and plan.tree.largest * batch <= limit else None
 
@@ -136,17 +136,8 @@ def check_possible(log_z: Tensor) -> None:
 
 def build(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> tuple[JunctionTree, list[Tensor]]:
     """Return the junction tree of a model with evidence ``(B, n)`` or ``(B, n, C)``, and the model's own unary log weights ``(1, card)``."""
-    device = evidence.device
-    cliques = _tables(model, tree, device)
-    if isinstance(model, Ising):
-        field = model.field.double().to(device)
-        prior = torch.stack([torch.zeros_like(field), field], dim=1)
-        own = list(prior[:, None].unbind(0))
-        unary = list(torch.stack([torch.zeros_like(evidence, dtype=torch.float64), evidence.double() + field], dim=2).unbind(1))
-    else:
-        own = [weights[None, :card] for weights, card in zip(model.unary.double().to(device), cliques.cards, strict=True)]
-        unary = [weights + evidence[:, number, : weights.shape[1]].double() for number, weights in enumerate(own)]
-    return JunctionTree(cliques, unary), own
+    unary, own = unary_weights(model, evidence)
+    return JunctionTree(_tables(model, tree, evidence.device), unary), own
 
 
 def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> CliqueTables:
@@ -154,34 +145,18 @@ def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> Cl
     known = _TABLES.setdefault(model, {})
     if device in known and known[device].tree is tree:
         return known[device]
-    cards, scopes = _structure(model)
-    if isinstance(model, Ising):
-        coupling, learned = model.coupling.double().to(device), model.coupling.requires_grad
-        logs: list[Tensor] = list(torch.nn.functional.pad(coupling[:, None, None], (1, 0, 1, 0)).unbind(0))
-    else:
-        learned = any(group.tables.requires_grad for group in model.groups)
-        logs = [table for group in model.groups for table in group.tables.double().to(device)[group.which.to(device)].unbind(0)]
-    factors = [Factor(scope, table) for scope, table in zip(scopes, logs, strict=True)]
+    cards, scopes = structure(model)
+    learned = [model.coupling] if isinstance(model, Ising) else [group.tables for group in model.groups]
+    factors = [Factor(scope, table) for scope, table in zip(scopes, log_tables(model, device), strict=True)]
     cliques = CliqueTables.of(tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device))
-    if tree.total <= ALONE and not learned:
+    if tree.total <= ALONE and not any(logs.requires_grad for logs in learned):
         known[device] = cliques
     return cliques
 
 
-def as_flat(model: Grid | Ising | Tables) -> Ising | Tables:
-    """Return the model that the junction tree takes."""
-    return model if isinstance(model, Tables) else model.ising()
-
-
-def _structure(model: Ising | Tables) -> tuple[list[int], list[tuple[int, ...]]]:
-    if isinstance(model, Ising):
-        return [2] * model.field.numel(), list(zip(*model.edges.tolist(), strict=True))
-    return model.cards.tolist(), [tuple(scope) for group in model.groups for scope in group.scope.tolist()]
-
-
 def _pairs(model: Ising | Tables, junction: JunctionTree) -> tuple[Tensor, ...]:
     """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group; Ising: ``(B, E, 2, 2)``."""
-    _, scopes = _structure(model)
+    _, scopes = structure(model)
     tables: list[Tensor] = [torch.empty(0)] * len(scopes)
     # By clique, each of which is normalised once.
     for number in sorted(range(len(scopes)), key=junction.home.__getitem__):

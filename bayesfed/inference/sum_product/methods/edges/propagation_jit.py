@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bayesfed.inference.sum_product.methods.edges.wiring import Wiring
 from bayesfed.inference.sum_product.methods.jit import both, chosen
+from bayesfed.inference.sum_product.methods.settle import Damper
 from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
@@ -40,7 +41,7 @@ def colour_sweep(g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any,
 _COLOUR_SWEEP = both(colour_sweep)
 
 
-def stepper(model: Ising, wiring: Wiring, unary: Tensor, messages: Tensor, damping: float) -> Callable[[int], float]:
+def stepper(model: Ising, wiring: Wiring, unary: Tensor, messages: Tensor, damper: Damper) -> Callable[[int], float]:
     """Return the step for `settle`; it writes log messages ``(B, 2 E)`` into `messages`."""
     order = torch.argsort(wiring.target, stable=True)
     slot = torch.empty_like(order)
@@ -55,7 +56,7 @@ def stepper(model: Ising, wiring: Wiring, unary: Tensor, messages: Tensor, dampi
     def step(count: int) -> float:
         for _ in range(count):
             for group, kernel in zip(members, kernels, strict=True):
-                kernel(g, m, group, start, reverse, a, damping, change)
+                kernel(g, m, group, start, reverse, a, damper.share, change)
         messages.copy_(torch.from_numpy(m).log()[:, slot])
         return math.log1p(float(change.max()))
 
