@@ -6,8 +6,8 @@ Neighbours keep each other's state with probability "stay". "noise" is evidence 
 support from the prior and sends it through a Gaussian channel whose log-odds have that sd. Exact marginals and exact draws come
 from a transfer matrix in float64, written here: it shares nothing with the library and is held against all states of 3 x 4.
 
-The other graphs (`networks.py`) are pgmpy's networks, a Potts grid, complete graphs, a restricted Boltzmann machine, a spin glass and exclusive ors: their
-table says which method "auto" takes, what it vouches for, how far it and "bp" are from pgmpy's elimination, and how long both take.
+The other graphs (`networks.py`) are pgmpy's networks, a Potts grid, complete graphs, a restricted Boltzmann machine, a spin glass and exclusive ors:
+their table says which method "auto" takes, what it vouches for, how far it and "bp" are from pgmpy's elimination, and how long both take.
 
 "2 rows" are strips of two rows, Kikuchi's approximation on 2 x 2 plaquettes; "strip" has the default four. "mean" and "worst" are absolute
 errors of P(s = 1); "bias" is the mean of |P - 1/2| less that of the exact marginals: positive is over-confident. From stay 0.67 on belief

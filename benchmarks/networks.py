@@ -1,7 +1,8 @@
 """Graphs with cycles that others use, and their exact marginals by pgmpy's variable elimination.
 
-The eight networks are those of pgmpy (bnlearn's), without evidence and with a fifth of the variables observed as one joint draw has them. pgmpy eliminates
-on the same tables: some networks' tables are rounded and sum to 1 only to 1e-8, and its elimination on the Bayesian network leaves out what would sum to 1.
+The eight networks are those of pgmpy (bnlearn's), without evidence and with a fifth of the variables observed as one joint draw has them. pgmpy
+eliminates on the same tables: some networks' tables are rounded and sum to 1 only to 1e-8, and its elimination on the Bayesian network leaves out
+what would sum to 1.
 """
 
 from __future__ import annotations

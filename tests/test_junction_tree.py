@@ -158,3 +158,23 @@ def test_certify_compares_starts_on_any_graph():
     loose = nx.complete_bipartite_graph(6, 5)
     nx.set_edge_attributes(loose, {edge: (-1) ** number * 0.5 for number, edge in enumerate(loose.edges)}, "coupling")
     assert infer(FactorGraph.pairwise(loose), method="bp", certify=True).multistable_share == 0
+
+
+def test_log_z_is_between_its_bounds():
+    """On bits in any batch and order, on tables with zeros; equal where the sum is exact."""
+    grid, evidence = FactorGraph.grid((6, 5), 0.75, 0.7), normal(2, 6, 5, scale=0.5)
+    loose = FactorGraph.grid((6, 5), 0.55, 0.55)
+    for model, most in ((grid, 8.0), (loose, 0.3)):
+        exact, result = infer(model, evidence).log_z, infer(model, evidence, method="bp", warn=False)
+        low, high = result.log_z_bounds
+        assert bool((low <= exact + 1e-9).all() & (exact <= high + 1e-9).all())
+        assert float((high - low).max()) < most
+    assert all(torch.equal(bound, infer(grid, evidence).log_z) for bound in infer(grid, evidence).log_z_bounds)
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        graph, planted = random_loops(generator, zeros=0.2 * (seed % 2))
+        model, weights = graph.lower(), random_evidence(generator, graph, planted, batch=2)
+        low, high = infer(model, weights, method="bp", warn=False).log_z_bounds
+        exact = infer(model, weights).log_z
+        assert bool((low <= exact + 1e-9).all() & (exact <= high + 1e-9).all())
+        assert bool(high.isfinite().all())

@@ -1,15 +1,15 @@
 """Generalised belief propagation on regions: exact where regions are a tree, plain where they are factors, near where they are short cycles."""
 
 import itertools
-import math
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.inference import FactorGraph, infer
+from bayesfed.inference.sum_product.methods.settle import PATIENCE
 from benchmarks.networks import glass, machine, potts
 from tests.graphs import bipartite
 from tests.grids import normal
@@ -49,9 +49,7 @@ def test_short_cycles_cut_the_error_by_five_and_more():
     # Blocks of a strip, on tables and on bits.
     assert off(potts(5, 3, 1.2), method="strip") < 1e-4
     bits, evidence = FactorGraph.grid((7, 6), 0.7, 0.7), normal(7, 6)
-    blocks = [
-        tuple(row * 6 + column for row in range(top, top + 3) for column in (left, left + 1)) for top in (0, 2, 4) for left in range(5)
-    ]
+    blocks = [tuple(row * 6 + column for row in range(top, top + 3) for column in (left, left + 1)) for top in (0, 2, 4) for left in range(5)]
     one = infer(bits, evidence, method="gbp", regions=blocks, tol=1e-9, max_sweeps=2000)
     two = infer(bits, evidence, method="strip", strip_rows=3, tol=1e-10)
     assert torch.allclose(one.belief, two.belief, atol=1e-6)
@@ -67,24 +65,25 @@ def test_regions_are_checked():
             infer(ring, method="gbp", regions=regions)
     with pytest.raises(ArgumentError, match="at most 20000 cycles of three or four"):
         infer(machine(40, 40, 0.1), method="gbp")
-    wide = FactorGraph.from_networkx(
-        bipartite({place: 9 for place in itertools.product(range(3), range(3))}, [(edge, {"factor": np.eye(9)}) for edge in nx.grid_2d_graph(3, 3).edges])
-    )
+    tables = [(edge, {"factor": np.eye(9)}) for edge in nx.grid_2d_graph(3, 3).edges]
+    wide = FactorGraph.from_networkx(bipartite(dict.fromkeys(itertools.product(range(3), range(3)), 9), tables))
     with pytest.raises(ArgumentError, match="9 states a variable in strips of 3 rows"):
         infer(wide, method="strip")
+    ring = FactorGraph.from_networkx(bipartite(dict.fromkeys("abc", 3), [(tuple(ends), {"factor": np.eye(3)}) for ends in ("ab", "bc", "ac")]))
     with pytest.raises(ArgumentError, match="method 'strip'"):
-        infer(FactorGraph.from_networkx(bipartite(dict.fromkeys("abc", 3), [(tuple(s), {"factor": np.eye(3)}) for s in ("ab", "bc", "ac")])), method="strip")
+        infer(ring, method="strip")
 
 
 def test_a_run_that_oscillates_is_damped():
     """A frustrated complete graph under undamped updates in colours swings for ever; the run finds a share of old messages by itself."""
-    random = np.random.default_rng(1)
-    graph = nx.complete_graph(12)
-    nx.set_edge_attributes(graph, {edge: float(8 * random.normal()) for edge in graph.edges}, "coupling")
-    nx.set_node_attributes(graph, {node: -sum(data["coupling"] for *_, data in graph.edges(node, data=True)) / 2 for node in graph}, "field")
+    random, graph = np.random.default_rng(1), nx.complete_graph(8)
+    nx.set_edge_attributes(graph, {edge: float(3 * random.normal()) for edge in graph.edges}, "coupling")
+    pull = {node: 0.5 * float(random.normal()) - sum(data["coupling"] for *_, data in graph.edges(node, data=True)) / 2 for node in graph}
+    nx.set_node_attributes(graph, pull, "field")
     model = FactorGraph.pairwise(graph)
     for backend in ("numba", "torch"):
-        result = infer(model, method="bp", max_sweeps=4000, backend=backend)
+        result = infer(model, method="bp", max_sweeps=600, backend=backend)
         assert result.converged
-        assert result.sweeps > 100
-        assert math.isfinite(result.residual)
+        assert result.sweeps > PATIENCE
+    with pytest.warns(ConvergenceWarning):
+        infer(model, method="bp", max_sweeps=PATIENCE)

@@ -23,7 +23,7 @@ from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.regions.choice import LARGEST, blocks, cycles
 from bayesfed.inference.sum_product.methods.regions.propagation import pass_regions
 from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
-from bayesfed.inference.sum_product.methods.structure import as_flat, structure
+from bayesfed.inference.sum_product.methods.structure import structure
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from bayesfed.inference.sum_product.methods.tables.schedule import compile_tables
 from bayesfed.inference.sum_product.result import Method, Model
@@ -58,25 +58,9 @@ def choose(model: Model, evidence: Tensor, method: str, regions: Regions = None,
         If there is no such method, or it does not serve the model.
     """
     if method == "gbp":
-        plain = as_flat(model) if isinstance(model, Tables) else placed(model.ising(), evidence.device)
-        flat = evidence.reshape(-1, *(plain.unary.shape if isinstance(plain, Tables) else plain.field.shape))
-        chosen = cycles(*structure(plain)) if regions is None else [frozenset(region) for region in regions]
-        return "gbp", lambda settings, state: _as_grid(model, pass_regions(plain, flat, chosen, settings, state))
+        return _on_regions(model, evidence, regions)
     if isinstance(model, Tables):
-        flat = evidence.reshape(-1, *model.unary.shape)
-        if method == "strip" and (laid := _laid_out(model)) is not None:
-            size, order = laid
-            most, high = max(model.cards.tolist()), min(rows, size[0])
-            if most ** (2 * high) > LARGEST:
-                raise _unserved(method, f"{most} states a variable in strips of {high} rows", f"strip_rows with {most}^(2 rows) <= {LARGEST}")
-            return "strip", lambda settings, state: pass_regions(model, flat, blocks(size, order, high), settings, state)
-        if method not in ("auto", "bp", "exact"):
-            raise _unserved(method, "a general factor graph", "method='auto'")
-        if compile_tables(model, flat.dtype, flat.device).forest:
-            return "exact", lambda settings, state: pass_tables(model, flat, settings, state)
-        if (tree := _tree(model, len(flat), method)) is not None:
-            return "exact", lambda settings, state: sum_junction(model, flat, tree)
-        return "bp", lambda settings, state: _pass_possible(model, flat, settings, state)
+        return _on_tables(model, evidence.reshape(-1, *model.unary.shape), method, rows)
     if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
         return run
     ising = placed(model.ising(), evidence.device)
@@ -91,6 +75,29 @@ def choose(model: Model, evidence: Tensor, method: str, regions: Regions = None,
     if method in ("strip", "chains"):
         raise _unserved(method, "this graph", "a grid, or method='bp'")
     raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip, chains or gbp", actual=repr(method), hint="'auto'"))
+
+
+def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
+    plain = model if isinstance(model, Tables) else placed(model.ising(), evidence.device)
+    flat = evidence.reshape(-1, *(plain.unary.shape if isinstance(plain, Tables) else plain.field.shape))
+    taken = cycles(*structure(plain)) if regions is None else [frozenset(region) for region in regions]
+    return "gbp", lambda settings, state: _as_grid(model, pass_regions(plain, flat, taken, settings, state))
+
+
+def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple[Method, Run]:
+    if method == "strip" and (laid := _laid_out(model)) is not None:
+        size, order = laid
+        most, high = max(model.cards.tolist()), min(rows, size[0])
+        if most ** (2 * high) > LARGEST:
+            raise _unserved(method, f"{most} states a variable in strips of {high} rows", f"strip_rows with {most}^(2 rows) <= {LARGEST}")
+        return "strip", lambda settings, state: pass_regions(model, evidence, blocks(size, order, high), settings, state)
+    if method not in ("auto", "bp", "exact"):
+        raise _unserved(method, "a general factor graph", "method='auto'")
+    if compile_tables(model, evidence.dtype, evidence.device).forest:
+        return "exact", lambda settings, state: pass_tables(model, evidence, settings, state)
+    if (tree := _tree(model, len(evidence), method)) is not None:
+        return "exact", lambda settings, state: sum_junction(model, evidence, tree)
+    return "bp", lambda settings, state: _pass_possible(model, evidence, settings, state)
 
 
 def _pass_possible(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None) -> Outcome:

@@ -1,8 +1,8 @@
 """`infer`: sum-product on any factor graph.
 
-Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix, other graphs by junction tree wherever that is cheap.
-Elsewhere belief propagation ("bp"), which is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100
-times smaller. `Inferred.trust` says which of these a result is.
+Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix, other graphs by junction tree wherever that is
+cheap. Elsewhere belief propagation ("bp"), which is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are
+10 to 100 times smaller. `Inferred.trust` says which of these a result is.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def infer(
         Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C
         the largest cardinality. Batch dimensions may come first; float32 or float64; the computation runs on its device.
     method
-        "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by junction tree wherever its largest table has at most
-        2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised belief propagation
-        on `regions`, each of which is summed exactly. "auto": "exact" where it takes about 0.1 s or less, else
+        "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by junction tree wherever its largest table has at
+        most 2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised belief
+        propagation on `regions`, each of which is summed exactly. "auto": "exact" where it takes about 0.1 s or less, else
         "bp".
     init
         Start from neutral messages ("zero"), or from the largest ("hi") or smallest ("lo") possible ones: with attractive

@@ -4,8 +4,8 @@ Summing out a variable multiplies every table it is in: the product is a table o
 cliques form a tree; clique and parent share a separator. The cost is the number of entries of these tables, exponential in the treewidth.
 
 Three greedy orders are tried and the best is kept. Next comes the variable whose clique has the fewest entries (min-weight), or the one that adds
-the fewest edges (min-fill), or the fewest joint states of their ends (weighted min-fill). networkx has min-degree and min-fill, but these count variables,
-not entries, and cannot stop at a limit: on a large graph with many cycles, that is most of the work.
+the fewest edges (min-fill), or the fewest joint states of their ends (weighted min-fill). networkx has min-degree and min-fill, but these count
+variables, not entries, and cannot stop at a limit: on a large graph with many cycles, that is most of the work.
 
 References
 ----------
@@ -80,8 +80,7 @@ class CliqueTree:
 
 
 def clique_tree(cards: Sequence[int], scopes: Iterable[Sequence[int]], limit: int) -> CliqueTree | None:
-    """Return the clique tree with the fewest entries that the greedy orders make; None if each has a table of more than `limit` entries,
-    or more than `TABLES` times that in all.
+    """Return the clique tree with the fewest entries that the greedy orders make; None if none keeps to the limit.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Runs from several starts: do the marginals depend on where the messages begin?"""
+"""Runs from several starts, which show whether marginals depend on where the messages begin."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
         for one, two in combinations(scope, 2):
             beside[one].add(two)
             beside[two].add(one)
+
     def fits(region: Scope) -> bool:
         return math.prod(cards[variable] for variable in region) <= LARGEST
 

@@ -148,7 +148,7 @@ def _update(batch: Batch, beliefs: list[Tensor], messages: list[Tensor], damping
         fresh = fresh - fresh.flatten(2).amax(-1).reshape(*fresh.shape[:2], *[1] * len(batch.cards))
         moved = (1 - damping) * (fresh - message)
         change = max(change, float(moved.abs().amax()))
-        message += moved
+        message.add_(moved)
         beliefs[part.group].index_add_(1, part.outer, _spread(moved, part).expand(-1, -1, *beliefs[part.group].shape[2:]))
     return change
 
