@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -129,13 +129,13 @@ def glass(side: int, scale: float = 1.0) -> FactorGraph:
     return FactorGraph.pairwise(graph)
 
 
-def forced(tables: list[list[list[float]]]) -> FactorGraph:
-    """Return a triangle of bits with these tables between a and b, b and c, a and c."""
+def forced(scopes: Sequence[str], tables: Sequence[Any]) -> FactorGraph:
+    """Return a graph of bits, one a letter, with tables of weights."""
     graph: nx.Graph[Any] = nx.Graph()
-    graph.add_nodes_from("abc", type="variable")
-    for scope, weights in zip(("ab", "bc", "ac"), tables, strict=True):
-        graph.add_node(scope, type="factor", scope=tuple(scope), table=weights)
-        graph.add_edges_from((scope, end) for end in scope)
+    graph.add_nodes_from(sorted(set("".join(scopes))), type="variable")
+    for scope, weights in zip(scopes, tables, strict=True):
+        graph.add_node(("factor", scope), type="factor", scope=tuple(scope), table=weights)
+        graph.add_edges_from((("factor", scope), end) for end in scope)
     return FactorGraph.from_networkx(graph)
 
 
@@ -150,5 +150,6 @@ def cases() -> Iterator[Case]:
         yield Case(f"K{count}, coupling 1.2", FactorGraph.pairwise(nx.complete_graph(count), coupling=1.2, field=-0.6 * (count - 1) + 0.02))
     yield Case("RBM 20 x 10, sd 1", machine(20, 10, 1.0))
     yield Case("spin glass 8 x 8", glass(8))
-    # One odd and one even cycle of exclusive ors would leave two states; weights on a make it one of three.
-    yield Case("XOR triangle, biased", forced([[[0.0, 3.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]]]))
+    # a + b + c, a + b + d and c + d + e are even, so e is 0; no single table says so, and e's own weights say 1.
+    even = [[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]
+    yield Case("three exclusive ors", forced(["abc", "abd", "cde", "e"], [even, even, even, [0.14, 0.86]]))

@@ -164,7 +164,7 @@ def test_log_z_is_between_its_bounds():
     """On bits in any batch and order, on tables with zeros; equal where the sum is exact."""
     grid, evidence = FactorGraph.grid((6, 5), 0.75, 0.7), normal(2, 6, 5, scale=0.5)
     loose = FactorGraph.grid((6, 5), 0.55, 0.55)
-    for model, most in ((grid, 8.0), (loose, 0.3)):
+    for model, most in ((grid, 8.0), (loose, 0.5)):
         exact, result = infer(model, evidence).log_z, infer(model, evidence, method="bp", warn=False)
         low, high = result.log_z_bounds
         assert bool((low <= exact + 1e-9).all() & (exact <= high + 1e-9).all())
