@@ -62,7 +62,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         (lambda grid: infer(grid, torch.full((3, 3), math.inf)), "not all finite"),
         (lambda grid: infer(grid, torch.zeros(3, 3, dtype=torch.long)), "torch.int64"),
         (lambda grid: infer(grid, np.zeros((3, 3))), "ndarray"),
-        (lambda grid: infer(grid, torch.zeros(3, 3), method="magic"), "auto, exact, bp, strip or chains, found 'magic'"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), method="magic"), "auto, exact, bp, strip, chains or gbp, found 'magic'"),
         (lambda grid: infer(grid, torch.zeros(3, 3), backend="jax"), "'auto', 'numba' or 'torch'"),
         (lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=torch.zeros(3)), "infer state: expected finite messages of shape"),
         (lambda grid: infer(grid, torch.zeros(3, 3), method="strip", state=torch.zeros(3)), "infer state"),
