@@ -13,6 +13,7 @@ from bayesfed.errors import ArgumentError, UnverifiedWarning
 from bayesfed.inference import FactorGraph, infer
 from bayesfed.inference.sum_product.methods.junction import fitting_tree, sum_junction
 from bayesfed.models.random_fields.elimination import clique_tree
+from bayesfed.models.random_fields.sampling import ClusteredSupport
 from bayesfed.testing.beliefs import enumerate_log_odds
 from benchmarks import networks
 from tests.graphs import bipartite
@@ -68,6 +69,10 @@ def test_bits_equal_enumeration_in_every_shape():
     assert torch.equal(draws, result.sample(4000, KEY))
     with pytest.raises(ArgumentError, match="count of at least 1"):
         result.sample(0, KEY)
+    # A support prior of that shape draws from the same tree.
+    with bf.keys.forked(KEY):
+        supports = ClusteredSupport(complete.lower()).sample((4000,))
+    assert float((supports.double().mean(0) - infer(complete).marginals).abs().max()) < 4.5 * 0.5 / math.sqrt(4000)
     shuffled = nx.Graph()
     shuffled.add_nodes_from(sorted(itertools.product(range(3), range(4)), key=lambda place: (place[1] * 7 + place[0] * 5) % 12))
     shuffled.add_edges_from(nx.grid_2d_graph(3, 4).edges, coupling=1.5)
@@ -99,7 +104,7 @@ def test_cliques_are_a_tree_and_caps_are_said():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["asia", "sachs", "child"])
+@pytest.mark.parametrize("name", ["sachs", "child"])
 def test_networks_equal_pgmpys_elimination(name):
     graph = networks.network(name)
     for evidence in (None, networks.observe(graph)[0]):
@@ -162,17 +167,17 @@ def test_certify_compares_starts_on_any_graph():
 
 def test_log_z_is_between_its_bounds():
     """On bits in any batch and order, on tables with zeros; equal where the sum is exact."""
-    grid, evidence = FactorGraph.grid((6, 5), 0.75, 0.7), normal(2, 6, 5, scale=0.5)
-    loose = FactorGraph.grid((6, 5), 0.55, 0.55)
+    grid, evidence = FactorGraph.grid((4, 5), 0.75, 0.7), normal(2, 4, 5, scale=0.5)
+    loose = FactorGraph.grid((4, 5), 0.55, 0.55)
     for model, most in ((grid, 8.0), (loose, 0.5)):
         exact, result = infer(model, evidence).log_z, infer(model, evidence, method="bp", warn=False)
         low, high = result.log_z_bounds
         assert bool((low <= exact + 1e-9).all() & (exact <= high + 1e-9).all())
         assert float((high - low).max()) < most
     assert all(torch.equal(bound, infer(grid, evidence).log_z) for bound in infer(grid, evidence).log_z_bounds)
-    for seed in range(4):
+    for seed in range(2):
         generator = np.random.default_rng(seed)
-        graph, planted = random_loops(generator, zeros=0.2 * (seed % 2))
+        graph, planted = random_loops(generator, zeros=0.2 * seed)
         model, weights = graph.lower(), random_evidence(generator, graph, planted, batch=2)
         low, high = infer(model, weights, method="bp", warn=False).log_z_bounds
         exact = infer(model, weights).log_z

@@ -60,6 +60,9 @@ def test_short_cycles_cut_the_error_by_five_and_more():
 
 def test_regions_are_checked():
     ring = FactorGraph.pairwise(nx.cycle_graph(5), coupling=1.0)
+    with pytest.raises(ArgumentError, match="'gbp': expected init='zero', found 'hi'"):
+        infer(ring, method="gbp", init="hi")
+    assert infer(ring, method="gbp", certify=True).multistable_share == 0
     for regions in ([(0, 5)], [()], [], [("a",)]):
         with pytest.raises(ArgumentError, match="infer regions: expected sequences of variables from 0 to 4"):
             infer(ring, method="gbp", regions=regions)

@@ -42,9 +42,9 @@ class Inferred:
         Number of sweeps, largest change of a message in the last one (nats), and whether that is within the tolerance. Exact sums have 1, 0
         and true.
     multistable_share
-        Share of variables whose probability differs by more than 0.01 between the highest and the lowest fixed point; None without `certify`.
-        For "bp" and "chains", 0 proves, up to the tolerance, that there is one fixed point; for "strip", only that the two extremes agree.
-        Exact sums have 0.
+        Share of variables whose probability differs by more than 0.01 between runs from several starts; None without `certify`. With attractive
+        binary couplings these are the extremes, and for "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point. Elsewhere 0
+        says only that the runs agree. Exact sums have 0.
     model
         The flat model.
     """

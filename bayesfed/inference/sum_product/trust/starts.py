@@ -31,8 +31,9 @@ def multistable_share(model: Model, method: Method, run: Run, settings: Settings
         return 0.0
     # With a loose tolerance, an unfinished run could pass for another fixed point.
     sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
-    if isinstance(model, Tables):
-        return _spread([outcome.belief.exp(), *(run(sharp, state).belief.exp() for state in _random(outcome.state))])
+    if isinstance(model, Tables) or method == "gbp":
+        beliefs = [outcome.belief, *(run(replace(sharp, init="zero"), state).belief for state in _random(outcome.state))]
+        return _spread([belief.exp() if isinstance(model, Tables) else belief.sigmoid() for belief in beliefs])
     high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
     if model.attractive():
         return float((high - low > 0.01).double().mean())

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_graph
@@ -61,7 +62,14 @@ def pass_regions(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scop
         When to stop.
     state
         Messages ``(B, S)`` of an earlier run with the same regions.
+
+    Raises
+    ------
+    ArgumentError
+        If `init` is not "zero", the state is not one of this graph and these regions, or an overlap is counted so often that its update is undefined.
     """
+    if settings.init != "zero":
+        raise ArgumentError(complain("infer method 'gbp'", expected="init='zero'", actual=repr(settings.init), hint="state= for other starts"))
     problem = _problem(model, evidence, regions)
     wiring, beliefs = problem.wiring, [table.clone() for table in problem.own]
     sizes = [(len(part.outer), *batch.cards) for batch in wiring.batches for part in batch.parts]
