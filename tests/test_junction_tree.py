@@ -183,3 +183,26 @@ def test_log_z_is_between_its_bounds():
         exact = infer(model, weights).log_z
         assert bool((low <= exact + 1e-9).all() & (exact <= high + 1e-9).all())
         assert bool(high.isfinite().all())
+
+
+def test_marginals_are_in_their_boxes():
+    """On attractive and frustrated graphs, in a batch, in a grid's own order; narrow where couplings are weak, exact on trees that fit the depth."""
+    random, frustrated = np.random.default_rng(3), nx.circulant_graph(9, [1, 2])
+    nx.set_edge_attributes(frustrated, {edge: float(1.5 * random.normal()) for edge in frustrated.edges}, "coupling")
+    for model, evidence, widest in (
+        (FactorGraph.pairwise(frustrated), normal(2, 9), 0.5),
+        (FactorGraph.grid((4, 4), 0.7, 0.7), normal(4, 4), 0.5),
+        (FactorGraph.grid((4, 4), 0.55, 0.55), normal(4, 4), 0.01),
+    ):
+        low, high = infer(model, evidence, method="bp", warn=False).marginal_bounds
+        exact = infer(model, evidence).marginals
+        assert bool((low <= exact + 1e-12).all() & (exact <= high + 1e-12).all())
+        assert float((high - low).max()) < widest
+    shuffled = nx.relabel_nodes(nx.grid_2d_graph(3, 3), {place: (7 * (3 * place[0] + place[1])) % 9 for place in nx.grid_2d_graph(3, 3)})
+    ordered = nx.Graph()
+    ordered.add_nodes_from(range(9))
+    ordered.add_edges_from(shuffled.edges, coupling=0.9)
+    model, evidence = FactorGraph.pairwise(ordered), normal(9)
+    low, high = infer(model, evidence, method="bp").marginal_bounds
+    assert bool((low <= infer(model, evidence).marginals).all() & (infer(model, evidence).marginals <= high).all())
+    assert infer(model, evidence).marginal_bounds[0].shape == (9,)

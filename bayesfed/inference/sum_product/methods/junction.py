@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -37,15 +38,21 @@ class _Plan:
 
 
 _TABLES: WeakKeyDictionary[Ising | Tables, dict[torch.device, CliqueTables]] = WeakKeyDictionary()
-_PLANS: WeakKeyDictionary[Ising | Tables, _Plan] = WeakKeyDictionary()
+# By the tensor of edges: a model whose couplings are learned is a new one at every call, with the same edges.
+_EDGE_PLANS: MutableMapping[Tensor, _Plan] = WeakTensorKeyDictionary()
+_TABLE_PLANS: WeakKeyDictionary[Tables, _Plan] = WeakKeyDictionary()
 
 
 def fitting_tree(model: Ising | Tables, batch: int, limit: int = LARGEST) -> CliqueTree | None:
     """Return the clique tree of a model, or None if its largest table has more than `limit` entries over a batch. Found once for each model."""
-    plan = _PLANS.get(model)
+    plan = _EDGE_PLANS.get(model.edges) if isinstance(model, Ising) else _TABLE_PLANS.get(model)
     if plan is None or (plan.tree is None and plan.limit < limit):
         cards, scopes = structure(model)
-        plan = _PLANS[model] = _Plan(clique_tree(cards, scopes, limit), limit)
+        plan = _Plan(clique_tree(cards, scopes, limit), limit)
+        if isinstance(model, Ising):
+            _EDGE_PLANS[model.edges] = plan
+        else:
+            _TABLE_PLANS[model] = plan
     return plan.tree if plan.tree is not None and plan.tree.largest * batch <= limit else None
 
 

@@ -30,11 +30,17 @@ _RADII: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
 
 
 def spectral_bound(model: Model) -> float:
-    """Return an upper bound on the spectral radius of A: below 1, there is one fixed point. Computed once for each model."""
-    if model not in _RADII:
-        with torch.no_grad():
-            _RADII[model] = _on_grid(model) if isinstance(model, Grid) and model.is_even() else _radius(*_links(model))
-    return _RADII[model]
+    """Return an upper bound on the spectral radius of A: below 1, there is one fixed point. Computed once for each model that is not learned."""
+    if model in _RADII:
+        return _RADII[model]
+    with torch.no_grad():
+        bound = _on_grid(model) if isinstance(model, Grid) and model.is_even() else _radius(*_links(model))
+    # What is learned changes in place.
+    leaves = model.groups if isinstance(model, Tables) else (model,) if isinstance(model, Ising) else (model.row, model.column)
+    tables = [leaf.tables if isinstance(leaf, TableGroup) else leaf.coupling for leaf in leaves]
+    if not any(isinstance(values, Tensor) and values.requires_grad for values in tables):
+        _RADII[model] = bound
+    return bound
 
 
 def _on_grid(grid: Grid) -> float:
