@@ -1,4 +1,4 @@
-"""Exact sums by junction tree, against all states and against pgmpy's elimination; and the trust that `infer` reports."""
+"""Exact sums by junction tree, against all states (pgmpy's elimination: `test_table_kernel`); and the trust that `infer` reports."""
 
 import itertools
 import math
@@ -15,7 +15,6 @@ from bayesfed.inference.sum_product.methods.junction import fitting_tree, sum_ju
 from bayesfed.models.random_fields.elimination import clique_tree
 from bayesfed.models.random_fields.sampling import ClusteredSupport
 from bayesfed.testing.beliefs import enumerate_log_odds
-from benchmarks import networks
 from tests.graphs import bipartite
 from tests.grids import normal
 from tests.table_graphs import assert_agrees, enumerate_exactly, random_evidence, random_forest, random_loops
@@ -101,17 +100,6 @@ def test_cliques_are_a_tree_and_caps_are_said():
         infer(wide, method="exact")
     with pytest.raises(ArgumentError, match="entries for 40000 batch entries"):
         infer(FactorGraph.pairwise(nx.complete_graph(9), coupling=0.1), torch.zeros(40_000, 9), method="exact")
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["sachs", "child"])
-def test_networks_equal_pgmpys_elimination(name):
-    graph = networks.network(name)
-    for evidence in (None, networks.observe(graph)[0]):
-        result = infer(graph, evidence)
-        assert (result.method, result.trust) == ("exact", "exact")
-        for number, expected in enumerate(networks.by_pgmpy(graph, evidence)[0]):
-            assert result.marginals[number, : len(expected)].numpy() == pytest.approx(expected, abs=1e-10)
 
 
 def test_contradictions_are_refused():

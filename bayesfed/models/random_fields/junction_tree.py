@@ -59,18 +59,32 @@ class CliqueTables:
     @staticmethod
     def of(tree: CliqueTree, cards: Sequence[int], factors: Sequence[Factor], like: Tensor) -> CliqueTables:
         """Add up factors over two or more variables, float64; `like` gives dtype and device."""
-        tables = [like.new_zeros(1, *(cards[variable] for variable in clique.scope)) for clique in tree.cliques]
         home = tuple(tree.clique_of(factor.scope) for factor in factors)
+        inside: list[list[Factor]] = [[] for _ in tree.cliques]
         for factor, number in zip(factors, home, strict=True):
-            # Both are sorted by the order of elimination, the last first.
+            # As in the cliques: sorted by the order of elimination, the last first.
             places = [-tree.rank[variable] for variable in factor.scope]
             order = sorted(range(len(places)), key=places.__getitem__)
-            tables[number] += factor.table.permute(order).reshape(shape_of(cards, tree.cliques[number].scope, factor.scope))
+            inside[number].append(Factor(tuple(factor.scope[axis] for axis in order), factor.table.permute(order)))
+        tables = [_grown(clique.scope, cards, part, like) for clique, part in zip(tree.cliques, inside, strict=True)]
         children: list[list[int]] = [[] for _ in tree.cliques]
         for number, clique in enumerate(tree.cliques):
             if clique.parent >= 0:
                 children[clique.parent].append(number)
         return CliqueTables(tree, tuple(cards), home, tuple(tables), tuple(map(tuple, children)))
+
+
+def _grown(scope: tuple[int, ...], cards: Sequence[int], factors: list[Factor], like: Tensor) -> Tensor:
+    """Return the sum of log tables over a clique ``(1, *cards)``. It grows axis by axis: a factor is added before the axes that it does not have."""
+    total = like.new_zeros(1)
+    for number, variable in enumerate(scope):
+        total = total[..., None].expand(*total.shape, cards[variable])
+        last = [factor for factor in factors if factor.scope[-1] == variable]
+        if last:
+            total = total.clone()
+        for factor in last:
+            total += factor.table.reshape(shape_of(cards, scope[: number + 1], factor.scope))
+    return total.contiguous()
 
 
 def shape_of(cards: Sequence[int], variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
@@ -97,13 +111,18 @@ class JunctionTree:
     def _shape(self, variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
         return shape_of(self.cards, variables, kept)
 
+    def _joint_unary(self, variables: Sequence[int]) -> Tensor:
+        """Return the sum of unary log weights for each joint state of some variables, ``(B or 1, states)``."""
+        total = self.unary[variables[0]]
+        for variable in variables[1:]:
+            total = (total[:, :, None] + self.unary[variable][:, None]).flatten(1)
+        return total
+
     def _weigh(self, table: Tensor, number: int) -> Tensor:
         """Add the unary weights of the variables that a clique sums out, the last axes of ``(B, ..., *own)``."""
-        own = self.tree.cliques[number].own
-        for axis, variable in enumerate(own):
-            weights = self.unary[variable]
-            table = table + weights.reshape(len(weights), *[1] * (table.ndim - 1 - len(own) + axis), -1, *[1] * (len(own) - axis - 1))
-        return table
+        weights = self._joint_unary(self.tree.cliques[number].own)
+        weighed = table.reshape(len(table), -1, weights.shape[1]) + weights[:, None]
+        return weighed.reshape(len(weighed), *table.shape[1:])
 
     def _incoming(self, child: int) -> Tensor:
         """Return what a child sends, shaped for its parent's table."""
@@ -168,12 +187,10 @@ class JunctionTree:
             sums[variables[0]] = table - top.masked_fill(torch.isneginf(top), 0.0)
             return
         half = len(variables) // 2
-        for kept, gone, first in ((variables[:half], variables[half:], half), (variables[half:], variables[:half], 0)):
-            weighed = table
-            for axis, variable in enumerate(gone, first):
-                weights = self.unary[variable]
-                weighed = weighed + weights.reshape(len(weights), *[1] * axis, -1, *[1] * (len(variables) - axis - 1))
-            self._split(_log_sum(weighed, list(range(1 + first, 1 + first + len(gone)))), kept, sums)
+        left, right = (self._joint_unary(part) for part in (variables[:half], variables[half:]))
+        matrix = table.reshape(len(table), left.shape[1], right.shape[1])
+        for kept, weighed, axis in ((variables[:half], matrix + right[:, None], 2), (variables[half:], matrix + left[:, :, None], 1)):
+            self._split(weighed.logsumexp(axis).reshape(len(weighed), *self._shape(kept)), kept, sums)
 
     def joint(self, scope: tuple[int, ...], home: int) -> Tensor:
         """Return the probabilities ``(B, *cards)`` of variables that are together in a clique."""

@@ -22,7 +22,7 @@ from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, Ju
 # Most entries of the largest table, over the whole batch: 128 MiB of float64.
 LARGEST = 2**24
 # "auto" takes the junction tree up to this cost, about 0.1 s on one core: entries of all tables times batch entries, and a table's fixed cost.
-CHEAP, PER_TABLE = 2**21, 2**11
+CHEAP, PER_TABLE = 2**20, 2**11
 # Entries of the largest table below which one thread is faster: torch's exp wakes threads for a hundred entries, which takes longer than the sums.
 ALONE = 2**16
 # Beyond this, "auto" does not look for a tree at all.
