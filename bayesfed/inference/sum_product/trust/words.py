@@ -8,6 +8,7 @@ import warnings
 from bayesfed.errors import ConvergenceWarning, MultistableWarning, UnverifiedWarning
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.result import Inferred
+from bayesfed.models.random_fields.grid import Grid
 
 # Strips are within 0.003 on average up to the coupling where the infinite grid orders, sinh 2J = 1; there the bound is 3 tanh J.
 ORDERED = 3 * math.tanh(math.asinh(1.0) / 2)
@@ -46,7 +47,9 @@ def _unverified(inferred: Inferred) -> str | None:
         )
     if inferred.method == "strip" and bound <= ORDERED:
         return None
+    on_grid = "larger strip_rows" if inferred.method == "strip" else "method='strip', certify=True"
+    remedy = on_grid if isinstance(inferred.model, Grid) else "method='exact' or 'gbp', certify=True"
     return (
         f"infer: couplings are strong ({bound:.2f}; below 1 there is one fixed point): marginals can be far off and overconfident although the "
-        f"messages settled; try method='exact'{'' if inferred.method == 'strip' else ', certify=True'}, or a weaker coupling"
+        f"messages settled; try {remedy}, or a weaker coupling"
     )
