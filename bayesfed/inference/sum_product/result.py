@@ -71,15 +71,19 @@ class Inferred:
         "unique": `trust_bound` is below 1. Messages reach that point from every start; the marginals are still approximate, and the nearer to 1 the
         bound, the more. "unverified": nothing is known; with strong couplings, marginals can be far off and overconfident.
         """
-        if self.method == "exact":
+        if self._exact:
             return "exact"
         bound = self.trust_bound
         return "unique" if self.method in ("bp", "chains") and bound is not None and bound < 1 else "unverified"
 
+    @property
+    def _exact(self) -> bool:
+        return self.method == "exact" or self._outcome.exact
+
     @cached_property
     def trust_bound(self) -> float | None:
         """Upper bound on the spectral radius of Mooij and Kappen (2007): below 1, belief propagation has one fixed point. None for exact sums."""
-        return None if self.method == "exact" else spectral_bound(self.model)
+        return None if self._exact else spectral_bound(self.model)
 
     @cached_property
     def hard(self) -> bool:
@@ -151,7 +155,7 @@ class Inferred:
         They hold whether or not messages settled. A Bethe value outside them is wrong by at least the gap; inside, it may still be wrong. Computed
         when asked for: a forest's sums for about every second neighbour of the best connected variable, twelve times.
         """
-        if self.method == "exact":
+        if self._exact:
             exact = self.log_z.detach()
             return exact, exact
         flat, evidence = self._flat
@@ -168,7 +172,7 @@ class Inferred:
         They hold whether or not messages settled, and are narrow where couplings are weak or evidence is strong. Computed when asked for, from walks
         that do not visit a variable twice: about a second.
         """
-        if self.method == "exact":
+        if self._exact:
             exact = self.marginals.detach().double()
             return exact, exact
         flat, evidence = self._flat

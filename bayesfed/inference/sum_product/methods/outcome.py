@@ -63,6 +63,8 @@ class Outcome:
         Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one for each group of factors.
     log_z
         Function that returns log Z ``(B,)``: exact, Bethe's or Kikuchi's, depending on the method.
+    exact
+        Whether a method that is approximate elsewhere is exact here.
     """
 
     belief: Tensor
@@ -73,6 +75,7 @@ class Outcome:
     converged: bool
     pairs: Callable[[], tuple[Tensor, ...]]
     log_z: Callable[[], Tensor]
+    exact: bool = False
 
 
 def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
