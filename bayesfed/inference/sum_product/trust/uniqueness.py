@@ -24,7 +24,7 @@ from bayesfed.models.random_fields.ising import Ising
 
 Model = Grid | Ising | Tables
 # Power iterations, and for graphs with many messages.
-STEPS, FEW, LARGE = 60, 10, 50_000
+STEPS, FEW, LARGE = 60, 4, 50_000
 
 _RADII: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
 
