@@ -108,6 +108,10 @@ class MultistableWarning(UserWarning):
     """Message passing with several fixed points, so that marginals depend on the starting point."""
 
 
+class UnverifiedWarning(UserWarning):
+    """Message passing on a graph with cycles and strong couplings: nothing vouches for the marginals."""
+
+
 class ConvergenceWarning(UserWarning):
     """Message passing that stopped before its messages converged."""
 
