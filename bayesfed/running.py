@@ -207,6 +207,7 @@ def run(
     least: int = 1,
     secrets: Mapping[str, bytes] | None = None,
     run_id: str | None = None,
+    resume_anyway: bool = False,
 ) -> Result:
     """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
 
@@ -227,6 +228,8 @@ def run(
     resume
         A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
         the result is what it says, and nothing runs.
+    resume_anyway
+        Go on although settings or clients are not those of the snapshot, or not known.
     on_client_error, least, secrets, run_id
         Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
 
@@ -257,6 +260,7 @@ def run(
         least=least,
         secrets=secrets,
         run_id=run_id,
+        resume_anyway=resume_anyway,
     )
     for report in made:
         history.append(report.record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -66,7 +66,8 @@ class Assign(Protocol):
 class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
-    A server that shows clients something other than its state is also a `Publisher`.
+    A server that shows clients something other than its state is also a `Publisher`. One that steps even if no client was heard, with a reducer to
+    which nothing was added, has an attribute ``steps_alone = True``; others keep their state then.
     """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
@@ -137,6 +138,8 @@ class Algorithm:
         ``(state) -> Posterior``, for `to_arviz`; None for methods without a posterior.
     sizes
         Predictors by the name of their size, largest first, for methods with models of several sizes.
+    checks
+        Functions that are called before every round with what it is run with; each raises an error if the method must not be run so.
 
     Raises
     ------
@@ -150,12 +153,38 @@ class Algorithm:
     predictor: Callable[[Tree], Predictor]
     posterior: Callable[[Tree], Posterior] | None = None
     sizes: Mapping[str, Callable[[Tree], Predictor]] = field(default_factory=dict)
+    checks: tuple[Callable[[Conditions], None], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
                 complain("Algorithm", expected="phases of distinct names", actual=[p.name for p in self.phases], hint="Phase('train', ...)")
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a round is run with, for the checks of an algorithm.
+
+    Parameters
+    ----------
+    algorithm
+        Algorithm as it is run, with all wrappers.
+    sampler
+        ``(round, clients, key) -> clients of the round``.
+    profiles
+        Profiles of all clients of the pool.
+    remembering
+        Names of the clients that keep a memory from earlier rounds.
+    changed
+        Names of the settings in which the run differs from the one that it continues; empty for a new run.
+    """
+
+    algorithm: Algorithm
+    sampler: Callable[[int, Sequence[str], Key], Sequence[str]]
+    profiles: tuple[Profile, ...]
+    remembering: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 class Posterior(Protocol):
