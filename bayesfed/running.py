@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,9 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.ledger import Row, bits
 from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
-from bayesfed.inference.evaluation.predictive import Predictive
+from bayesfed.inference.evaluation.predictive import Predictive, scores_together
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
+from bayesfed.inspect.at_clients import own_posterior, parts_of, stays
 from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
 from bayesfed.models.priors.belief import Belief
@@ -43,11 +44,14 @@ class Result:
         One `Record` a round, those made before it was resumed among them.
     snapshot
         Hand it to `run` as `resume` to go on.
+    data
+        By client: the rows that were fitted, for a run in this process; None if they are not known.
     """
 
     algorithm: Algorithm
     history: tuple[Record, ...]
     snapshot: Snapshot
+    data: Mapping[str, Dataset] | None = field(default=None, repr=False, compare=False)
 
     @property
     def model(self) -> Predictor:
@@ -111,18 +115,42 @@ class Result:
         """Return an aligned table of the rounds."""
         return round_table(self.history, every=every)
 
-    def to_arviz(self, data: Dataset | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
+    def to_arviz(self, data: Dataset | Mapping[str, Dataset] | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
         """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`.
 
-        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`.
+        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`. Give the rows by client
+        if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
         """
         from bayesfed.inspect.export import to_arviz
 
-        return to_arviz(self.algorithm, self.snapshot.state, self.history, data, draws=draws, thin=thin, seed=seed)
+        kept = {"memories": self.snapshot.memories, "fitted": self.data}
+        return to_arviz(self.algorithm, self.snapshot.state, self.history, data, draws=draws, thin=thin, seed=seed, **kept)
 
-    def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0) -> Predictive:
-        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores."""
-        return Predictive(self.posterior, inputs, Key(seed, "predictive"), count=draws)
+    def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None) -> Predictive:
+        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores.
+
+        Parameters
+        ----------
+        inputs
+            Inputs of one client, or of anyone.
+        draws, seed
+            Number of draws of the parameters, and their seed.
+        client
+            Name of the client whose inputs they are. Needed if a part of the posterior stays with clients, as local latents do.
+
+        Raises
+        ------
+        ArgumentError
+            If the method has no posterior, or a part of it stays with clients and no client that took part is named.
+        """
+        posterior, where = self.posterior, "Result.predictive"
+        if client is None and (kept := stays(posterior)):
+            hint = "client='name'; for a client that never took part, Predictive(result.posterior, inputs, key)"
+            raise ArgumentError(complain(where, expected=f"a client, since {kept[0]} stays with clients", actual="none", hint=hint))
+        if client is not None:
+            fitted = (self.data or {}).get(client)
+            posterior = own_posterior(posterior, self.snapshot.memories, client, fitted if fitted is not None and len(fitted) else None, where)
+        return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
     def scores(self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0) -> dict[str, dict[str, float]]:
         """Score the posterior predictive; print it with `bayesfed.inspect.score_table`.
@@ -130,7 +158,8 @@ class Result:
         Parameters
         ----------
         data
-            Rows to predict, or those of every client by name; clients without rows are left out.
+            Rows to predict, or those of every client by name; clients without rows are left out. They must be by name if a part of the posterior
+            stays with clients, as local latents do: each client is then predicted with its own.
         draws, seed
             Draws of the parameters, and what names them.
 
@@ -142,7 +171,8 @@ class Result:
         Raises
         ------
         ArgumentError
-            If the method has no posterior, there are no rows, or a client is called "all".
+            If the method has no posterior, there are no rows, a client is called "all", or a part of the posterior stays with clients and is not
+            known for these rows.
         """
         parts = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
         if "all" in parts:
@@ -150,8 +180,11 @@ class Result:
         pooled = _pooled("Result.scores", data)
         ends = list(accumulate(map(len, parts.values())))
         groups = {name: slice(end - len(part), end) for end, (name, part) in zip(ends, parts.items(), strict=True)}
-        found = self.predictive(pooled.inputs, draws=draws, seed=seed)
-        return found.scores_of(pooled.targets, {**groups, "all": slice(None)})
+        key, everybody = Key(seed, "predictive"), {**groups, "all": slice(None)}
+        if not stays(posterior := self.posterior):
+            return Predictive(posterior, pooled.inputs, key, count=draws).scores_of(pooled.targets, everybody)
+        by_client = parts_of(posterior, self.snapshot.memories, data, "Result.scores")
+        return scores_together([(Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets) for part in by_client], everybody)
 
     def k_hat(self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0) -> float:
         """Return how far the posterior is from the exact one of these rows, all that were fitted; see `bayesfed.inspect.k_hat`.
@@ -239,7 +272,7 @@ def run(
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
     """
     if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
-        return Result(algorithm, resume.history, resume)
+        return Result(algorithm, resume.history, resume, clients if isinstance(clients, Mapping) else None)
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
@@ -268,4 +301,5 @@ def run(
         verdicts = [watcher(report) for watcher in watchers]
         if any(verdict is True for verdict in verdicts):
             break
-    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))
+    rows = pool.data if isinstance(pool, InProcess) else None
+    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)), rows)

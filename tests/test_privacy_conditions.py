@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.wrappers.noising import ClippedSum
 from bayesfed.compress import Coded, ErrorFeedback, TopK
 from bayesfed.errors import ArgumentError, ClientError, TooFewClientsError, UpdateError
 from bayesfed.federated import Digital, OverTheAir, Slice, fraction, rounds
 from bayesfed.federated.aggregation.changes import clipped, norm
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Update
-from bayesfed.algorithms.wrappers.noising import ClippedSum
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 
@@ -106,7 +106,7 @@ REFUSED = {
     "too many clients": (lambda: ran(private(participants=3)), "at most 3 clients, found 4"),
     "sampler": (
         lambda: ran(sampled(), sampler=fraction(0.75)),
-        r"a uniform sample of 2 of 4 clients, found 3 a round; try sampler=fraction\(2 / 4\)",
+        r"2 of 4 clients, found 3 a round; try sampler=fraction\(2 / 4\)",
     ),
     "sampler everyone": (lambda: ran(sampled()), "a uniform sample of 2 of 4 clients, found 4 a round"),
     "own sampler": (lambda: ran(sampled(), sampler=lambda number, names, key: names[:2]), "of which that is not known"),
@@ -115,7 +115,7 @@ REFUSED = {
     "error feedback": (lambda: ran(sampled(algorithm=plain(up=ErrorFeedback(Coded(TopK(0.5))))), sampler=fraction(0.5)), "clients without memory"),
     "resumed quieter": (
         lambda: continued(private(noise=0.1), private()),
-        "the same settings.*found other train.server.budget.noise, train.server.noise",
+        "found other train.server.budget.noise, train.server.noise",
     ),
     "resumed unprotected": (lambda: continued(plain(), private()), "epsilon would not hold: expected a snapshot of a run with the same settings"),
     "resumed elsewhere": (lambda: continued(private(), private(), clients={**CLIENTS, "c0": rows(9, 5)}), "found other rows of clients"),
@@ -165,9 +165,8 @@ def on_devices():
     from bayesfed.wireless.fleets import fleet
 
     algorithm = on_devices(private(), Planner((Share(1.0, 10**13, 3, 1, 1),), 5.0))
-    report, moves = moved(
-        algorithm, pool={"devices": {name: one.figures() for name, one in fleet(list(CLIENTS), KEY).items()}}, on_client_error="drop"
-    )
+    devices = {name: one.figures() for name, one in fleet(list(CLIENTS), KEY).items()}
+    _, moves = moved(algorithm, pool={"devices": devices}, on_client_error="drop")
     assert bool((moves != 0).all())
 
 

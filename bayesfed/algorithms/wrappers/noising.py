@@ -131,8 +131,8 @@ class ClippedLocal(Around):
 class Noised:
     """A server around another, which steps on the noisy sum divided by a fixed number of clients.
 
-    The noise of a round comes from the key and the sum: a resumed run reproduces it and reveals nothing new, and two runs with the same key whose sums
-    differ have independent noise, so that their difference reveals neither. A round in which no client was heard has noise like any other.
+    The noise of a round comes from the key and the sum: a resumed run reproduces it and reveals nothing new, and two runs with the same key whose
+    sums differ have independent noise, so that their difference reveals neither. A round in which no client was heard has noise like any other.
 
     Parameters
     ----------

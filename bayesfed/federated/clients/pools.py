@@ -146,6 +146,11 @@ class InProcess:
         self._start = start or default_start_method()
         self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None
 
+    @property
+    def data(self) -> Mapping[str, Dataset]:
+        """The rows of every client by name."""
+        return dict(self._data)
+
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
         ways = {"process": self._processes, "thread": self._threads}

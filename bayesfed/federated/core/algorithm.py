@@ -220,3 +220,26 @@ class Weighing(Protocol):
     def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
         """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``, in nats."""
         ...
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A posterior of which a part stays with clients, such as local latents."""
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of what stays; empty if nothing does."""
+        ...
+
+    def at_client(self, memory: Tree, data: Dataset | None = None) -> Posterior:
+        """Return the posterior of the client that keeps this memory. For equal keys, all clients' draws have equal shared sites."""
+        ...
+
+
+@runtime_checkable
+class Dense(Protocol):
+    """A posterior that knows densities at its own draws."""
+
+    def densities(self, key: Key) -> Tree:
+        """Return ``log_q``, and ``log_prior`` if it is known, in nats at the draw that `draw` returns for this key."""
+        ...
