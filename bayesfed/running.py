@@ -118,8 +118,8 @@ class Result:
     def to_arviz(self, data: Dataset | Mapping[str, Dataset] | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
         """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`.
 
-        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`. Give the rows by client
-        if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
+        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`. Give the rows by
+        client if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
         """
         from bayesfed.inspect.export import to_arviz
 

@@ -39,12 +39,15 @@ class Drawn:
     def add(self, number: int) -> None:
         """Draw once more."""
         key, posterior = self._key.child("draw", number), self._posterior
-        draw, prior = posterior.draw(key), posterior.draw_prior(self._key.child("prior", number))
+        (draw, densities), prior = _dense(posterior, key), posterior.draw_prior(self._key.child("prior", number))
         self._enter("posterior", draw)
         self._enter("prior", prior)
         likely = list[Tensor]()
         for part in self._parts:
-            own = draw if part.posterior is posterior else part.posterior.draw(key)
+            own = draw
+            if part.posterior is not posterior:
+                own, more = _dense(part.posterior, key)
+                densities = {name: density + more[name] for name, density in densities.items() if name in more}
             for name in own.keys() - draw.keys():
                 self._own[name][part.client].append(own[name])
             if part.data is not None:
@@ -56,7 +59,7 @@ class Drawn:
                 self._values[group]["y"].append(torch.cat(pieces))
         if likely:
             self._values["log_likelihood"]["y"].append(torch.cat(likely))
-        self._state(key, likely)
+        self._state(densities, likely)
 
     def groups(self, dims: dict[str, list[str]], coords: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
         """Return the groups, and enter dimensions and coordinates of local latents."""
@@ -83,16 +86,12 @@ class Drawn:
             self._values[group]["pieces"].append(response.sample())
         return torch.zeros(()) if targets is None else response.log_prob(targets)
 
-    def _state(self, key: Key, likely: list[Tensor]) -> None:
-        dense = [one for one in (self._posterior, *(part.posterior for part in self._parts)) if isinstance(one, Dense)]
-        # Rows of all clients may share one posterior, which counts once.
-        densities = [one.densities(key) for one in dict(zip(map(id, dense), dense, strict=True)).values()]
+    def _state(self, densities: Tree, likely: list[Tensor]) -> None:
         if densities:
-            figures = {name: sum((one[name].double() for one in densities), torch.zeros((), dtype=torch.float64)) for name in densities[0]}
-            if "log_prior" in figures and likely:
-                figures["lp"] = figures["log_prior"] + torch.cat(likely).double().sum()
+            if "log_prior" in densities and likely:
+                densities = {**densities, "lp": densities["log_prior"] + torch.cat(likely).sum()}
             # ArviZ asks for divergences in some plots; independent draws have none.
-            for name, value in {**figures, "diverging": torch.tensor(False)}.items():
+            for name, value in {**densities, "diverging": torch.tensor(False)}.items():
                 self._values["sample_stats"][name].append(value)
 
     def _local(self, name: str, by_client: dict[str, list[Tensor]], dims: dict[str, list[str]], coords: dict[str, Any]) -> None:
@@ -109,6 +108,11 @@ class Drawn:
         else:
             for client, values in by_client.items():
                 self._values["posterior"][f"{name}.{client}"] = values
+
+
+def _dense(posterior: Posterior, key: Key) -> tuple[Tree, Tree]:
+    """Return a draw and its densities; none for a posterior that does not know them."""
+    return posterior.draw_with_densities(key) if isinstance(posterior, Dense) else (posterior.draw(key), {})
 
 
 def steps(value: Tensor, thin: int) -> list[int]:

@@ -49,8 +49,8 @@ def to_arviz(
     ``SITE.input``; local latents with a dimension ``client``, or ``row`` if each row has one), ``prior`` and ``prior_predictive`` (for Pyro models),
     ``sample_stats`` (``log_q``, and where the prior's density is known ``log_prior`` and ``lp``, the log joint density with the rows),
     ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``, and ``row_client``, ``row_fitted``), ``posterior_predictive``,
-    ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by round and client: bits_up, bits_down, nll, accepted; by
-    round: elbo, density and every metric). ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat and
+    ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by round and client: bits_up, bits_down, nll, accepted;
+    by round: elbo, density and every metric). ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat and
     effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by k-hat (`Result.k_hat`). ``az.loo`` needs rows that
     were fitted, those with ``row_fitted``.
 

@@ -240,6 +240,6 @@ class Partial(Protocol):
 class Dense(Protocol):
     """A posterior that knows densities at its own draws."""
 
-    def densities(self, key: Key) -> Tree:
-        """Return ``log_q``, and ``log_prior`` if it is known, in nats at the draw that `draw` returns for this key."""
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is known, in nats."""
         ...

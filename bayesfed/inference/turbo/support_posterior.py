@@ -41,16 +41,20 @@ class DeclaredPosterior:
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of every site: ``SITE.w``, ``SITE.s``, ``SITE.rho``, each ``(M, N)``."""
-        values: dict[str, Any] = {name: node["value"] for name, node in self._trace(key).nodes.items() if node["type"] == "sample"}
-        return values
+        return self._values(self._trace(key))
 
-    def densities(self, key: Key) -> Tree:
-        """Return ``log_q`` in nats at the draw of this key. The prior's density is known up to the constant of coupled supports only."""
-        return {"log_q": self._trace(key).log_prob_sum()}
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return a draw, and ``log_q`` in nats. The prior's density is known up to the constant of coupled supports only."""
+        trace = self._trace(key)
+        return self._values(trace), {"log_q": trace.log_prob_sum()}
 
     def _trace(self, key: Key) -> Any:
         with forked(key):
             return poutine.trace(guide).get_trace(self.belief)
+
+    def _values(self, trace: Any) -> Tree:
+        values: dict[str, Any] = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"}
+        return values
 
     def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
         """Return the network's outputs at one draw, in evaluation mode."""

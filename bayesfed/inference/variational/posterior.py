@@ -102,10 +102,10 @@ class FittedGuide:
         """Return one draw of every shared site, and of the local ones for a client, in their own space."""
         return self._values(self._trace(key))
 
-    def densities(self, key: Key) -> Tree:
-        """Return log densities in nats at the draw that `draw` returns for this key: ``log_q`` and ``log_prior``.
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return the draw of `draw` for this key, and the log densities ``log_q`` and ``log_prior`` at it in nats.
 
-        They are those of the shared sites; for a client, those of its local sites, given the shared ones.
+        Densities are those of the shared sites; for a client, those of its local sites, given the shared ones.
         """
         names = self.layout.local_sites if self.server else self.layout.sites
         local = {*self.layout.local_sites, *(f"{name}_unconstrained" for name in self.layout.local_sites)}
@@ -117,7 +117,7 @@ class FittedGuide:
                 joint = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(*self.pair.example)
             joint.compute_log_prob(lambda name, node: name in names)
         log_q, log_prior = (sum(node["log_prob_sum"] for node in part.nodes.values() if "log_prob_sum" in node) for part in (trace, joint))
-        return {"log_q": torch.as_tensor(log_q), "log_prior": torch.as_tensor(log_prior)}
+        return self._values(trace), {"log_q": torch.as_tensor(log_q), "log_prior": torch.as_tensor(log_prior)}
 
     @property
     def _local(self) -> tuple[str, ...]:
