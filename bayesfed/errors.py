@@ -31,6 +31,10 @@ class ArgumentError(BayesfedError, ValueError):
     """An argument outside its documented domain."""
 
 
+class KeywordError(ArgumentError, TypeError):
+    """A keyword that a function does not have, or one that it needs and did not get."""
+
+
 class DataError(BayesfedError, ValueError):
     """A data set that cannot be used."""
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import nn
 
+from bayesfed.algorithms.registry import ROLES
+from bayesfed.checks import NET, Role, checked, having
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.servers import Add, Average
@@ -48,6 +50,16 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
     return by_rows if rows else alike
 
 
+@checked(
+    net=NET,
+    training=ROLES["training"],
+    codec=ROLES["codec"],
+    up=ROLES["up"],
+    link=ROLES["link"],
+    capacity=ROLES["capacity"],
+    local=Role(lambda local: not isinstance(local, type), "a local step", "an instance of its class"),
+    server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
+)
 def compose(
     name: str,
     net: nn.Module,

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from bayesfed.algorithms.registry import ALGORITHM
+from bayesfed.checks import checked
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Phase
@@ -16,6 +18,7 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@checked(algorithm=ALGORITHM)
 def equal_weights(algorithm: Algorithm) -> Algorithm:
     """Give every client with a weight above zero the weight 1, so that nobody gains influence by claiming many rows.
 

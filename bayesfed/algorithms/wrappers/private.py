@@ -18,16 +18,21 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
 from bayesfed.algorithms.wrappers.noising import Budget, Clipped, ClippedLocal, ClippedSum, Noised, check_not_private
 from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
+from bayesfed.checks import KEY, Role, checked
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
+PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")
 
+
+@checked(algorithm=ALGORITHM, key=KEY, participants=PARTICIPANTS, population=PARTICIPANTS)
 def private(
     algorithm: Algorithm,
     *,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.noising import check_not_private
 from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
+from bayesfed.checks import Role, checked
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.robust import Robust, Rule
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 
 
+@checked(algorithm=ALGORITHM, rule=Role(lambda rule: callable(rule) and not isinstance(rule, type), "a robust rule", "Median(), TrimmedMean(0.2)"))
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     """Combine the updates of clients by a robust rule; the server then does with the result what the method does with a sum.
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from bayesfed.checks import OF_TRAINING, checked, shown
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Local
@@ -65,7 +66,7 @@ class Training:
         if self.epochs is not None and not (isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf):
             raise ArgumentError(complain("Training.epochs", expected="a number above 0", actual=repr(self.epochs), hint="1.0"))
         if self.optimiser is not None and (isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")):
-            actual = self.optimiser.__name__ if isinstance(self.optimiser, type) else repr(self.optimiser)
+            actual = shown(self.optimiser)
             raise ArgumentError(complain("Training.optimiser", expected="an optimiser as a value", actual=actual, hint="Sgd(0.05), Adam(1e-3)"))
         if not callable(self.schedule):
             raise ArgumentError(
@@ -134,6 +135,9 @@ class Training:
         scored, objective = likelihood or Categorical(), partial(MaximumLikelihood, net)
         descent = self.descent(objective(scored), net, kind)
         return buffered(LocalClasses(descent, objective, scored) if masked else descent, net, buffers)
+
+
+Training.__init__ = checked(said=OF_TRAINING)(Training.__init__)
 
 
 def _whole(where: str, value: object, hint: str) -> None:

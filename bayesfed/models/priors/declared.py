@@ -16,6 +16,7 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bayesfed.checks import NET, Role, checked, having
 from bayesfed.errors import PriorError, complain
 from bayesfed.models.modules import Predicate, weight_matrices
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -111,6 +112,13 @@ class Declared:
         return self.likelihood.observe(output, targets, scale)
 
 
+@checked(
+    net=NET,
+    prior=Role(
+        lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)), "a Prior", "Prior(), or {'name': Prior()}.get"
+    ),
+    likelihood=having(("loss", "check", "distribution"), "a likelihood", "Categorical(), or Normal(sd=1.0) for numbers"),
+)
 def declare(
     net: nn.Module,
     prior: Prior | Callable[[str], Prior] | None = None,
