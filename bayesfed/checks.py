@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -55,7 +56,8 @@ class Role:
 
 
 def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
-    """Return the role of an instance of a class."""
+    """Return the role of an instance of a class; NumPy's numbers are numbers."""
+    kind = Integral if kind is int else Real if kind == (int, float) else kind
     return Role(lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint)
 
 
@@ -66,7 +68,7 @@ def having(members: Sequence[str], expected: str, hint: str) -> Role:
 
 def whole(least: int, hint: str) -> Role:
     """Return the role of a whole number from `least`."""
-    return Role(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least, f"a whole number >= {least}", hint)
+    return Role(lambda value: isinstance(value, Integral) and not isinstance(value, bool) and value >= least, f"a whole number >= {least}", hint)
 
 
 KEY = a(Key, "a Key", "Key(0, 'purpose')")
@@ -78,8 +80,8 @@ NETS = Role(
 )
 CALLABLE = Role(callable, "a function", "a lambda")
 LABELS = Role(
-    lambda value: isinstance(value, Tensor) and value.ndim == 1 and not value.is_floating_point() and value.dtype != torch.bool,
-    "class labels (N,), a tensor of integers",
+    lambda value: isinstance(value, Tensor) and value.ndim == 1 and value.dtype != torch.bool and bool((value == value.round()).all()),
+    "class labels (N,), a tensor of whole numbers",
     "train.targets",
 )
 
@@ -134,7 +136,7 @@ def check_keywords(
     many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
     if len(args) > len(positional) and not many:
         hint = f"{names[min(len(args), len(names)) - 1]}=..., by its name"
-        actual = f"{len(args) - (len(parameters) - len(names))} by position"
+        actual = len(args) - (len(parameters) - len(names))
         expected = f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
         raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
     given = {*list(parameters)[: len(args)], *kwargs}

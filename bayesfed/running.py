@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from bayesfed.checks import a, check, checked
 from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.pools import ClientPool, InProcess
@@ -17,6 +18,7 @@ from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, W
 from bayesfed.federated.core.protocols import Direction
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
+from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.ledger import Row, bits
 from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
@@ -91,6 +93,8 @@ class Result:
 
     def bits(self, direction: Direction | None = None) -> int:
         """Return the bits sent down, up, or (default) both ways."""
+        if direction not in ("up", "down", None):
+            raise ArgumentError(complain("Result.bits", expected="'up', 'down' or None", actual=repr(direction), hint="'up'"))
         return bits(self.ledger, direction)
 
     def series(self, name: str) -> list[tuple[int, float]]:
@@ -108,11 +112,14 @@ class Result:
         """
         if not (series := self.series(name)):
             known = sorted({key for record in self.history for key in {**record.server, **record.metrics}})
-            raise ArgumentError(complain("Result.final", expected=f"one of {known}", actual=repr(name), hint="a callback that enters it"))
+            hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
+            raise ArgumentError(complain("Result.final", expected=f"one of {known}", actual=repr(name), hint=hint))
         return series[-1][1]
 
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
+        if every < 1:
+            raise ArgumentError(complain("Result.table", expected="every >= 1", actual=every, hint="every=5"))
         return round_table(self.history, every=every)
 
     def to_arviz(self, data: Dataset | Mapping[str, Dataset] | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
@@ -123,6 +130,7 @@ class Result:
         """
         from bayesfed.inspect.export import to_arviz
 
+        _check_rows("Result.to_arviz", data)
         kept = {"memories": self.snapshot.memories, "fitted": self.data}
         return to_arviz(self.algorithm, self.snapshot.state, self.history, data, draws=draws, thin=thin, seed=seed, **kept)
 
@@ -144,6 +152,7 @@ class Result:
             If the method has no posterior, or a part of it stays with clients and no client that took part is named.
         """
         posterior, where = self.posterior, "Result.predictive"
+        check(f"{where}, inputs", inputs, a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"))
         if client is None and (kept := stays(posterior)):
             hint = "client='name'; for a client that never took part, Predictive(result.posterior, inputs, key)"
             raise ArgumentError(complain(where, expected=f"a client, since {kept[0]} stays with clients", actual="none", hint=hint))
@@ -174,6 +183,7 @@ class Result:
             If the method has no posterior, there are no rows, a client is called "all", or a part of the posterior stays with clients and is not
             known for these rows.
         """
+        _check_rows("Result.scores", data)
         parts = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
         if "all" in parts:
             raise ArgumentError(complain("Result.scores", expected="clients of other names", actual="'all'", hint="renaming that client"))
@@ -217,14 +227,23 @@ class Result:
         return plot_series({self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes)
 
 
+def _check_rows(where: str, data: object) -> None:
+    """Raise `ArgumentError` unless rows are a data set, or one for each client by name."""
+    for part in data.values() if isinstance(data, Mapping) else [data]:
+        if part is not None:
+            check(where, part, a(Dataset, "a data set, or one for each client by name", "Dataset(inputs, targets)"))
+
+
 def _pooled(where: str, data: Dataset | Mapping[str, Dataset]) -> Dataset:
     """Return all rows of all clients as one set."""
+    _check_rows(where, data)
     parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [data]
     if not sum(map(len, parts)):
         raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
     return concatenated(parts)
 
 
+@checked()
 def run(
     algorithm: Algorithm,
     clients: Mapping[str, Dataset] | ClientPool,
@@ -271,11 +290,15 @@ def run(
     ArgumentError, DataError, ClientError
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
     """
+    check_call(algorithm, rounds, sampler, resume)
+    check_clients(clients)
+    check_callbacks(callbacks)
     if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
         return Result(algorithm, resume.history, resume, clients if isinstance(clients, Mapping) else None)
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
+        check_test(algorithm, test, pool)
         watchers.append(watch.evaluate(test))
     watchers += callbacks
     if progress:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.checks import check, having
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.symbols import Cheapest
@@ -49,6 +50,10 @@ class Coded:
     masks: MaskCode = CheapestMask()
     integers: IntegerCode = Cheapest()
     limit: int = MAX_BYTES
+
+    def __post_init__(self) -> None:
+        for name, codec in {"floats": self.floats, **self.exceptions}.items():
+            check(f"Coded, {name}", codec, having(("write", "read", "bound"), "a codec of leaves", "TopK(0.1), Qsgd(8)"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
+from bayesfed.checks import Role, check
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser
@@ -41,6 +42,7 @@ def fed_paq(
     codec
         Codec of the down-link. Default: 16-bit floats.
     """
+    check("fed_paq, bits", bits, Role(lambda count: isinstance(count, int) and 2 <= count <= 24, "a whole number from 2 to 24", "16"))
     up = Coded(FedPaqQuantiser(2 ** (bits - 1) - 1, norm="max"))
     work = training or Training()
     local = work.fitting(net, likelihood, "delta")

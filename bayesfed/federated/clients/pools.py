@@ -16,6 +16,7 @@ from typing import Literal, Protocol, Self
 
 import torch
 
+from bayesfed.checks import shown
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
@@ -112,6 +113,10 @@ class InProcess:
         cohort: Cohort = 1,
         start: StartMethod | None = None,
     ) -> None:
+        if not isinstance(data, Mapping):
+            raise ArgumentError(
+                complain("InProcess, data", expected="a data set for each client by name", actual=shown(data), hint="{'name': data_set}")
+            )
         if not data or not any(len(part) for part in data.values()):
             raise DataError(
                 complain("InProcess", expected="a client with data", actual=f"{len(data)} clients, all empty", hint="federate(data, iid(...))")

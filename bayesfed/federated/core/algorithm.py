@@ -11,8 +11,9 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bayesfed.checks import shown
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
 from bayesfed.federated.core.update import Reducer, Sum
 from bayesfed.keys import Key
@@ -36,9 +37,23 @@ class Model:
     parameters: Tree
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the outputs, without gradients."""
+        """Return the outputs, without gradients.
+
+        Raises
+        ------
+        DataError
+            If the network does not take the inputs.
+        """
+        if not isinstance(inputs, Tensor):
+            raise DataError(
+                complain("model", expected="a tensor of inputs (B, ...)", actual=shown(inputs), hint="data.inputs, torch.as_tensor(array)")
+            )
         with torch.no_grad(), evaluating(self.net):
-            output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
+            try:
+                output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
+            except RuntimeError as problem:
+                actual, hint = f"{shown(inputs)}: {str(problem).splitlines()[0]}", "rows of the width and type that were trained on"
+                raise DataError(complain("model", expected="inputs that the network takes", actual=actual, hint=hint)) from problem
         return output
 
 

@@ -16,6 +16,7 @@ from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.engine.arguments import check_call, check_posterior
 from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
@@ -84,6 +85,7 @@ def rounds(
     TooFewClientsError
         If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
     """
+    check_call(algorithm, rounds, sampler, resume)
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
         raise ArgumentError(complain("rounds", expected=f"more than the {done} rounds already made", actual=rounds, hint=f"rounds={done + 10}"))
@@ -105,6 +107,7 @@ def rounds(
     settings = settings_of(algorithm, sampler, pool.profiles)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
+    check_posterior(algorithm, resume.state)
     pool.restore(resume.memories)
     remembering = tuple(resume.memories)
     locals, profiles = {phase.name: phase.local for phase in algorithm.phases}, {p.name: p for p in pool.profiles}

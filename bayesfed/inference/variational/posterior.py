@@ -11,8 +11,9 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from bayesfed.checks import shown
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair, Program
 from bayesfed.inference.variational.tilted import Tilt, tilted
@@ -173,7 +174,11 @@ class FittedGuide:
             )
         given = {name: leaf.to(inputs.device) for name, leaf in draw.items()}
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
-            trace = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(inputs)
+            try:
+                trace = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(inputs)
+            except RuntimeError as problem:
+                actual, hint = f"{shown(inputs)}: {str(problem).splitlines()[0]}", "rows of the width and type that were fitted"
+                raise DataError(complain("predictions", expected="inputs that the model takes", actual=actual, hint=hint)) from problem
         (name,) = self.layout.observed
         if name not in trace.nodes:
             raise PosteriorError(

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from bayesfed.checks import checked
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum, require_blocks
 from bayesfed.trees import Tree, under, zip_map
@@ -113,3 +114,7 @@ class PVI(_Sites):
     def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
         """Begin at q, with the product of the others' factors as cavity."""
         return Start(self.parameters(state, fused), share, zip_map(torch.sub, state, self._site(memory, fused, share)))
+
+
+for _rule in (PVI, ProductOfExperts):
+    _rule.__init__ = checked(said={})(_rule.__init__)
