@@ -234,7 +234,6 @@ WRONG = {
     "Training batch": (lambda: bf.Training(batch_size=0), ArgumentError, "expected a whole number >= 1, found 0; try 64"),
     "Training optimiser": (lambda: bf.Training(optimiser=0.1), ArgumentError, "; try Sgd(0.05), Adam(1e-3)"),
     "Training torch": (lambda: bf.Training(optimiser=torch.optim.SGD), ArgumentError, "; try Sgd(0.05), Adam(1e-3)"),
-    "Training torch instance": (lambda: bf.Training(optimiser=torch.optim.SGD(net().parameters(), lr=0.1)), ArgumentError, "; try Sgd(0.05), "),
     "Training optimiser class": (lambda: bf.Training(optimiser=bf.Sgd), ArgumentError, "; try Sgd(0.05), Adam(1e-3)"),
     "Training optimizer": (lambda: bf.Training(optimizer=bf.Sgd(0.1)), KeywordError, "; try optimiser=Sgd(0.1)"),
     "Training lr": (lambda: bf.Training(lr=0.1), KeywordError, "; try optimiser=Sgd(0.1)"),

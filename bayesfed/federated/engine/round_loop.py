@@ -168,8 +168,8 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings)
     if changes and not anyway:
-        others = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
-        before, now = ("; ".join(f"{name} {pair[side]}" for name, pair in list(changes.items())[:3]) + others for side in (0, 1))
+        others = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+        actual = "; ".join(f"{name} {before}, now {now}" for name, (before, now) in list(changes.items())[:3]) + others
         hint = "the settings and clients of the run, or resume_anyway=True"
-        raise ArgumentError(complain("resume", expected=before, actual=now, hint=hint))
+        raise ArgumentError(complain("resume", expected="the settings and clients of the snapshot's run", actual=actual, hint=hint))
     return tuple(changes)

@@ -56,9 +56,18 @@ def settings_of(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Col
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return ``(before, now)`` of every setting that differs, by its name."""
-    names = sorted(before.keys() | now.keys())
-    return {name: pair for name in names if (pair := (before.get(name, "none"), now.get(name, "none")))[0] != pair[1]}
+    """Return ``(before, now)`` of every setting that differs, by its name, those that say most first.
+
+    Parts of a value that was replaced by one of another class are left out.
+    """
+    names = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    kept = [name for name in names if not any(name != other and name.startswith((f"{other}.", f"{other}[")) for other in names)]
+    return {name: (before.get(name, "none"), now.get(name, "none")) for name in sorted(kept, key=_rank)}
+
+
+def _rank(name: str) -> tuple[int, str]:
+    # What a plan closes over is often what the local step has, and less plainly named.
+    return (0 if "." not in name else 2 if ".assign." in name else 1), name
 
 
 class _Described:
