@@ -68,7 +68,7 @@ def having(members: Sequence[str], expected: str, hint: str) -> Role:
 
 def whole(least: int, hint: str) -> Role:
     """Return the role of a whole number from `least`."""
-    return Role(lambda value: isinstance(value, Integral) and not isinstance(value, bool) and value >= least, f"a whole number >= {least}", hint)
+    return Role(lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least, f"a whole number >= {least}", hint)
 
 
 KEY = a(Key, "a Key", "Key(0, 'purpose')")
@@ -86,13 +86,13 @@ LABELS = Role(
 )
 
 
-def checked(*, said: Mapping[str, str] = ELSEWHERE, **roles: Role) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
+def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
     """Return a decorator that checks the arguments of a function.
 
     Parameters
     ----------
     said
-        What to pass in place of keywords that the function does not have.
+        What to pass in place of keywords that the function does not have. Default: `ELSEWHERE`.
     **roles
         Role of each argument by its name; others are not checked.
     """
@@ -104,7 +104,7 @@ def checked(*, said: Mapping[str, str] = ELSEWHERE, **roles: Role) -> Callable[[
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
-            check_keywords(where, parameters, args, kwargs, said)
+            check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
             given = dict(zip(parameters, args, strict=False)) | kwargs
             for name, role in roles.items():
                 if name in given and not (given[name] is None and name in optional):
@@ -112,6 +112,16 @@ def checked(*, said: Mapping[str, str] = ELSEWHERE, **roles: Role) -> Callable[[
             return function(*args, **kwargs)
 
         return called
+
+    return decorated
+
+
+def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]], type[Value]]:
+    """Return a decorator of a class, outside of `dataclass`, that checks the keywords with which it is made."""
+
+    def decorated(kind: type[Value]) -> type[Value]:
+        type.__setattr__(kind, "__init__", checked(said=said)(kind.__init__))
+        return kind
 
     return decorated
 

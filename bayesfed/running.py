@@ -131,8 +131,8 @@ class Result:
         from bayesfed.inspect.export import to_arviz
 
         _check_rows("Result.to_arviz", data)
-        kept = {"memories": self.snapshot.memories, "fitted": self.data}
-        return to_arviz(self.algorithm, self.snapshot.state, self.history, data, draws=draws, thin=thin, seed=seed, **kept)
+        state, kept = self.snapshot.state, self.snapshot.memories
+        return to_arviz(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed, memories=kept, fitted=self.data)
 
     def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None) -> Predictive:
         """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores.

@@ -95,7 +95,7 @@ def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callab
             raise ArgumentError(complain("recipe", expected="a name of its own", actual=actual, hint="another name"))
         # Methods of others may use these names for something else.
         roles = ROLES if make.__module__.partition(".")[0] == __name__.partition(".")[0] else {}
-        entry = checked(**roles)(make)
+        entry = checked(said=None, **roles)(make)
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 

@@ -71,7 +71,7 @@ class Uniform:
         return [clients[i] for i in order.tolist()]
 
 
-def fraction(share: float) -> Uniform:
+def fraction(share: float) -> Sampler:
     """Return a sampler that takes a share of the clients, uniformly without replacement, but at least one.
 
     Parameters

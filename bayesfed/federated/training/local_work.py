@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from bayesfed.checks import OF_TRAINING, checked, shown
+from bayesfed.checks import OF_TRAINING, checked_class, shown
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Local
@@ -24,6 +24,7 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 Record = TypeVar("Record", bound=LocalOptions)
 
 
+@checked_class(OF_TRAINING)
 @dataclass(frozen=True)
 class Training:
     """Local work of a round.
@@ -135,9 +136,6 @@ class Training:
         scored, objective = likelihood or Categorical(), partial(MaximumLikelihood, net)
         descent = self.descent(objective(scored), net, kind)
         return buffered(LocalClasses(descent, objective, scored) if masked else descent, net, buffers)
-
-
-Training.__init__ = checked(said=OF_TRAINING)(Training.__init__)
 
 
 def _whole(where: str, value: object, hint: str) -> None:
