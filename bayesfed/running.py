@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from bayesfed.checks import a, check, checked
-from bayesfed.data.dataset import Dataset, concatenated
+from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
@@ -23,9 +22,9 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.ledger import Row, bits
 from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
-from bayesfed.inference.evaluation.predictive import Predictive, scores_together
+from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.inspect.at_clients import own_posterior, parts_of, stays
+from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
 from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
 from bayesfed.models.priors.belief import Belief
@@ -130,7 +129,7 @@ class Result:
         """
         from bayesfed.inspect.export import to_arviz
 
-        _check_rows("Result.to_arviz", data)
+        check_rows("Result.to_arviz", data)
         state, kept = self.snapshot.state, self.snapshot.memories
         return to_arviz(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed, memories=kept, fitted=self.data)
 
@@ -151,14 +150,8 @@ class Result:
         ArgumentError
             If the method has no posterior, or a part of it stays with clients and no client that took part is named.
         """
-        posterior, where = self.posterior, "Result.predictive"
-        check(f"{where}, inputs", inputs, a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"))
-        if client is None and (kept := stays(posterior)):
-            hint = "client='name'; for a client that never took part, Predictive(result.posterior, inputs, key)"
-            raise ArgumentError(complain(where, expected=f"a client, since {kept[0]} stays with clients", actual="none", hint=hint))
-        if client is not None:
-            fitted = (self.data or {}).get(client)
-            posterior = own_posterior(posterior, self.snapshot.memories, client, fitted if fitted is not None and len(fitted) else None, where)
+        check("Result.predictive, inputs", inputs, a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"))
+        posterior = predicting_posterior(self.posterior, self.snapshot.memories, client, self.data or {})
         return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
     def scores(self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0) -> dict[str, dict[str, float]]:
@@ -183,18 +176,7 @@ class Result:
             If the method has no posterior, there are no rows, a client is called "all", or a part of the posterior stays with clients and is not
             known for these rows.
         """
-        _check_rows("Result.scores", data)
-        parts = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
-        if "all" in parts:
-            raise ArgumentError(complain("Result.scores", expected="clients of other names", actual="'all'", hint="renaming that client"))
-        pooled = _pooled("Result.scores", data)
-        ends = list(accumulate(map(len, parts.values())))
-        groups = {name: slice(end - len(part), end) for end, (name, part) in zip(ends, parts.items(), strict=True)}
-        key, everybody = Key(seed, "predictive"), {**groups, "all": slice(None)}
-        if not stays(posterior := self.posterior):
-            return Predictive(posterior, pooled.inputs, key, count=draws).scores_of(pooled.targets, everybody)
-        by_client = parts_of(posterior, self.snapshot.memories, data, "Result.scores")
-        return scores_together([(Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets) for part in by_client], everybody)
+        return scores_by_client(self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws)
 
     def k_hat(self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0) -> float:
         """Return how far the posterior is from the exact one of these rows, all that were fitted; see `bayesfed.inspect.k_hat`.
@@ -212,7 +194,7 @@ class Result:
         if not isinstance(posterior, Weighing):
             found = type(posterior).__name__
             raise ArgumentError(complain("Result.k_hat", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
-        return k_hat(posterior.log_weights(_pooled("Result.k_hat", data), Key(seed, "k_hat"), draws=draws))
+        return k_hat(posterior.log_weights(pooled("Result.k_hat", data), Key(seed, "k_hat"), draws=draws))
 
     def save_model(self, path: str | Path) -> None:
         """Write the transmitted model's parameters as a safetensors file."""
@@ -225,22 +207,6 @@ class Result:
         from bayesfed.inspect.pictures import plot_series
 
         return plot_series({self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes)
-
-
-def _check_rows(where: str, data: object) -> None:
-    """Raise `ArgumentError` unless rows are a data set, or one for each client by name."""
-    for part in data.values() if isinstance(data, Mapping) else [data]:
-        if part is not None:
-            check(where, part, a(Dataset, "a data set, or one for each client by name", "Dataset(inputs, targets)"))
-
-
-def _pooled(where: str, data: Dataset | Mapping[str, Dataset]) -> Dataset:
-    """Return all rows of all clients as one set."""
-    _check_rows(where, data)
-    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [data]
-    if not sum(map(len, parts)):
-        raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
-    return concatenated(parts)
 
 
 @checked()

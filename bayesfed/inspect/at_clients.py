@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.checks import a, check
+from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, PosteriorError, complain
 from bayesfed.federated.core.algorithm import Partial, Posterior
+from bayesfed.inference.evaluation.predictive import Predictive, scores_together
+from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 Rows = Dataset | Mapping[str, Dataset] | None
@@ -102,6 +106,77 @@ def parts_of(posterior: Posterior, memories: Mapping[str, Tree], data: Rows, whe
         hint = "{name: rows}; for clients that never took part, Predictive(result.posterior, inputs, key)"
         raise ArgumentError(complain(where, expected=expected, actual="one data set", hint=hint))
     return [Part("", data, posterior)] if len(data) else []
+
+
+def predicting_posterior(posterior: Posterior, memories: Mapping[str, Tree], client: str | None, fitted: Mapping[str, Dataset]) -> Posterior:
+    """Return the posterior that predicts the inputs of a client, or of anyone.
+
+    Parameters
+    ----------
+    posterior
+        The server's posterior.
+    memories
+        By client: what it keeps between rounds.
+    client
+        Name of the client, or None.
+    fitted
+        By client: the rows that were fitted.
+
+    Raises
+    ------
+    ArgumentError
+        If a part of the posterior stays with clients, and no client that took part is named.
+    """
+    where = "Result.predictive"
+    if client is not None:
+        rows = fitted.get(client)
+        return own_posterior(posterior, memories, client, rows if rows is not None and len(rows) else None, where)
+    if kept := stays(posterior):
+        hint = "client='name'; for a client that never took part, Predictive(result.posterior, inputs, key)"
+        raise ArgumentError(complain(where, expected=f"a client, since {kept[0]} stays with clients", actual="none", hint=hint))
+    return posterior
+
+
+def scores_by_client(posterior: Posterior, memories: Mapping[str, Tree], data: Rows, key: Key, draws: int) -> dict[str, dict[str, float]]:
+    """Return the scores of each client's rows by its name, and of all rows together as "all", as `Result.scores` does.
+
+    Raises
+    ------
+    ArgumentError
+        If there are no rows, a client is called "all", or as `parts_of`.
+    """
+    check_rows("Result.scores", data)
+    given = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
+    if "all" in given:
+        raise ArgumentError(complain("Result.scores", expected="clients of other names", actual="'all'", hint="renaming that client"))
+    together, ends = pooled("Result.scores", data), list(accumulate(map(len, given.values())))
+    groups = {name: slice(end - len(part), end) for end, (name, part) in zip(ends, given.items(), strict=True)} | {"all": slice(None)}
+    if not stays(posterior):
+        return Predictive(posterior, together.inputs, key, count=draws).scores_of(together.targets, groups)
+    parts = parts_of(posterior, memories, data, "Result.scores")
+    return scores_together([(Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets) for part in parts], groups)
+
+
+def check_rows(where: str, data: object) -> None:
+    """Raise `ArgumentError` unless rows are a data set, or one for each client by name."""
+    for part in data.values() if isinstance(data, Mapping) else [data]:
+        if part is not None:
+            check(where, part, a(Dataset, "a data set, or one for each client by name", "Dataset(inputs, targets)"))
+
+
+def pooled(where: str, data: Rows) -> Dataset:
+    """Return all rows of all clients as one set.
+
+    Raises
+    ------
+    ArgumentError
+        If there are none.
+    """
+    check_rows(where, data)
+    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [] if data is None else [data]
+    if not sum(map(len, parts)):
+        raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
+    return concatenated(parts)
 
 
 def are_fitted(data: Dataset, fitted: Iterable[Dataset]) -> np.ndarray:
