@@ -74,7 +74,7 @@ def whole(least: int, hint: str) -> Role:
 KEY = a(Key, "a Key", "Key(0, 'purpose')")
 NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
 NETS = Role(
-    lambda value: isinstance(value, list | tuple) and bool(value) and all(isinstance(one, nn.Module) for one in value),
+    lambda value: isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value),
     "a list of networks, the largest first",
     "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
 )

@@ -38,7 +38,7 @@ ROLES: dict[str, Role] = {
     "capacity": Role(CALLABLE.fits, "a function that chooses a client's size", "fixed(sorted(clients), 2), dynamic(2) or by_device(...)"),
     "ratios": Role(lambda value: isinstance(value, list | tuple), "a list of ratios, the largest first", "[1.0, 0.5, 0.25]"),
     "example": a(Dataset, "a data set of a few rows", "train[:2]"),
-    "observations": whole(1, "len(train)"),
+    "observations": whole(0, "len(train)"),
     "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
     "statistics": Role(CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"),
     "key": KEY,
@@ -93,9 +93,8 @@ def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callab
         if other and other.make.__module__ != make.__module__ and _is_shipped(other):
             actual = f"{name!r}, which {other.make.__module__} has"
             raise ArgumentError(complain("recipe", expected="a name of its own", actual=actual, hint="another name"))
-        # Methods of others may use these names for something else.
-        roles = ROLES if make.__module__.partition(".")[0] == __name__.partition(".")[0] else {}
-        entry = checked(said=None, **roles)(make)
+        # Methods of others may use the names of `ROLES` for something else.
+        entry = checked(said=None, **ROLES)(make) if make.__module__.partition(".")[0] == __name__.partition(".")[0] else make
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 

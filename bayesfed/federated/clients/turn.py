@@ -112,7 +112,7 @@ def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tre
             if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size")):
                 raise
             actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
-            hint = "rows of the width and type that the network takes: try net(data.inputs[:2])"
+            hint = "rows of the width and type that the network takes"
             raise DataError(complain("local step", expected="rows that the network takes", actual=actual, hint=hint)) from problem
     if not isinstance(fit, Fit) or not isinstance(fit.payload, dict) or not isinstance(fit.memory, dict):
         actual = shown(fit) if not isinstance(fit, Fit) else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"

@@ -20,7 +20,7 @@ Capacity = Callable[[Profile, int, Key], int]
 """``(profile, round, key) -> index of the size``. 0 is the largest."""
 
 
-@checked(count=whole(1, "the number of sizes"))
+@checked(count=whole(0, "the number of sizes"))
 def dynamic(count: int) -> Capacity:
     """Return a capacity that draws a size uniformly for every client and round (dynamic heterogeneity in HeteroFL and FedHM).
 
