@@ -20,6 +20,7 @@ from .data import from_image_folder as from_image_folder
 from .data import from_npz as from_npz
 from .data import from_torch as from_torch
 from .data import held_out as held_out
+from .data import held_out_rows as held_out_rows
 from .data import iid as iid
 from .data import minilm_folder as minilm_folder
 from .data import sentiment as sentiment

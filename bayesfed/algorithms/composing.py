@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from torch import nn
 
+from bayesfed.algorithms.registry import ROLES
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor, Server
@@ -48,6 +50,16 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
     return by_rows if rows else alike
 
 
+@checked(
+    net=NET,
+    training=ROLES["training"],
+    codec=ROLES["codec"],
+    up=ROLES["up"],
+    link=ROLES["link"],
+    capacity=ROLES["capacity"],
+    local=Role(lambda local: not isinstance(local, type), "a local step", "an instance of its class"),
+    server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
+)
 def compose(
     name: str,
     net: nn.Module,

@@ -15,6 +15,7 @@ from functools import partialmethod
 from pathlib import Path
 
 from bayesfed import __version__
+from bayesfed.cli.interrupts import after_imports
 from bayesfed.errors import BayesfedError
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
@@ -157,11 +158,12 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; errors are one line on standard error and exit status 2."""
     given = sys.argv[1:] if given is None else given
     try:
-        if given and given[0] in ELSEWHERE:
-            return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
-        arguments = parser().parse_args(given)
-        with _no_bars(arguments.quiet):
-            return int(arguments.run(arguments))
+        with after_imports():
+            if given and given[0] in ELSEWHERE:
+                return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
+            arguments = parser().parse_args(given)
+            with _no_bars(arguments.quiet):
+                return int(arguments.run(arguments))
     except BayesfedError as problem:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError, complain
+from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.models.modules import Predicate, weight_matrices
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
@@ -111,6 +112,13 @@ class Declared:
         return self.likelihood.observe(output, targets, scale)
 
 
+@checked(
+    net=NET,
+    prior=Role(
+        lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)), "a Prior", "Prior(), or {'name': Prior()}.get"
+    ),
+    likelihood=having(("loss", "check", "distribution"), "a likelihood", "Categorical(), or Normal(sd=1.0) for numbers"),
+)
 def declare(
     net: nn.Module,
     prior: Prior | Callable[[str], Prior] | None = None,

@@ -78,6 +78,9 @@ def build(file: ExperimentFile, seed: int) -> Built:
             raise file.error((name,), expected="a whole number from 1", actual=count, hint=f"{name} = 10")
     scope.rounds = counts["rounds"]
     rows = reader.section("data")
+    if isinstance(rows, Mapping):
+        hint = 'domain = "column" in the data, and [partition] kind = "by_domain"'
+        raise file.error(("data",), expected="rows, which [partition] gives to clients", actual="rows by client", hint=hint)
     scope.train, scope.test = split_rows(rows, Key(seed, "data")) if isinstance(rows, Dataset) else rows
     parts = reader.section("partition") or iid(len(scope.rows), CLIENTS, Key(seed, "partition"))
     scope.net, scope.link = reader.section("net"), reader.section("link")

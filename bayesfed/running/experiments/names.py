@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -75,7 +76,9 @@ def makers(wanted: Any) -> Mapping[str, Any]:
 def _makes(made_by: Any, wanted: Any) -> bool:
     if inspect.isclass(made_by):
         return not is_protocol(made_by) and is_a(made_by, wanted)
-    return inspect.isfunction(made_by) and is_a(hints(made_by).get("return"), wanted)
+    returned = hints(made_by).get("return")
+    kinds = typing.get_args(returned) if typing.get_origin(returned) in (typing.Union, types.UnionType) else (returned,)
+    return inspect.isfunction(made_by) and any(is_a(kind, wanted) for kind in kinds)
 
 
 def is_a(kind: Any, wanted: Any) -> bool:

@@ -70,8 +70,8 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
     except BayesfedError:
         raise
     except (OSError, ValueError, KeyError, SafetensorError) as problem:
-        actual, hint = f"{type(problem).__name__}: {problem}", "running the experiment again in another folder"
-        raise ArgumentError(complain("report", expected="folders whose files are whole", actual=actual, hint=hint)) from problem
+        damage, hint = f"{type(problem).__name__}: {problem}", "running the experiment again in another folder"
+        raise ArgumentError(complain("report", expected="folders whose files are whole", actual=damage, hint=hint)) from problem
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page.encode())
