@@ -78,7 +78,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
             raise file.error((name,), expected="a whole number from 1", actual=count, hint=f"{name} = 10")
     scope.rounds = counts["rounds"]
     rows = reader.section("data")
-    scope.train, scope.test = split_rows(rows, Key(seed, "data")) if isinstance(rows, Dataset) else rows
+    scope.train, scope.test = split_rows(rows, key=Key(seed, "data")) if isinstance(rows, Dataset) else rows
     parts = reader.section("partition") or iid(len(scope.rows), CLIENTS, Key(seed, "partition"))
     scope.net, scope.link = reader.section("net"), reader.section("link")
     train, test = scope.train, scope.test = _fitted(file, scope, scope.train, scope.test)

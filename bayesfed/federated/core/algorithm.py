@@ -120,6 +120,22 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Personal:
+    """What one client predicts with.
+
+    Parameters
+    ----------
+    model
+        Predictor of the client.
+    posterior
+        Posterior of the client; None for methods without one.
+    """
+
+    model: Predictor
+    posterior: Posterior | None = None
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """A federated method as data.
 
@@ -137,6 +153,9 @@ class Algorithm:
         ``(state) -> Posterior``, for `to_arviz`; None for methods without a posterior.
     sizes
         Predictors by the name of their size, largest first, for methods with models of several sizes.
+    personal
+        ``(state, memory) -> Personal``: the model of one client, from the server's state and from what the client keeps; an empty memory is that of
+        a client that never took part. None for methods in which all clients share the transmitted model.
 
     Raises
     ------
@@ -150,6 +169,7 @@ class Algorithm:
     predictor: Callable[[Tree], Predictor]
     posterior: Callable[[Tree], Posterior] | None = None
     sizes: Mapping[str, Callable[[Tree], Predictor]] = field(default_factory=dict)
+    personal: Callable[[Tree, Tree], Personal] | None = None
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
