@@ -23,9 +23,11 @@ from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
+from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
 from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
 from bayesfed.models.priors.belief import Belief
+from bayesfed.models.priors.likelihoods import Likelihood
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,6 +81,41 @@ class Result:
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
             raise ArgumentError(complain("Result.belief", expected="a declared model", actual=self.algorithm.name, hint="Result.posterior"))
         return posterior.belief
+
+    @property
+    def clients(self) -> dict[str, Client]:
+        """Clients that took part, by name: ``result.clients["a"].model`` is what client a predicts with, its own model where the method is personal.
+
+        Raises
+        ------
+        ArgumentError
+            If the method is personal and the clients keep their memories to themselves (Flower).
+        """
+        names = sorted({name for record in self.history for name in record.clients})
+        return {name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names}
+
+    def personal_scores(
+        self, data: Mapping[str, Dataset], *, likelihood: Likelihood | None = None, draws: int = 100, seed: int = 0
+    ) -> PersonalScores:
+        """Score what each client predicts with on its own rows: mean, worst decile, and a table by client.
+
+        Where the method has no personal models, every client predicts with the transmitted one.
+
+        Parameters
+        ----------
+        data
+            Rows of each client by name that were not trained on, such as ``split_rows(clients, 0.25)[1]``. Clients without rows are left out.
+        likelihood
+            Likelihood of point models. Default: `Categorical()` for classes and `Normal()` for numbers.
+        draws, seed
+            Number of posterior draws, and the seed that names them.
+
+        Raises
+        ------
+        ArgumentError
+            If there are no rows, or no client of that name took part in the run.
+        """
+        return personal_scores(self.algorithm, self.snapshot, self.history, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
     def ledger(self) -> tuple[Row, ...]:

@@ -1,7 +1,8 @@
 """Ditto (Li, Hu, Beirami and Smith, "Ditto: Fair and robust federated learning through personalization", 2021).
 
 Notation: w -> the server's state; v_k -> a client's memory, ``own/NAME``; lambda -> `strength`. Each client minimises
-``h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2``, (Ditto), beside the shared problem, which is that of FedAvg.
+``h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2``, (Ditto), beside the shared problem, which is that of FedAvg. A step on h_k is a gradient step on F_k
+and then the exact step on the penalty.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
@@ -21,7 +23,6 @@ from bayesfed.federated.core.protocols import Fit, Link
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.anchored import ANCHOR, Anchored
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -40,17 +41,26 @@ class OwnModel(Around):
     local
         Local step of the shared problem.
     own
-        Steps on `Anchored`.
+        Steps of plain SGD on the client's loss.
+    strength
+        lambda.
     """
 
     own: Descent
+    strength: float
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Take both; the client's own model begins as the message and stays in its memory."""
         fit = self.local.fit(message, without(memory, OWN), data, key, options)
         begun = to(under(memory, OWN), data.inputs.device) or message
-        told = begun | {ANCHOR + name: leaf for name, leaf in message.items()}
-        after = self.own.train(told, data, key.child("own"), LocalOptions(rate_factor=options.rate_factor)).payload
+
+        def after_step(trained: Tree, rate: float, left: int) -> None:
+            # The proximal step of the penalty, which is stable at any strength.
+            for name, leaf in trained.items():
+                leaf.lerp_(message[name], rate * self.strength / (1 + rate * self.strength))
+
+        told = LocalOptions(rate_factor=options.rate_factor, steps=options.steps)
+        after = self.own.train(begun, data, key.child("own"), told, after_step if self.strength else None).payload
         return fit._replace(memory=fit.memory | {OWN + name: leaf for name, leaf in after.items()})
 
 
@@ -59,7 +69,6 @@ def ditto(
     net: nn.Module,
     *,
     strength: float,
-    own: Training | None = None,
     likelihood: Likelihood | None = None,
     training: Training | None = None,
     codec: Codec | None = None,
@@ -73,22 +82,24 @@ def ditto(
     ----------
     strength
         lambda of ``lambda / 2 ||v - w||^2`` beside a mean loss. With 0 clients' own models are trained without each other.
-    own
-        Work on clients' own models in a round; its schedule and epochs are not used. Default: as `training`.
-    likelihood, training, codec, link
+    training
+        Local work of a round, on the shared model and as much again on the client's own, by `Sgd` without momentum. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
+    likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If the strength is negative.
+        If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
     if not strength >= 0:
         raise ArgumentError(complain("ditto", expected="strength >= 0", actual=strength, hint="0.1"))
-    work, plain = training or Training(), MaximumLikelihood(net, likelihood or Categorical())
-    local = OwnModel(work.descent(plain, net), (own or work).descent(Anchored(plain, strength), net))
+    work = training or Training()
+    sgd_of(work, "ditto")
+    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
     def personal(state: Tree, memory: Tree) -> Personal:
         return Personal(Model(net, under(memory, OWN) or state))
 
-    return compose("ditto", net, local, training=work, codec=codec, link=link, personal=personal)
+    return compose("ditto", net, OwnModel(descent, descent, strength), training=work, codec=codec, link=link, personal=personal)

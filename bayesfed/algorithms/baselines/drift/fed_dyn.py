@@ -5,7 +5,7 @@ paper, Algorithm 1                                              here
 ==============================================================  =====================================================
 theta, h / alpha                                                the server's state: the model, and ``lag/NAME``
 grad L_k(theta_k), the linear term of (1)                       a client's memory, ``slope/NAME``
-L_k(w) - <slope, w> + alpha / 2 ||w - theta||^2                 `Anchored`, strength alpha -> `strength`
+L_k(w) - <slope, w> + alpha / 2 ||w - theta||^2                 a step on L_k, then the exact step on the rest; alpha -> `strength`
 slope <- slope - alpha (theta_k - theta)                        `DynamicLocal`
 h <- h - alpha / m sum_S (theta_k - theta)                      lag <- lag - |S| / m (mean - theta), `participation`
 theta <- mean - h / alpha                                       theta <- mean - lag
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bayesfed.algorithms.baselines.drift.plain_sgd import check_share
+from bayesfed.algorithms.baselines.drift.plain_sgd import check_share, sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
@@ -36,14 +36,13 @@ from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.anchored import ANCHOR, SLOPE, Anchored
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, to, under, without
 
-# Prefix of the server's h / alpha in its state.
-LAG = "lag/"
+# Prefixes of the server's h / alpha in its state, and of the linear term in a client's memory.
+LAG, SLOPE = "lag/", "slope/"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class DynamicLocal:
     Parameters
     ----------
     descent
-        Gradient steps on `Anchored`.
+        Steps of plain SGD on the client's loss.
     strength
         alpha.
     """
@@ -69,12 +68,17 @@ class DynamicLocal:
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Train from the message, and update the slope. A client without rows changes nothing."""
-        slope = to(under(memory, SLOPE), data.inputs.device)
-        told = {SLOPE + name: leaf for name, leaf in slope.items()} | {ANCHOR + name: leaf for name, leaf in message.items()}
-        fit = self.descent.train(message | told, data, key, options)
         if not len(data) or not self.strength:
-            return fit._replace(memory=memory)
-        slope = slope or {name: torch.zeros_like(leaf) for name, leaf in message.items()}
+            return self.descent.fit(message, memory, data, key, options)._replace(memory=memory)
+        slope = to(under(memory, SLOPE), data.inputs.device) or {name: torch.zeros_like(leaf) for name, leaf in message.items()}
+        pull = {name: leaf + self.strength * message[name] for name, leaf in slope.items()}
+
+        def after_step(trained: Tree, rate: float, left: int) -> None:
+            # The proximal step of the linear and the quadratic term, which is stable at any strength.
+            for name, leaf in trained.items():
+                leaf.add_(pull[name], alpha=rate).div_(1 + rate * self.strength)
+
+        fit = self.descent.train(message, data, key, options, after_step)
         after = {SLOPE + name: leaf - self.strength * (fit.payload[name] - message[name]) for name, leaf in slope.items()}
         return fit._replace(memory=after)
 
@@ -129,23 +133,25 @@ def fed_dyn(
         alpha of the paper, beside a mean loss; 0.01 to 0.1 there. With 0 the model is that of `fed_avg`, bit for bit.
     participation
         Share of all clients that take part in a round: that of the sampler, ``fraction(participation)``.
-    likelihood, training, codec, link
+    training
+        Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+    likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If the strength is negative, or `participation` is no share.
+        If the strength is negative, `participation` is no share, or the optimiser is not `Sgd` without momentum.
     """
     if not strength >= 0:
         raise ArgumentError(complain("fed_dyn", expected="strength >= 0", actual=strength, hint="0.01"))
     check_share(participation, "fed_dyn")
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
-    objective = Anchored(MaximumLikelihood(net, likelihood or Categorical()), strength)
+    sgd_of(work, "fed_dyn")
     return compose(
         "fed_dyn",
         net,
-        DynamicLocal(work.descent(objective, net), strength),
+        DynamicLocal(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength),
         Dynamic(strength, participation),
         training=work,
         initial=model | {LAG + name: torch.zeros_like(leaf) for name, leaf in model.items()},
