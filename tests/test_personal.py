@@ -21,7 +21,7 @@ METHODS = {
     "fed_per": lambda net: bf.fed_per(net, training=WORK),
     "fed_babu": lambda net: bf.fed_babu(net, steps=20, training=WORK),
     "ditto": lambda net: bf.ditto(net, strength=0.1, training=WORK),
-    "p_fed_bayes": lambda net: bf.p_fed_bayes(net, training=ADAM),
+    "p_fed_bayes": lambda net: bf.p_fed_bayes(net, strength=0.02, training=ADAM),
     "fine-tuned": lambda net: bf.personalised(bf.fed_avg(net, training=WORK), steps=20, batch_size=16, optimiser=bf.Sgd(0.2)),
 }
 
@@ -128,7 +128,7 @@ def test_the_divergence_is_that_of_torch_and_its_gradients_stay_apart(net):
 
 def test_every_client_has_a_posterior_of_its_own(unlike, net):
     train, test = unlike
-    result = bf.run(bf.p_fed_bayes(net, training=ADAM), train, rounds=3, progress=False)
+    result = bf.run(bf.p_fed_bayes(net, strength=0.02, training=ADAM), train, rounds=3, progress=False)
     client = result.clients["client-001"]
     memory = result.snapshot.memories["client-001"]
     assert all(torch.equal(leaf, memory[f"{OWN}{MEAN}{name}"]) for name, leaf in client.posterior.mean.items())

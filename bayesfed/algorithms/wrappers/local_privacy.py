@@ -56,7 +56,7 @@ class LocallyPrivate(Around):
     key: Key
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit, clip, and add noise. A client without rows adds noise as well, so that nothing tells it apart."""
+        """Fit, clip, and add noise; a client without rows adds noise as well."""
         fit = self.local.fit(message, memory, data, key, options)
         payload = clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total if math.isfinite(self.clip) else fit.payload
         if self.noise:

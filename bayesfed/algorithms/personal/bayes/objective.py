@@ -38,7 +38,7 @@ def divergence(left: Tree, right: Tree) -> Tensor:
 
 @dataclass(frozen=True)
 class PersonalElbo:
-    """``E_q[-log p(D | theta)] + strength KL(q || w)`` over q, and ``KL(q || w)`` over the client's copy of w, per row.
+    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and over the client's copy of w, which only the divergence moves.
 
     Parameters
     ----------
@@ -71,9 +71,8 @@ class PersonalElbo:
             for (name, mean), sd in zip(under(own, MEAN).items(), sds(own).values(), strict=True)
         }
         nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
-        to_shared = divergence(own, {name: leaf.detach() for name, leaf in shared.items()})
-        of_shared = divergence({name: leaf.detach() for name, leaf in own.items()}, shared)
-        return Terms(nll + self.strength / observations * (to_shared + of_shared), nll)
+        # The gradient of the divergence reaches both distributions, each with the other held.
+        return Terms(nll + self.strength / observations * divergence(own, shared), nll)
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Return both distributions."""
