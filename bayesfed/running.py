@@ -84,7 +84,7 @@ class Result:
 
     @property
     def clients(self) -> dict[str, Client]:
-        """Clients that took part, by name: ``result.clients["a"].model`` is what client a predicts with, its own model where the method is personal.
+        """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with, its own model where the method is personal.
 
         Raises
         ------
@@ -97,18 +97,14 @@ class Result:
     def personal_scores(
         self, data: Mapping[str, Dataset], *, likelihood: Likelihood | None = None, draws: int = 100, seed: int = 0
     ) -> PersonalScores:
-        """Score what each client predicts with on its own rows: mean, worst decile, and a table by client.
-
-        Where the method has no personal models, every client predicts with the transmitted one.
+        """Score what each client predicts with on its own rows, its own model or the transmitted one: mean, worst decile, and a table by client.
 
         Parameters
         ----------
         data
             Rows of each client by name that were not trained on, such as ``split_rows(clients, 0.25)[1]``. Clients without rows are left out.
-        likelihood
-            Likelihood of point models. Default: `Categorical()` for classes and `Normal()` for numbers.
-        draws, seed
-            Number of posterior draws, and the seed that names them.
+        likelihood, draws, seed
+            Likelihood of point models, by default `Categorical()` for classes and `Normal()` for numbers; number of posterior draws; what names them.
 
         Raises
         ------

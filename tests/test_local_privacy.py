@@ -57,7 +57,7 @@ def test_what_leaves_a_client_is_within_the_bound_and_its_noise_has_the_sd(net, 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(2.0, 1), (8.0, 50)])
 def test_epsilon_is_that_of_a_sensitivity_of_twice_the_clip(noise, rounds):
-    """Any two changes within the bound are up to 2 clip apart; T rounds are one Gaussian mechanism of noise z / (2 sqrt(T)) (Balle and Wang, 2018)."""
+    """Two changes within the bound are up to 2 clip apart; T rounds are one Gaussian mechanism of noise z / (2 sqrt(T)) (Balle and Wang, 2018)."""
     mu = 2 * math.sqrt(rounds) / noise
 
     def delta(epsilon):

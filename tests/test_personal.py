@@ -127,7 +127,7 @@ def test_the_divergence_is_that_of_torch_and_its_gradients_stay_apart(net):
 
 
 def test_every_client_has_a_posterior_of_its_own(unlike, net):
-    train, test = unlike
+    train, _ = unlike
     result = bf.run(bf.p_fed_bayes(net, strength=0.02, training=ADAM), train, rounds=3, progress=False)
     client = result.clients["client-001"]
     memory = result.snapshot.memories["client-001"]

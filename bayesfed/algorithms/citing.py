@@ -39,8 +39,8 @@ def citation(algorithm: Algorithm | str) -> str:
     ----------
     algorithm
         An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of a wrapper (``"private"``). For an algorithm,
-        the papers of its parts come after its own: its rule of fusion, the optimiser of its server, `robust` and its rule, `private`, `on_devices`, the power control of
-        `OverTheAir`.
+        the papers of its parts come after its own: its rule of fusion, the optimiser of its server, `robust` and its rule, `private`,
+        `on_devices`, the power control of `OverTheAir`.
 
     Raises
     ------

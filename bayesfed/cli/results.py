@@ -7,6 +7,7 @@
     versions.json           Python and packages, an entry each time they have changed
     seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of every client
     seed-0/ledger.csv       the ledger alone: bits, joules, seconds, channel uses of every message
+    seed-0/clients.csv      scores of each client on its own rows, where the file has `own_rows`
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
     seed-0/model.safetensors, posterior.nc, checkpoints/
     pictures/
@@ -37,6 +38,7 @@ from bayesfed.federated.engine.checkpoint import checkpoint, newest
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport
+from bayesfed.inspect.personal import PersonalScores
 from bayesfed.running import Result, run
 
 PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")
@@ -184,7 +186,12 @@ def _finish(path: Path, built: Built, result: Result, say: Callable[[str], None]
             result.to_arviz(built.test, draws=draws, seed=built.seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             say(f"{path}: no posterior.nc: {problem}")
-    write_whole(path / "metrics.json", json.dumps(summary(result.history), indent=1).encode())
+    figures = summary(result.history)
+    if built.own:
+        own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed)
+        write_whole(path / "clients.csv", _clients(own).encode())
+        figures |= own.figures()
+    write_whole(path / "metrics.json", json.dumps(figures, indent=1).encode())
 
 
 def summary(history: Sequence[Record]) -> dict[str, float]:
@@ -201,6 +208,15 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
         "seconds": sum(record.seconds for record in history),
         "left_out": sum(len(record.refused) for record in history),
     }
+
+
+def _clients(scores: PersonalScores) -> str:
+    out = io.StringIO()
+    names = list(next(iter(scores.clients.values())))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["client", *names])
+    writer.writerows([client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items())
+    return out.getvalue()
 
 
 def _ledger(history: Sequence[Record]) -> str:

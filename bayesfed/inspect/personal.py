@@ -115,7 +115,8 @@ class PersonalScores:
         """Return an aligned table: a line for each client, then the mean and the worst decile."""
         names = list(next(iter(self.clients.values())))
         rows: list[list[str | float | int]] = [
-            [client, *(int(scores[name]) if name in ("rows", "rounds") else scores[name] for name in names)] for client, scores in self.clients.items()
+            [client, *(int(scores[name]) if name in ("rows", "rounds") else scores[name] for name in names)]
+            for client, scores in self.clients.items()
         ]
         for heading, figure in (("mean", self.mean), ("worst decile", self.worst_decile)):
             rows.append([heading, *("" if name in ("rows", "rounds") else figure(name) for name in names)])
@@ -175,7 +176,9 @@ def personal_scores(
         raise ArgumentError(complain(where, expected="clients with rows", actual="no rows", hint="train, test = split_rows(clients, 0.25)"))
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
-        raise ArgumentError(complain(where, expected=f"clients of the run: {sorted(took_part)[:3]}, ...", actual=sorted(parts)[:3], hint="their names"))
+        raise ArgumentError(
+            complain(where, expected=f"clients of the run: {sorted(took_part)[:3]}, ...", actual=sorted(parts)[:3], hint="their names")
+        )
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name)

@@ -140,9 +140,7 @@ def fed_babu(
     work, (shared, own) = training or Training(), _parted(net, local, "fed_babu")
     part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own, trained=False)
     shared_body = compose("fed_babu", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
-    return personalised(
-        shared_body, steps=steps, batch_size=work.batch_size, optimiser=work.optimiser, likelihood=likelihood, where=tuned
-    )
+    return personalised(shared_body, steps=steps, batch_size=work.batch_size, optimiser=work.optimiser, likelihood=likelihood, where=tuned)
 
 
 def last_layer(net: nn.Module) -> Predicate:

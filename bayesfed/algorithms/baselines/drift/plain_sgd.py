@@ -20,4 +20,6 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
 def check_share(participation: float, where: str) -> None:
     """Raise `ArgumentError` unless `participation` is a share of the clients, above 0."""
     if not 0 < participation <= 1:
-        raise ArgumentError(complain(f"{where}, participation", expected="a share in (0, 1]", actual=participation, hint="1.0, or that of `fraction`"))
+        raise ArgumentError(
+            complain(f"{where}, participation", expected="a share in (0, 1]", actual=participation, hint="1.0, or that of `fraction`")
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -28,12 +29,15 @@ def sds(tree: Tree) -> Tree:
 
 def divergence(left: Tree, right: Tree) -> Tensor:
     """Return KL(left || right) of independent normals, in nats, over all entries."""
-    first, second, theirs = sds(left), sds(right), under(right, MEAN)
-    terms = [
-        ((second[name] / sd).log() + (sd.square() + (leaf - theirs[name]).square()) / (2 * second[name].square()) - 0.5).sum()
-        for (name, leaf), sd in zip(under(left, MEAN).items(), first.values(), strict=True)
-    ]
-    return torch.stack(terms).sum()
+    (mean, sd), (theirs, wide) = flat(left), flat(right, list(left))
+    return (wide / sd).log().sum() + ((sd.square() + (mean - theirs).square()) / (2 * wide.square()) - 0.5).sum()
+
+
+def flat(tree: Tree, order: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
+    """Return the means and the standard deviations of all entries as two vectors, in the order of the tree or of other names."""
+    names = order or list(tree)
+    mean, rho = (torch.cat([tree[name].flatten() for name in names if name.startswith(prefix)]) for prefix in (MEAN, RHO))
+    return mean, functional.softplus(rho)
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,11 @@ class PersonalElbo:
         """Return the loss of a batch with one draw of the weights."""
         own = under(trained, OWN)
         shared = {name: leaf for name, leaf in trained.items() if not name.startswith(OWN)}
-        weights = {
-            name: torch.addcmul(mean, sd, torch.randn(mean.shape, generator=noise, device=mean.device, dtype=mean.dtype))
-            for (name, mean), sd in zip(under(own, MEAN).items(), sds(own).values(), strict=True)
-        }
+        mean, sd = flat(own)
+        drawn = torch.addcmul(mean, sd, torch.randn(mean.shape, generator=noise, device=mean.device, dtype=mean.dtype))
+        shapes = {name: leaf.shape for name, leaf in under(own, MEAN).items()}
+        parts = drawn.split([shape.numel() for shape in shapes.values()])
+        weights = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
         nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
         # The gradient of the divergence reaches both distributions, each with the other held.
         return Terms(nll + self.strength / observations * divergence(own, shared), nll)

@@ -6,7 +6,7 @@ paper                                                  here
 w, the shared distribution N(mu, softplus(rho)^2)      the server's state: ``mean/NAME`` and ``rho/NAME``
 q_i, a client's own posterior                          a client's memory, ``own/mean/NAME`` and ``own/rho/NAME``
 zeta KL(q_i || w), (5)                                 `strength`
-min over q_i, then over the client's copy of w         both in one step of `PersonalElbo`, each with the other held
+min over q_i, then over the client's copy of w         both in one step of `PersonalElbo`, each with the other held; both begin as w
 beta, the server's averaging                           `server_rate`
 =====================================================  ==================================================================
 """
@@ -37,7 +37,7 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, to, under
+from bayesfed.trees import Tree, under
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,10 @@ class OwnPosterior:
         return self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Train both; the client's posterior begins as the message."""
-        own = to(under(memory, OWN), data.inputs.device) or message
-        fit = self.descent.train(message | {OWN + name: leaf for name, leaf in own.items()}, data, key, options)
+        """Train both; each begins as the message. A client without rows keeps no posterior of its own."""
+        fit = self.descent.train(message | {OWN + name: leaf for name, leaf in message.items()}, data, key, options)
         kept = {name: leaf for name, leaf in fit.payload.items() if name.startswith(OWN)}
-        return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
+        return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept if len(data) else {})
 
 
 @dataclass(frozen=True)
