@@ -186,6 +186,6 @@ def personal_scores(
         count = 1 if client.posterior is None else draws
         predictive = Predictive(client.posterior or Point(client.model, scored), rows.inputs, Key(seed, "personal", name), count)
         found = predictive.scores(rows.targets)
-        chosen = {key: found[key] for key in ("accuracy", "nll", "ece", "rmse") if key in found}
+        chosen: dict[str, float] = {key: found[key] for key in ("accuracy", "nll", "ece", "rmse") if key in found}
         scores[name] = {"rows": float(len(rows)), "rounds": float(client.rounds), **chosen}
     return PersonalScores(scores)

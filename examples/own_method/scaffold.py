@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.federated import Algorithm, Average, Descent, Fit, Model
+from bayesfed.federated import Algorithm, Average, Descent, Fit, Kind, Model
 from bayesfed.inference import MaximumLikelihood
-from bayesfed.trees import trainable, under, without
+from bayesfed.trees import Tree, trainable, under, without
 
 CONTROL = "control/"
 
@@ -18,16 +18,16 @@ class Controlled:
     """SGD steps, each followed by a step against the client's drift."""
 
     descent: Descent
-    kind = "value"
-    uses_global_randomness = False
+    kind: Kind = "value"
+    uses_global_randomness: bool = False
 
-    def fit(self, message, memory, data, key, options):
+    def fit(self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: bf.LocalOptions) -> Fit:
         """Return the trained model and, under names of their own, the proposed control variates; keep the client's."""
         model, c = without(message, CONTROL), under(message, CONTROL)
         own = under(memory, CONTROL) or {name: torch.zeros_like(leaf) for name, leaf in c.items()}
-        rates = []
+        rates: list[float] = []
 
-        def after_step(trained, rate, left):
+        def after_step(trained: Tree, rate: float, left: int) -> None:
             rates.append(rate)
             for name, leaf in trained.items():
                 leaf.sub_(rate * (c[name] - own[name]))
