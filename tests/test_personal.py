@@ -1,6 +1,7 @@
 """Personal models: what stays with a client, what it predicts with, and how clients are scored on their own rows."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,10 @@ from torch import distributions, nn
 
 import bayesfed as bf
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, divergence, sds
+from bayesfed.cli.files import experiment
+from bayesfed.cli.files.build import build
+from bayesfed.cli.files.experiment import ExperimentError
+from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import load, save
 from bayesfed.inspect import PersonalScores
@@ -202,3 +207,36 @@ def test_rows_are_split_by_client_and_class(clients):
 def test_wrong_settings_are_refused(make, match, unlike, shared, net):
     with pytest.raises(ArgumentError, match=match):
         make(net, shared[0], unlike[1])
+
+
+# The command line and the example
+
+
+def test_the_example_of_an_own_method_is_the_shipped_scaffold(tmp_path):
+    example = Path(__file__).parent.parent / "examples" / "own_method" / "my_scaffold.toml"
+    shipped = tmp_path / "scaffold.toml"
+    shipped.write_text(example.read_text().replace("scaffold.py:my_scaffold", "scaffold"))
+    states = []
+    for path in (example, shipped):
+        built = build(experiment.read(path), 0)
+        states.append(bf.run(built.algorithm, built.clients, rounds=2, progress=False).snapshot.state)
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.allclose(leaf, states[1][name], atol=1e-5) for name, leaf in states[0].items())
+
+
+def test_compare_has_columns_of_own_scores_where_rows_are_held_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parts = ("data = { kind = 'digits', test = 1600 }", "partition = { kind = 'iid', clients = 3 }", "net = { kind = 'mlp', widths = [64, 6, 10] }")
+    top = "\n".join(["rounds = 1", *parts, ""])
+    for name, more in (("fed_per", "own_rows = 0.25\n"), ("fed_avg", "")):
+        Path(f"{name}.toml").write_text(f'{top}{more}[recipe]\nkind = "{name}"\ntraining = {{ steps = 2 }}\n')
+    assert main(["compare", "fed_per.toml", "fed_avg.toml", "--quiet"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert all(heading in table[0] for heading in ("own %", "worst own %", "own NLL"))
+    lines = Path("results/fed_per/seed-0/clients.csv").read_text().splitlines()
+    assert lines[0] == "client,rows,rounds,accuracy,nll,ece"
+    assert len(lines) == 4
+    assert not Path("results/fed_avg/seed-0/clients.csv").exists()
+    Path("wrong.toml").write_text(Path("fed_per.toml").read_text().replace("0.25", "1.5"))
+    with pytest.raises(ExperimentError, match=r"wrong.toml.*own_rows"):
+        build(experiment.read(Path("wrong.toml")), 0)
