@@ -41,8 +41,8 @@ def work(rate: float) -> bf.Training:
 
 
 def bayes(net: nn.Module, strength: float) -> Algorithm:
-    """Return pFedBayes with ten epochs of Adam."""
-    training = bf.Training(batch_size=50, epochs=10, optimiser=bf.Adam(5e-3))
+    """Return pFedBayes with 60 steps of Adam, so that clients with few rows take as many steps as others."""
+    training = bf.Training(batch_size=50, steps=60, optimiser=bf.Adam(5e-3))
     return bf.p_fed_bayes(net, strength=strength, initial_sd=0.1, training=training)
 
 
@@ -54,13 +54,13 @@ def tuned(net: nn.Module, rate: float) -> Algorithm:
 # By method: how it is made of a number, what was chosen for that number, and what it was chosen from.
 METHODS: dict[str, tuple[Make, float]] = {
     "FedAvg": (lambda net, rate: bf.fed_avg(net, training=work(rate)), 0.1),
-    "FedAvg, fine-tuned": (tuned, 0.1),
+    "FedAvg, fine-tuned": (tuned, 0.03),
     "FedPer": (lambda net, rate: bf.fed_per(net, training=work(rate)), 0.1),
     "Ditto": (lambda net, strength: bf.ditto(net, strength=strength, training=work(0.1)), 0.1),
     "pFedBayes": (bayes, 1.0),
-    "SCAFFOLD": (lambda net, rate: bf.scaffold(net, training=work(rate)), 0.1),
+    "SCAFFOLD": (lambda net, rate: bf.scaffold(net, training=work(rate)), 0.03),
     "FedAdam": (lambda net, rate: bf.server_optimised(bf.fed_avg(net, training=work(0.1)), bf.FedAdam(rate)), 0.01),
-    "FedDyn": (lambda net, strength: bf.fed_dyn(net, strength=strength, training=work(0.1)), 0.1),
+    "FedDyn": (lambda net, strength: bf.fed_dyn(net, strength=strength, training=work(0.1)), 0.03),
 }
 GRID: dict[str, tuple[float, ...]] = {
     "FedAvg": (0.03, 0.1, 0.3),
