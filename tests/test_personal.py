@@ -44,14 +44,14 @@ def unlike(digits):
 def shared(unlike):
     """What FedAvg makes of clients that contradict each other."""
     train, test = unlike
-    result = bf.run(bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), training=WORK), train, rounds=6, progress=False)
+    result = bf.run(bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), training=WORK), train, rounds=4, progress=False)
     return result, result.personal_scores(test)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_personal_models_serve_clients_that_contradict_each_other(name, unlike, shared, net):
     train, test = unlike
-    result = bf.run(METHODS[name](net), train, rounds=6, progress=False)
+    result = bf.run(METHODS[name](net), train, rounds=4, progress=False)
     scores = result.personal_scores(test, draws=10)
     assert scores.mean() > shared[1].mean() + 0.15
     assert scores.mean("nll") < shared[1].mean("nll")
@@ -81,7 +81,7 @@ def test_the_state_and_the_messages_have_no_head(unlike, net):
     ids=["no local part", "ditto", "fine-tuned"],
 )
 def test_what_is_shared_is_that_of_fed_avg_bit_for_bit(make, unlike, shared, net):
-    assert tree_equal(bf.run(make(net), unlike[0], rounds=6, progress=False).snapshot.state, shared[0].snapshot.state)
+    assert tree_equal(bf.run(make(net), unlike[0], rounds=4, progress=False).snapshot.state, shared[0].snapshot.state)
 
 
 def test_without_a_penalty_clients_train_alone_and_with_a_large_one_they_hold_the_shared_model(unlike, net):
@@ -158,7 +158,7 @@ def test_scores_are_means_over_clients_and_of_the_worst_tenth(unlike, shared, di
     rows = test[first]
     right = (result.model(rows.inputs).argmax(1) == rows.targets).double().mean()
     assert scores.clients[first]["accuracy"] == pytest.approx(float(right))
-    assert scores.clients[first]["rounds"] == 6
+    assert scores.clients[first]["rounds"] == 4
     assert scores.clients[first]["nll"] == pytest.approx(float(nn.functional.cross_entropy(result.model(rows.inputs), rows.targets)), rel=1e-5)
     assert scores.table().splitlines()[-1].startswith("worst decile")
     twenty = PersonalScores({str(number): {"rows": 5.0, "rounds": 1.0, "accuracy": number / 20, "nll": float(number)} for number in range(20)})
@@ -219,11 +219,12 @@ def test_the_example_of_an_own_method_is_the_shipped_scaffold(tmp_path):
     states = []
     for path in (example, shipped):
         built = build(experiment.read(path), 0)
-        states.append(bf.run(built.algorithm, built.clients, rounds=2, progress=False).snapshot.state)
+        states.append(bf.run(built.algorithm, dict(list(built.clients.items())[:3]), rounds=2, progress=False).snapshot.state)
     assert states[0].keys() == states[1].keys()
     assert all(torch.allclose(leaf, states[1][name], atol=1e-5) for name, leaf in states[0].items())
 
 
+@pytest.mark.slow
 def test_compare_has_columns_of_own_scores_where_rows_are_held_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parts = ("data = { kind = 'digits', test = 1600 }", "partition = { kind = 'iid', clients = 3 }", "net = { kind = 'mlp', widths = [64, 6, 10] }")
