@@ -24,10 +24,15 @@ from .data import held_out_rows as held_out_rows
 from .data import iid as iid
 from .data import minilm_folder as minilm_folder
 from .data import sentiment as sentiment
+from .data import split_rows as split_rows
 from .data import tokenised as tokenised
 from .data import within_domains as within_domains
 from .federated import Adam as Adam
 from .federated import Compressed as Compressed
+from .federated import FedAdagrad as FedAdagrad
+from .federated import FedAdam as FedAdam
+from .federated import FedAvgM as FedAvgM
+from .federated import FedYogi as FedYogi
 from .federated import InProcess as InProcess
 from .federated import Krum as Krum
 from .federated import LocalOptions as LocalOptions

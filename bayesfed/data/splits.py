@@ -1,8 +1,10 @@
-"""Rows that come as one set, split into those to train and those to test on: what an experiment file says in ``[data]``."""
+"""Rows split into those to train and those to test on: of one set, as an experiment file says in ``[data]``, or of every client."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, overload
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import held_out
@@ -38,14 +40,48 @@ def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Datas
     return data[train], data[test]
 
 
-def split_rows(rows: Dataset, key: Key, *, share: float = 0.2) -> tuple[Dataset, Dataset]:
-    """Hold out a share of the rows to test on, of every class and domain alike: `held_out_rows` as an experiment file calls it.
+Clients = dict[str, Dataset]
+
+
+@overload
+def split_rows(rows: Dataset, share: float = 0.2, *, key: Key) -> tuple[Dataset, Dataset]: ...
+
+
+@overload
+def split_rows(rows: Mapping[str, Dataset], share: float = 0.2, *, key: Key | None = None) -> tuple[Clients, Clients]: ...
+
+
+def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
+    """Hold out a share of the rows to test on, of every class alike; of a mapping of clients, a share of each client's rows.
+
+    Parameters
+    ----------
+    rows
+        One data set, or a data set for each client by name.
+    share
+        Share of the rows that are held out, between 0 and 1; rounded to whole rows for each class.
+    key
+        Key of the draw. Default: ``Key(0, "rows")``.
+
+    Returns
+    -------
+    tuple
+        Rows to train on and rows to test on, each of the form of `rows`. A client with few rows may have none to test on.
 
     Raises
     ------
     ArgumentError
         If `share` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> train, test = split_rows(clients, 0.25)
+    >>> run(fed_per(net), train, rounds=40).personal_scores(test)
     """
+    key = key or Key(0, "rows")
+    if isinstance(rows, Mapping):
+        parts = {name: split_rows(own, share, key=key.child(name)) for name, own in rows.items()}
+        return {name: train for name, (train, _) in parts.items()}, {name: test for name, (_, test) in parts.items()}
     return held_out_rows(rows, share, key)
 
 

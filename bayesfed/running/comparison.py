@@ -17,6 +17,9 @@ COLUMNS = (
     ("RMSE", "rmse", 1.0, 4),
     ("NLL", "nll", 1.0, 3),
     ("ECE", "ece", 1.0, 3),
+    ("own %", "own_accuracy", 100.0, 2),
+    ("worst own %", "worst_accuracy", 100.0, 2),
+    ("own NLL", "own_nll", 1.0, 3),
     ("MB down", "bits_down", 1 / 8e6, 3),
     ("MB up", "bits_up", 1 / 8e6, 3),
     ("channel uses", "channel_uses", 1.0, 0),
@@ -26,7 +29,10 @@ COLUMNS = (
 )
 # Without a channel or devices these are not 0 but absent.
 SOMETIMES = ("channel_uses", "energy_j", "latency_s")
-LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; all at the last round"
+LEGEND = (
+    "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; "
+    "own: of each client's model on its held-out rows, mean and worst tenth; all at the last round"
+)
 
 
 def comparison(named: Mapping[str, Folder]) -> str:

@@ -33,6 +33,7 @@ from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line, to_line
 from bayesfed.federated.engine.reports import Record
+from bayesfed.inspect.personal import PersonalScores
 from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def note_versions(path: Path) -> None:
         write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
 
 
-def save(path: Path, result: Result, test: Dataset | None, seed: int) -> str:
+def save(path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None) -> str:
     """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or nothing."""
     path.mkdir(parents=True, exist_ok=True)
     write_whole(path / "rounds.jsonl", b"".join(map(to_line, result.history)))
@@ -147,7 +148,11 @@ def save(path: Path, result: Result, test: Dataset | None, seed: int) -> str:
             result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             missing = str(problem)
-    write_whole(path / "metrics.json", json.dumps(summary(result.history), indent=1).encode())
+    figures = summary(result.history)
+    if own is not None:
+        write_whole(path / "clients.csv", _clients(own).encode())
+        figures |= own.figures()
+    write_whole(path / "metrics.json", json.dumps(figures, indent=1).encode())
     return missing
 
 
@@ -175,6 +180,15 @@ def _citation(algorithm: Algorithm) -> str:
         return citation(algorithm)
     except ArgumentError:
         return ""
+
+
+def _clients(scores: PersonalScores) -> str:
+    out = io.StringIO()
+    names = list(next(iter(scores.clients.values())))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["client", *names])
+    writer.writerows([client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items())
+    return out.getvalue()
 
 
 def _ledger(history: Sequence[Record]) -> str:

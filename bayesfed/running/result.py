@@ -20,9 +20,11 @@ from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
+from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
 from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
 from bayesfed.models.priors.belief import Belief
+from bayesfed.models.priors.likelihoods import Likelihood
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,6 +81,37 @@ class Result:
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
             raise ArgumentError(complain("Result.belief", expected="a declared model", actual=self.algorithm.name, hint="Result.posterior"))
         return posterior.belief
+
+    @property
+    def clients(self) -> dict[str, Client]:
+        """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with, its own model where the method is personal.
+
+        Raises
+        ------
+        ArgumentError
+            If the method is personal and the clients keep their memories to themselves (Flower).
+        """
+        names = sorted({name for record in self.history for name in record.clients})
+        return {name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names}
+
+    def personal_scores(
+        self, data: Mapping[str, Dataset], *, likelihood: Likelihood | None = None, draws: int = 100, seed: int = 0
+    ) -> PersonalScores:
+        """Score what each client predicts with on its own rows, its own model or the transmitted one: mean, worst decile, and a table by client.
+
+        Parameters
+        ----------
+        data
+            Rows of each client by name that were not trained on, such as ``split_rows(clients, 0.25)[1]``. Clients without rows are left out.
+        likelihood, draws, seed
+            Likelihood of point models, by default `Categorical()` for classes and `Normal()` for numbers; number of posterior draws; what names them.
+
+        Raises
+        ------
+        ArgumentError
+            If there are no rows, or no client of that name took part in the run.
+        """
+        return personal_scores(self.algorithm, self.snapshot, self.history, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
     def ledger(self) -> tuple[Row, ...]:
@@ -197,7 +230,7 @@ class Result:
 
         save_file({name: leaf.contiguous() for name, leaf in self.model.parameters.items()}, str(path))
 
-    def save(self, folder: str | Path, *, test: Dataset | None = None) -> Path:
+    def save(self, folder: str | Path, *, test: Dataset | None = None, own: Mapping[str, Dataset] | None = None) -> Path:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records, ledger, model, posterior, versions.
 
         Several seeds of one experiment are saved in the same folder, each in a sub-folder of its own.
@@ -208,6 +241,8 @@ class Result:
             Folder of the experiment. Its name is the experiment's in tables and pictures.
         test
             Rows that the posterior's predictions are exported for.
+        own
+            Held-out rows of each client by name: what it predicts with is scored on them, as by `personal_scores`.
 
         Returns
         -------
@@ -226,7 +261,7 @@ class Result:
             if taken.exists():
                 raise ArgumentError(complain("Result.save", expected="a folder without this run", actual=f"{taken} exists", hint="another folder"))
         note_versions(Path(folder))
-        if missing := save(into, self, test, self.snapshot.seed):
+        if missing := save(into, self, test, self.snapshot.seed, self.personal_scores(own) if own else None):
             warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
         return into
 

@@ -136,6 +136,22 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Personal:
+    """What one client predicts with.
+
+    Parameters
+    ----------
+    model
+        Predictor of the client.
+    posterior
+        Posterior of the client; None for methods without one.
+    """
+
+    model: Predictor
+    posterior: Posterior | None = None
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """A federated method as data.
 
@@ -155,6 +171,9 @@ class Algorithm:
         Predictors by the name of their size, largest first, for methods with models of several sizes.
     checks
         Functions that are called before every round with what it is run with; each raises an error if the method must not be run so.
+    personal
+        ``(state, memory) -> Personal``: the model of one client, from the server's state and from what the client keeps; an empty memory is that of
+        a client that never took part. None for methods in which all clients share the transmitted model.
 
     Raises
     ------
@@ -169,6 +188,7 @@ class Algorithm:
     posterior: Callable[[Tree], Posterior] | None = None
     sizes: Mapping[str, Callable[[Tree], Predictor]] = field(default_factory=dict)
     checks: tuple[Callable[[Conditions], None], ...] = ()
+    personal: Callable[[Tree, Tree], Personal] | None = None
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
