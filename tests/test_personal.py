@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from bayesfed.cli.files import experiment
-from bayesfed.cli.files.build import build
-from bayesfed.cli.files.experiment import ExperimentError
+from bayesfed.running.experiments import experiment
+from bayesfed.running.experiments.build import build
+from bayesfed.running.experiments.experiment import ExperimentError
 from torch import distributions, nn
 
 import bayesfed as bf

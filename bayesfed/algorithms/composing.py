@@ -146,7 +146,7 @@ def compose(
         step = constant(step, net)
     phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
     served = predicting(net, buffers)
-    return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal)
+    return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal=personal)
 
 
 def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) -> Local:

@@ -80,7 +80,6 @@ def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: 
     test = None if built.test.targets.is_floating_point() else built.test
     more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
     result = run(built.algorithm, built.pool, test=test, **more)
-    chosen = {"likelihood": built.likelihood, "draws": built.draws, "seed": built.seed}
-    own = result.personal_scores(built.own, **chosen) if built.own else None
+    own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed) if built.own else None
     if missing := save(path, result, built.test, built.seed, own):
         say(f"{path}: no posterior.nc: {missing}")
