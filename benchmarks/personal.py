@@ -7,8 +7,9 @@
 mean, and that of the worst tenth of the clients. "test" is the transmitted model on the 10,000 test rows of Fashion-MNIST, after the last round;
 "rounds" is the first round after which it is at least FedAvg's last.
 
-Rates and strengths were chosen on rows that are neither trained nor tested on: `--tune` splits every client's rows for training once more, trains
-on four fifths with each value of `GRID` and scores on the rest: by own NLL for personal methods, by the rows of all clients pooled for the others.
+Rates and strengths were chosen on rows that are neither trained nor tested on, some of them in fewer rounds. `--tune` does so for all of `GRID`: it
+splits every client's rows for training once more, trains on four fifths and scores on the rest. Personal methods are chosen by own NLL, the others by
+the rows of all clients pooled.
 The program without an option runs three seeds (partition, network, batches), `--check` one.
 """
 

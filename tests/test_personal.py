@@ -188,6 +188,12 @@ def test_rows_are_split_by_client_and_class(clients):
     assert not torch.equal(again["client-000"].inputs, train["client-000"].inputs)
 
 
+def over_flower(result, algorithm):
+    """What a run over Flower returns: of memories, which clients keep to themselves, the round and the phase."""
+    memories = {name: {"slot.round": torch.tensor(0), "slot.phase": torch.zeros(5)} for name in result.clients}
+    return replace(result, algorithm=algorithm, snapshot=replace(result.snapshot, memories=memories))
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
@@ -201,8 +207,9 @@ def test_rows_are_split_by_client_and_class(clients):
         (lambda net, result, test: result.personal_scores({}), "clients with rows, found no rows"),
         (lambda net, result, test: result.personal_scores({"nobody": test["client-000"]}), "clients of the run: .*found .'nobody'.*"),
         (lambda net, result, test: result.personal_scores(test).mean("brier"), "one of .*'accuracy'.*found 'brier'"),
+        (lambda net, result, test: over_flower(result, bf.fed_per(net)).clients, "its memory, found one that is kept at the client"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_wrong_settings_are_refused(make, match, unlike, shared, net):
     with pytest.raises(ArgumentError, match=match):
