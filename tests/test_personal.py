@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from bayesfed.running.experiments import experiment
-from bayesfed.running.experiments.build import build
-from bayesfed.running.experiments.experiment import ExperimentError
 from torch import distributions, nn
 
 import bayesfed as bf
@@ -16,6 +13,9 @@ from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import load, save
 from bayesfed.inspect import PersonalScores
+from bayesfed.running.experiments import experiment
+from bayesfed.running.experiments.build import build
+from bayesfed.running.experiments.experiment import ExperimentError
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
