@@ -175,6 +175,9 @@ def test_a_client_that_never_took_part_predicts_as_a_new_one_does(unlike, net):
     scores = result.personal_scores(test)
     assert scores.clients["client-003"]["rounds"] == 0
     assert scores.clients["client-003"]["accuracy"] < scores.clients["client-000"]["accuracy"]
+    federation = result.to_arviz(own=test)["federation"]
+    assert federation["own_accuracy"].sel(client="client-003") == scores.clients["client-003"]["accuracy"]
+    assert set(federation["own_nll"].dims) == {"client"}
 
 
 def test_rows_are_split_by_client_and_class(clients):

@@ -42,6 +42,7 @@ def to_arviz(
     backend: ModuleType | None = None,
     memories: Mapping[str, Tree] | None = None,
     fitted: Mapping[str, Dataset] | None = None,
+    own: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Any:
     """Return a run in ArviZ's container.
 
@@ -76,6 +77,8 @@ def to_arviz(
         By client: what it keeps between rounds, for methods whose local latents or parameters stay with clients.
     fitted
         By client: the rows that were fitted, for ``row_fitted``; None if they are not known.
+    own
+        Scores of clients on their own rows, `PersonalScores.clients`: they become ``own_accuracy`` and so on in ``federation``.
 
     Raises
     ------
@@ -111,7 +114,7 @@ def to_arviz(
         groups["observed_data"] = {"y": rows.targets.numpy()}
         coords["row"] = np.arange(len(rows))
         dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
-    return build(groups, coords, dims, {"federation": federation(history)}, backend)
+    return build(groups, coords, dims, {"federation": federation(history, own or {})}, backend)
 
 
 def pooled_rows(data: Rows) -> Dataset | None:
@@ -139,11 +142,11 @@ def _check_size(first: Tree, draws: int, thin: int) -> None:
         )
 
 
-def federation(history: Sequence[Record]) -> xarray.Dataset:
-    """Return the figures of a run by round and client as an xarray data set, with NaN if a client took no part."""
+def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]) -> xarray.Dataset:
+    """Return the figures of a run by round and client, and scores of clients, as an xarray data set, with NaN where there are none."""
     import xarray
 
-    clients = sorted({row.client for record in history for row in record.rows})
+    clients = sorted({row.client for record in history for row in record.rows} | own.keys())
     both, alone = {}, {}
     for way in ("up", "down"):
         counts = [[float(bits((row for row in record.rows if row.client == name), way)) for name in clients] for record in history]
@@ -156,4 +159,7 @@ def federation(history: Sequence[Record]) -> xarray.Dataset:
         alone[name.replace("/", ".")] = [figure.get(name, math.nan) for figure in figures]
     variables = {name: (("round", "client"), np.array(values)) for name, values in both.items()}
     variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}  # type: ignore[misc]
+    scores = dict.fromkeys(score for figures in own.values() for score in figures if score not in ("rows", "rounds"))
+    for name in scores:
+        variables[f"own_{name}"] = (("client",), np.array([own.get(client, {}).get(name, math.nan) for client in clients]))  # type: ignore[assignment]
     return xarray.Dataset(variables, coords={"round": [record.round for record in history], "client": clients})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,17 +150,28 @@ class Result:
             raise ArgumentError(complain("Result.table", expected="every >= 1", actual=every, hint="every=5"))
         return round_table(self.history, every=every)
 
-    def to_arviz(self, data: Dataset | Mapping[str, Dataset] | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
+    def to_arviz(
+        self,
+        data: Dataset | Mapping[str, Dataset] | None = None,
+        *,
+        draws: int = 100,
+        thin: int = 1,
+        seed: int = 0,
+        own: Mapping[str, Dataset] | None = None,
+    ) -> Any:
         """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`.
 
         ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`. Give the rows by
         client if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
+        Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores are entered in ``federation``.
         """
         from bayesfed.inspect.export import to_arviz
 
         check_rows("Result.to_arviz", data)
         state, kept = self.snapshot.state, self.snapshot.memories
-        return to_arviz(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed, memories=kept, fitted=self.data)
+        scores = self.personal_scores(own, draws=draws, seed=seed).clients if own else None
+        export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
+        return export(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed)
 
     def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None) -> Predictive:
         """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores.
