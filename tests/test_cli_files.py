@@ -70,6 +70,7 @@ WRONG = {
         "try widths = [64, 8, 10]; rows of the data are (8, 8), 64 numbers each, in 10 classes",
     ),
     "too few classes": ("[64, 8, 10]", "[64, 8, 3]", "line 10, net: expected outputs (10,) a row, found (3,)", "try widths = [64, 8, 10]"),
+    "text for a list": ("[64, 8, 10]", '"64"', "line 12, net.widths: expected a list, each a whole number", 'found "64" (text); try ['),
     "text in a list": ("[64, 8, 10]", '[64, "8", 10]', "line 12, net.widths[1]: expected a whole number", "try 8, without quotes"),
     "a recipe that is nearly right": ('"fed_avg"', '"fedavg"', "line 15, recipe.kind: expected one of anycost_fl", 'try "fed_avg"'),
     "a recipe of Python alone": (

@@ -1,14 +1,18 @@
 """The command line as it is used: run, interrupt and go on, compare, plot, list, doctor."""
 
 import csv
+import importlib
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import bayesfed as bf
 from bayesfed.cli import runs
+from bayesfed.cli.interrupts import after_imports
 from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.records import untimed
@@ -49,7 +53,7 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
     assert command("run", make("d_turbo_vbi", "[0, 4]"), "--out", out) == 0
     folder = out / "d_turbo_vbi"
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts}
-    each = {"rounds.jsonl", "ledger.csv", "metrics.json", "model.safetensors", "posterior.nc"}
+    each = {"rounds.jsonl", "ledger.csv", "method.json", "metrics.json", "model.safetensors", "posterior.nc"}
     pictures = {"pictures/curves.png", "pictures/partition.png", "pictures/reliability.png"}
     whole = {"experiment.toml", "settings.json", "versions.json"}
     assert found == whole | pictures | {f"seed-{seed}/{name}" for seed in (0, 4) for name in each}
@@ -251,6 +255,24 @@ def test_a_reader_who_has_enough_ends_the_output_quietly():
         started.stdout.close()
         assert started.stderr.read() == ""
     assert started.returncode == 0
+
+
+def test_an_interrupt_waits_until_modules_are_imported(tmp_path, monkeypatch):
+    """A module that is imported by half is an error of recursion later on, and a crash inside torch."""
+    lines = "import signal, time\nbefore = True\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\nafter = True\n"
+    (tmp_path / "interrupted_half.py").write_text(lines)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def command():
+        importlib.import_module("interrupted_half")
+        time.sleep(30)
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), after_imports():
+        command()
+    assert sys.modules.pop("interrupted_half").after
+    assert time.monotonic() - start < 10
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("quiet", [True, False])

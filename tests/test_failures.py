@@ -129,7 +129,7 @@ def test_a_diverged_client_says_so(net, clients):
 
 def test_wrong_shapes_are_the_clients_own_failure(net, clients):
     bad = {"a": Dataset(torch.ones(5, 9), torch.zeros(5).long()), **clients}
-    with pytest.raises(ClientError, match=r"client 'a', round 0, stage 'fit': RuntimeError: mat1 and mat2"):
+    with pytest.raises(ClientError, match=r"client 'a', round 0, stage 'fit': local step: .*mat1 and mat2"):
         final(bf.fed_avg(net, training=WORK), bf.InProcess(bad))
 
 

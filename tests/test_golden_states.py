@@ -90,9 +90,9 @@ def graphs():
         "grid chains": (grid, evidence, {"method": "chains"}),
         "markov support": (MarkovGrid().lower((9, 30)), evidence[:9, :].repeat(1, 2)[:, :30].contiguous(), {}),
         "tree": (pairs(tree.edges, 0.9, 12), None, {}),
-        "ring": (pairs([(i, (i + 1) % 8) for i in range(8)], 0.7, 8), None, {}),
-        "complete": (pairs(itertools.combinations(range(6), 2), 0.2, 6), None, {}),
-        "tables": (triples(), None, {}),
+        "ring": (pairs([(i, (i + 1) % 8) for i in range(8)], 0.7, 8), None, {"method": "bp"}),
+        "complete": (pairs(itertools.combinations(range(6), 2), 0.2, 6), None, {"method": "bp"}),
+        "tables": (triples(), None, {"method": "bp"}),
     }
 
 

@@ -85,6 +85,7 @@ def test_what_misses_a_target_is_listed_below_it(house, capsys):
         "target files of bayesfed over 300 lines: measured 1.000, wanted <= 0, missed",
         "  bayesfed/a.py: 301",
         "target files of tests over 500 lines: measured 0.000, wanted <= 0, met",
+        "reader of experiment files (running/experiments), which is not in cli: 0 lines",
         "target lines of cli: measured 10.000, wanted <= 1300, met",
     ]
 

@@ -33,8 +33,8 @@ def final(algorithm, clients, rounds=2, **options):
         ({"epochs": float("nan")}, "Training.epochs: expected a number above 0, found nan"),
         ({"epochs": float("inf")}, "Training.epochs: expected a number above 0, found inf"),
         ({"optimiser": 0.1}, r"Training.optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)"),
-        ({"optimiser": torch.optim.SGD}, "Training.optimiser: expected an optimiser as a value, found SGD"),
-        ({"optimiser": bf.Sgd}, "Training.optimiser: expected an optimiser as a value, found Sgd"),
+        ({"optimiser": torch.optim.SGD}, "Training.optimiser: expected an optimiser as a value, found the class SGD"),
+        ({"optimiser": bf.Sgd}, "Training.optimiser: expected an optimiser as a value, found the class Sgd"),
         ({"schedule": 0.5}, "Training.schedule: expected a function of the round, found 0.5"),
     ],
 )

@@ -13,6 +13,9 @@ from bayesfed.keys import Key
 from bayesfed.models import Grid
 from tests.grids import BACKENDS, enumerate_all, normal, stay, uneven
 
+# The kernels are tested with strong couplings as well.
+pytestmark = pytest.mark.filterwarnings("ignore::bayesfed.errors.UnverifiedWarning")
+
 # Exactness
 
 

@@ -24,8 +24,7 @@ def test_certify_finds_several_fixed_points_and_warns():
     assert found.multistable_share > 0.5
     assert infer(Grid((13, 14), stay(0.6), stay(0.6)), evidence, certify=True).multistable_share == 0
     assert infer(Grid((5, 5), stay(0.9), stay(0.9)), normal(5, 5), certify=True).multistable_share == 0
-    with pytest.raises(ArgumentError, match="attractive"):
-        infer(Grid((13, 14), stay(0.4), stay(0.6)), evidence, certify=True)
+    assert infer(Grid((13, 14), stay(0.4), stay(0.6)), evidence, certify=True).multistable_share == 0
 
 
 def test_it_says_that_it_did_not_converge():
@@ -49,7 +48,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         fresh = torch.logaddexp(x + half, torch.zeros(())) - torch.logaddexp(x, half)
         change, messages = float((fresh - messages).abs().max()), fresh
     assert change > 1
-    assert infer(grid, evidence, method="bp", max_sweeps=3000).converged
+    assert infer(grid, evidence, method="bp", max_sweeps=3000, warn=False).converged
 
 
 # Bad input
@@ -63,7 +62,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         (lambda grid: infer(grid, torch.full((3, 3), math.inf)), "not all finite"),
         (lambda grid: infer(grid, torch.zeros(3, 3, dtype=torch.long)), "torch.int64"),
         (lambda grid: infer(grid, np.zeros((3, 3))), "ndarray"),
-        (lambda grid: infer(grid, torch.zeros(3, 3), method="magic"), "auto, exact, bp, strip or chains, found 'magic'"),
+        (lambda grid: infer(grid, torch.zeros(3, 3), method="magic"), "auto, exact, bp, strip, chains or gbp, found 'magic'"),
         (lambda grid: infer(grid, torch.zeros(3, 3), backend="jax"), "'auto', 'numba' or 'torch'"),
         (lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=torch.zeros(3)), "infer state: expected finite messages of shape"),
         (lambda grid: infer(grid, torch.zeros(3, 3), method="strip", state=torch.zeros(3)), "infer state"),
@@ -87,8 +86,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         (lambda grid: Ising(torch.full((2,), math.nan), torch.tensor([[0], [1]]), torch.ones(1), (2,), torch.tensor([0, 1])), "finite field"),
         (lambda grid: Exchange(turns=0), "turns and max_sweeps >= 1"),
         (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="strip"), "'strip': expected a graph it can serve"),
-        (lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="exact"), "a tree or a grid"),
-        (lambda grid: infer(Grid((13, 13), stay(0.6), stay(0.6)), method="exact"), "a side of at most 12"),
+        (lambda grid: infer(Grid((40, 40), stay(0.6), stay(0.6)), method="exact"), "a side of at most 12, or a clique tree .* at most 16777216"),
         (lambda grid: Grid((0, 3)), "sides >= 1"),
         (lambda grid: Grid((2, 3), arrangement=(4, 4)), "divide the arrangement"),
         (lambda grid: Grid((2, 3), row=Link(math.nan)), "Grid.row: expected finite"),

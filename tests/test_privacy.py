@@ -170,7 +170,7 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
     result = bf.run(sampled, clients, rounds=2, sampler=fraction(0.5), progress=False)
     assert result.final("epsilon") == bf.epsilon(1.0, 2, 1e-5, participants=2, population=4)
     with pytest.raises(UpdateError, match="private, round 0: expected at most 2 clients, found 4"):
-        final(sampled, clients)
+        final(bf.private(algorithm, **{**settings, "participants": 2}), clients)
 
 
 def test_without_dp_accounting_there_is_no_epsilon(net, clients, monkeypatch):

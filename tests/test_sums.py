@@ -106,7 +106,7 @@ def test_the_server_needs_the_sum_alone_where_the_table_says_so(name):
 
 
 def test_the_table_has_every_recipe_and_nothing_else():
-    listed = [cells.split("`")[1] for cells in SECURITY.splitlines() if cells.startswith("| `")]
+    listed = [cells.split("`")[1] for cells in SECURITY.partition("## Which messages are plain sums")[2].splitlines() if cells.startswith("| `")]
     assert listed == list(RECIPES)
 
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from bayesfed.errors import ArgumentError
+from bayesfed.inference import infer
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
+from benchmarks import networks
 from tests.table_graphs import TIGHT, Graph, assert_agrees, enumerate_exactly, flood, random_evidence, random_forest, random_graph, random_loops
 
 
@@ -244,3 +246,15 @@ def test_trees_agree_with_a_junction_tree():
             joint = oracle.query([f"v{i}" for i in scope], show_progress=False)
             order = [joint.variables.index(f"v{i}") for i in scope]
             assert found[number].numpy() == pytest.approx(joint.values.transpose(order), abs=1e-8)
+
+
+# Said by the library itself when it is imported.
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["sachs", "child"])
+def test_networks_equal_pgmpys_elimination(name):
+    graph = networks.network(name)
+    for evidence in (None, networks.observe(graph)[0]):
+        result = infer(graph, evidence)
+        assert (result.method, result.trust) == ("exact", "exact")
+        for number, expected in enumerate(networks.by_pgmpy(graph, evidence)[0]):
+            assert result.marginals[number, : len(expected)].numpy() == pytest.approx(expected, abs=1e-10)

@@ -21,6 +21,10 @@ _RULES: dict[str, tuple[str, ...]] = {
     "Median": ("yin2018byzantine",),
     "TrimmedMean": ("yin2018byzantine",),
     "Krum": ("blanchard2017machine",),
+    "FedAvgM": ("hsu2019measuring",),
+    "FedAdagrad": ("reddi2021adaptive",),
+    "FedAdam": ("reddi2021adaptive",),
+    "FedYogi": ("reddi2021adaptive",),
     "Gbma": ("sery2020analog",),
     "ChannelInversion": ("xing2021federated",),
 }
@@ -35,8 +39,8 @@ def citation(algorithm: Algorithm | str) -> str:
     ----------
     algorithm
         An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of a wrapper (``"private"``). For an algorithm,
-        the papers of its parts come after its own: its rule of fusion, `robust` and its rule, `private`, `on_devices`, the power control of
-        `OverTheAir`.
+        the papers of its parts come after its own: its rule of fusion, the optimiser of its server, `robust` and its rule, `private`,
+        `on_devices`, the power control of `OverTheAir`.
 
     Raises
     ------
@@ -63,7 +67,7 @@ def citation(algorithm: Algorithm | str) -> str:
 def _parts(algorithm: Algorithm) -> Iterator[str]:
     """Yield the names of the parts of an algorithm's servers and links, the innermost first."""
     for phase in algorithm.phases:
-        for whole, inner, parts in ((phase.server, "server", ("fusion", "rule")), (phase.link, "link", ("power",))):
+        for whole, inner, parts in ((phase.server, "server", ("fusion", "rule", "optimiser")), (phase.link, "link", ("power",))):
             nested: list[object] = [whole]
             while (within := getattr(nested[-1], inner, None)) is not None:
                 nested.append(within)

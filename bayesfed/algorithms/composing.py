@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 from torch import nn
 
+from bayesfed.algorithms.registry import ROLES
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor, Server
+from bayesfed.federated.core.algorithm import Algorithm, Model, Personal, Phase, Posterior, Predictor, Server
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.core.update import Reducer, Sum
@@ -48,6 +50,16 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
     return by_rows if rows else alike
 
 
+@checked(
+    net=NET,
+    training=ROLES["training"],
+    codec=ROLES["codec"],
+    up=ROLES["up"],
+    link=ROLES["link"],
+    capacity=ROLES["capacity"],
+    local=Role(lambda local: not isinstance(local, type), "a local step", "an instance of its class"),
+    server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
+)
 def compose(
     name: str,
     net: nn.Module,
@@ -68,6 +80,7 @@ def compose(
     link: Link | None = None,
     reducer: Callable[[], Reducer] = Sum,
     buffers: Buffers = "static",
+    personal: Callable[[Tree, Tree], Personal] | None = None,
 ) -> Algorithm:
     """Make a method of one exchange a round. What is not given is FedAvg's.
 
@@ -101,6 +114,8 @@ def compose(
         What arriving updates are gathered in. Default: their sum.
     buffers
         Policy of running statistics, as in `fed_avg`.
+    personal
+        ``(state, memory) -> Personal``, for methods in which every client has a model of its own, as in `Algorithm`.
 
     Raises
     ------
@@ -131,7 +146,7 @@ def compose(
         step = constant(step, net)
     phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
     served = predicting(net, buffers)
-    return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {})
+    return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal=personal)
 
 
 def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) -> Local:

@@ -14,10 +14,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec
 
+from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import CALLABLE, KEY, NET, NETS, Role, a, checked, having, whole
 from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.training.local_work import Training
+from bayesfed.models.priors.declared import Declared
 
 Arguments = ParamSpec("Arguments")
+
+
+CODEC = having(("encode", "decode"), "a codec", "Cast(16)")
+# What the arguments of recipes must be, by their names.
+ROLES: dict[str, Role] = {
+    "net": NET,
+    "nets": NETS,
+    "declared": a(Declared, "a declared network", "declare(net)"),
+    "training": a(Training, "a Training", "Training(steps=50, batch_size=64)"),
+    "likelihood": having(("loss", "check", "distribution"), "a likelihood", "Categorical(), or Normal(sd=1.0) for numbers"),
+    "codec": CODEC,
+    "up": CODEC,
+    "link": having(("pack", "collect"), "a link", "Digital(), or OverTheAir(snr_db=20.0)"),
+    "capacity": Role(CALLABLE.fits, "a function that chooses a client's size", "fixed(sorted(clients), 2), dynamic(2) or by_device(...)"),
+    "ratios": Role(lambda value: isinstance(value, list | tuple), "a list of ratios, the largest first", "[1.0, 0.5, 0.25]"),
+    "example": a(Dataset, "a data set of a few rows", "train[:2]"),
+    "observations": whole(0, "len(train)"),
+    "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
+    "statistics": Role(CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"),
+    "key": KEY,
+}
+ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")
 
 
 @dataclass(frozen=True)
@@ -67,8 +93,10 @@ def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callab
         if other and other.make.__module__ != make.__module__ and _is_shipped(other):
             actual = f"{name!r}, which {other.make.__module__} has"
             raise ArgumentError(complain("recipe", expected="a name of its own", actual=actual, hint="another name"))
-        _REGISTERED[name] = Method(name, make, cites, bibtex)
-        return make
+        # Methods of others may use the names of `ROLES` for something else.
+        entry = checked(said=None, **ROLES)(make) if make.__module__.partition(".")[0] == __name__.partition(".")[0] else make
+        _REGISTERED[name] = Method(name, entry, cites, bibtex)
+        return entry
 
     return registered
 

@@ -15,6 +15,7 @@ from functools import partialmethod
 from pathlib import Path
 
 from bayesfed import __version__
+from bayesfed.cli.interrupts import after_imports
 from bayesfed.errors import BayesfedError
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
@@ -82,6 +83,15 @@ def _plot(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    from bayesfed.running.reporting.page import report
+
+    first: Path = arguments.results[0]
+    default = first if len(arguments.results) == 1 else first.resolve().parent
+    say(str(report(arguments.results, arguments.out or default / "report.html")))
+    return 0
+
+
 def _list(arguments: argparse.Namespace) -> int:
     from bayesfed.cli import listing
 
@@ -131,6 +141,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
         command.add_argument("--quiet", action="store_true", help="no progress bars")
     add("plot", _plot, "draw the pictures of a folder of results again").add_argument("result", type=Path, metavar="RESULT")
+    report = add("report", _report, "write one HTML page on folders of results, which needs no other file and no network")
+    report.add_argument("results", type=Path, nargs="+", metavar="FOLDER")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the folder, or beside several folders)")
     listed = add("list", _list, "what an experiment file can name: recipes, data, nets, codecs, links, priors")
     listed.add_argument("name", nargs="?", help="one of them, for its keys; `experiment` for those at the top of a file")
     pairs = add("pairs", _pairs, "which recipe runs with which net, link and data: one round of each, tried now")
@@ -145,11 +158,12 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; errors are one line on standard error and exit status 2."""
     given = sys.argv[1:] if given is None else given
     try:
-        if given and given[0] in ELSEWHERE:
-            return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
-        arguments = parser().parse_args(given)
-        with _no_bars(arguments.quiet):
-            return int(arguments.run(arguments))
+        with after_imports():
+            if given and given[0] in ELSEWHERE:
+                return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
+            arguments = parser().parse_args(given)
+            with _no_bars(arguments.quiet):
+                return int(arguments.run(arguments))
     except BayesfedError as problem:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED

@@ -79,5 +79,7 @@ def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: 
     callbacks: list[Callback] = [scores, log, checkpoint(path / "checkpoints", every=built.save_every)]
     test = None if built.test.targets.is_floating_point() else built.test
     more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
-    if missing := save(path, run(built.algorithm, built.pool, test=test, **more), built.test, built.seed):
+    result = run(built.algorithm, built.pool, test=test, **more)
+    own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed) if built.own else None
+    if missing := save(path, result, built.test, built.seed, own):
         say(f"{path}: no posterior.nc: {missing}")

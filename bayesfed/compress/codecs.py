@@ -57,7 +57,7 @@ class Cast:
 
     def __post_init__(self) -> None:
         if self.bits not in _WIDTHS:
-            raise ArgumentError(complain("Cast", expected="bits 16, 32 or 64", actual=self.bits, hint="Cast(32)"))
+            raise ArgumentError(complain("Cast", expected="bits 16, 32 or 64", actual=repr(self.bits), hint="Cast(32)"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""

@@ -18,6 +18,7 @@ from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal
 from bayesfed.errors import WireError, complain
+from bayesfed.errors.checks import check, having
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -49,6 +50,10 @@ class Coded:
     masks: MaskCode = CheapestMask()
     integers: IntegerCode = Cheapest()
     limit: int = MAX_BYTES
+
+    def __post_init__(self) -> None:
+        for name, codec in {"floats": self.floats, **self.exceptions}.items():
+            check(f"Coded, {name}", codec, having(("write", "read", "bound"), "a codec of leaves", "TopK(0.1), Qsgd(8)"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message."""

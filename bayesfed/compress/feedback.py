@@ -8,6 +8,7 @@ from typing import Any
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.wire import Meta
 from bayesfed.errors import UpdateError, complain
+from bayesfed.errors.checks import check, having
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -34,6 +35,9 @@ class ErrorFeedback:
     """
 
     codec: Codec
+
+    def __post_init__(self) -> None:
+        check("ErrorFeedback, codec", self.codec, having(("encode", "decode"), "a codec", "Coded(TopK(0.1))"))
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the tree with the inner codec."""

@@ -16,6 +16,8 @@ from .readers.images import from_image_folder as from_image_folder
 from .readers.npz import from_npz as from_npz
 from .readers.tables import from_csv as from_csv
 from .readers.torch_sets import from_torch as from_torch
+from .splits import held_out_rows as held_out_rows
+from .splits import split_rows as split_rows
 from .synthetic import SparseRegression as SparseRegression
 from .synthetic import blobs as blobs
 from .synthetic import digits as digits

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesfed.data.arrays import as_targets, as_tensor
 from bayesfed.errors import DataError, complain
 from bayesfed.trees import is_finite
 
@@ -19,9 +20,11 @@ class Dataset:
     Parameters
     ----------
     inputs
-        Inputs ``(N, ...)``.
+        Inputs ``(N, ...)``: a tensor, a NumPy array or a pandas frame. The fractions of arrays become float32, whole numbers stay whole; frames
+        become float32. Nothing is scaled.
     targets
-        Targets ``(N,)`` or ``(N, ...)``; integers are class labels from 0.
+        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers are class labels from 0. Texts of an array or a series become class numbers, and
+        their names the classes.
     classes
         Names of the classes in the order of their numbers, for reports. Empty: the classes have no names.
     domains
@@ -30,7 +33,8 @@ class Dataset:
     Raises
     ------
     DataError
-        If the lengths differ, a value is NaN or infinite, a class label is negative, or a label or a row has no name although names are given.
+        If inputs or targets are no tensor, array or frame of numbers, the lengths differ, a value is NaN or infinite, a class label is negative, or a
+        label or a row has no name although names are given.
     """
 
     inputs: Tensor
@@ -39,6 +43,10 @@ class Dataset:
     domains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor)):
+            targets, classes = as_targets(self.targets, self.classes, "Dataset targets")
+            for name, value in (("inputs", as_tensor(self.inputs, "Dataset inputs")), ("targets", targets), ("classes", classes)):
+                object.__setattr__(self, name, value)
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
             raise DataError(
                 complain(
@@ -72,6 +80,10 @@ class Dataset:
         return len(self.inputs)
 
     def __getitem__(self, rows: Tensor | slice) -> Dataset:
+        if not isinstance(rows, slice | Tensor):
+            raise DataError(
+                complain("rows of a Dataset", expected="a slice or a tensor", actual=repr(rows), hint="data[:5], data[torch.tensor([0, 2])]")
+            )
         # Rows of a checked data set need no second check, which would cost more than taking a batch.
         return unchecked(self.inputs[rows], self.targets[rows], self.classes, self._domains(rows) if self.domains else ())
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import KEY, LABELS, Role, a, checked, whole
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
@@ -22,6 +23,7 @@ Partition = list[Tensor]
 Homes = NewType("Homes", dict[str, Tensor])
 
 
+@checked(rows=whole(0, "len(train)"), clients=whole(0, "10"), key=KEY)
 def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     """Shuffle the rows and distribute them evenly: sizes differ by at most one.
 
@@ -45,6 +47,7 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
+@checked(labels=LABELS, clients=whole(0, "10"), alpha=a((int, float), "a number", "0.5"), key=KEY)
 def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0) -> Partition:
     """Split each class over the clients with shares drawn from Dirichlet(alpha, ..., alpha).
 
@@ -88,6 +91,7 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
     return _tensors(parts, key, minimum)
 
 
+@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(0, "2"), key=KEY)
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
     """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to each client (McMahan et al., 2017).
 
@@ -147,6 +151,10 @@ def within_domains(domains: Sequence[str], split: Callable[[Tensor, Key], Partit
     return Homes({f"{name}-{i:03d}": rows[part] for name, rows in homes.items() for i, part in enumerate(split(rows, key.child(name)))})
 
 
+@checked(
+    strata=Role(lambda strata: not isinstance(strata, Dataset), "the stratum of each row", "train.targets.tolist(), or split_rows(train, key)"),
+    key=KEY,
+)
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
     """Return the rows of (train, test) in ascending order, with `share` of each stratum, rounded to the nearest row, in the test set.
 
@@ -176,6 +184,10 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
     return train, test
 
 
+@checked(
+    data=a(Dataset, "a data set", "Dataset(inputs, targets), and the partition after it"),
+    parts=Role(lambda parts: isinstance(parts, list | tuple | dict), "a partition: rows of each client", "iid(len(train), 10, Key(0))"),
+)
 def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:
     """Return each client's rows. The clients of a list are named ``client-000`` and so on.
 
@@ -185,9 +197,17 @@ def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, D
         The data set to split.
     parts
         Rows of each client, integers ``(N_k,)``, as returned by `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains`.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such row.
     """
     if not isinstance(parts, dict):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
+    if beyond := [name for name, rows in parts.items() if len(rows) and not -len(data) <= int(rows.min()) <= int(rows.max()) < len(data)]:
+        expected, actual = f"numbers of rows below {len(data)}", f"{int(parts[beyond[0]].max())} for {beyond[0]!r}"
+        raise ArgumentError(complain("federate, parts", expected=expected, actual=actual, hint=f"a partition of {len(data)} rows"))
     return {name: data[rows] for name, rows in parts.items()}
 
 

@@ -4,6 +4,12 @@ from .aggregation.rules import Median as Median
 from .aggregation.rules import TrimmedMean as TrimmedMean
 from .aggregation.selection import Krum as Krum
 from .aggregation.selection import NormGate as NormGate
+from .aggregation.server_optimisers import FedAdagrad as FedAdagrad
+from .aggregation.server_optimisers import FedAdam as FedAdam
+from .aggregation.server_optimisers import FedAvgM as FedAvgM
+from .aggregation.server_optimisers import FedYogi as FedYogi
+from .aggregation.server_optimisers import Optimised as Optimised
+from .aggregation.server_optimisers import ServerOptimiser as ServerOptimiser
 from .aggregation.servers import Add as Add
 from .aggregation.servers import Average as Average
 from .aggregation.servers import Sorted as Sorted
@@ -22,6 +28,7 @@ from .clients.turn import Task as Task
 from .clients.turn import answer as answer
 from .core.algorithm import Algorithm as Algorithm
 from .core.algorithm import Model as Model
+from .core.algorithm import Personal as Personal
 from .core.algorithm import Phase as Phase
 from .core.algorithm import Posterior as Posterior
 from .core.algorithm import Predictor as Predictor

@@ -6,6 +6,8 @@ from .maps import plot_support_maps as plot_support_maps
 from .maps import plot_unit_maps as plot_unit_maps
 from .partitions import partition_table as partition_table
 from .partitions import plot_partition as plot_partition
+from .personal import Client as Client
+from .personal import PersonalScores as PersonalScores
 from .pictures import plot_accuracy_against_bits as plot_accuracy_against_bits
 from .pictures import plot_against_bits as plot_against_bits
 from .pictures import plot_forest as plot_forest

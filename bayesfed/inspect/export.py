@@ -7,21 +7,21 @@ here. Judge convergence by the ELBO in the group `federation`, and closeness to 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm, Posterior
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.ledger import bits
 from bayesfed.federated.engine.reports import Record
+from bayesfed.inspect.at_clients import Part, Rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
-from bayesfed.keys import Key, forked
+from bayesfed.inspect.drawn import Drawn, steps, thinned
+from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 if TYPE_CHECKING:
@@ -34,20 +34,26 @@ def to_arviz(
     algorithm: Algorithm,
     state: Tree,
     history: Sequence[Record],
-    data: Dataset | None = None,
+    data: Rows = None,
     *,
     draws: int = 100,
     thin: int = 1,
     seed: int = 0,
     backend: ModuleType | None = None,
+    memories: Mapping[str, Tree] | None = None,
+    fitted: Mapping[str, Dataset] | None = None,
+    own: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Any:
     """Return a run in ArviZ's container.
 
     Groups: ``posterior`` (every latent site; for declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
-    ``SITE.input``), ``prior`` (for Pyro models), ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``),
-    ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by round and client: bits_up,
-    bits_down, nll, accepted; by round: elbo, density and every metric). ``az.summary``, ``az.plot_forest`` and ``az.loo`` accept it. Their r-hat
-    and effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by k-hat (`Result.k_hat`).
+    ``SITE.input``; local latents with a dimension ``client``, or ``row`` if each row has one), ``prior`` and ``prior_predictive`` (for Pyro models),
+    ``sample_stats`` (``log_q``, and where the prior's density is known ``log_prior`` and ``lp``, the log joint density with the rows),
+    ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``, and ``row_client``, ``row_fitted``), ``posterior_predictive``,
+    ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by round and client: bits_up, bits_down, nll, accepted;
+    by round: elbo, density and every metric). ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat and
+    effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by k-hat (`Result.k_hat`). ``az.loo`` needs rows that
+    were fitted, those with ``row_fitted``.
 
     Parameters
     ----------
@@ -58,7 +64,7 @@ def to_arviz(
     history
         Its history.
     data
-        Rows to predict and score.
+        Rows to predict and score, or those of every client by name. They must be by name if a part of the posterior stays with clients.
     draws
         Number of draws from the posterior.
     thin
@@ -67,17 +73,25 @@ def to_arviz(
         Seed of the draws.
     backend
         The module to build with. Default: `arviz`; `arviz_base` is ArviZ 1.x without plots.
+    memories
+        By client: what it keeps between rounds, for methods whose local latents or parameters stay with clients.
+    fitted
+        By client: the rows that were fitted, for ``row_fitted``; None if they are not known.
+    own
+        Scores of clients on their own rows, `PersonalScores.clients`: they become ``own_accuracy`` and so on in ``federation``.
 
     Raises
     ------
     ArgumentError
-        If `draws` or `thin` is below 1, or the draws would not fit in memory.
+        If `draws` or `thin` is below 1, the draws would not fit in memory, or a part of the posterior stays with clients and is not known for these
+        rows.
     """
     if draws < 1 or thin < 1:
         raise ArgumentError(complain("to_arviz", expected="draws and thin >= 1", actual=(draws, thin), hint="draws=100"))
     groups: dict[str, dict[str, np.ndarray]] = {}
     coords: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
+    rows = pooled_rows(data)
     if algorithm.posterior is not None:
         posterior, key = algorithm.posterior(state), Key(seed, "arviz")
         first = posterior.draw(key.child("draw", 0))
@@ -85,28 +99,42 @@ def to_arviz(
         for name, value in {**posterior.constants, **first}.items():
             axes = posterior.axes.get(name, tuple(f"{name}_{axis}" for axis in range(value.ndim)))
             dims[name] = list(axes)
-            kept = [range(0, length, step) for length, step in zip(value.shape, _steps(value, thin), strict=True)]
+            kept = [range(0, length, step) for length, step in zip(value.shape, steps(value, thin), strict=True)]
             coords |= {axis: np.array(places) for axis, places in zip(axes, kept, strict=True)}
-        groups["constant_data"] = {name: _thinned(value, thin).numpy() for name, value in posterior.constants.items()}
-        groups |= _drawn(posterior, data, draws, thin, key)
-    if data is not None:
-        groups["observed_data"] = {"y": data.targets.numpy()}
-        coords["row"] = np.arange(len(data))
-        dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, data.targets.ndim)]
-    return build(groups, coords, dims, {"federation": federation(history)}, backend)
+        groups["constant_data"] = {name: thinned(value, thin).numpy() for name, value in posterior.constants.items()}
+        parts = parts_of(posterior, memories or {}, data, "to_arviz", fitted)
+        drawn = Drawn(posterior, parts, thin, key)
+        for number in range(draws):
+            drawn.add(number)
+        groups |= drawn.groups(dims, coords)
+        if rows is not None:
+            groups["constant_data"] |= _of_rows(rows, parts, fitted)
+            dims |= {"row_client": ["row"], "row_fitted": ["row"]}
+    if rows is not None:
+        groups["observed_data"] = {"y": rows.targets.numpy()}
+        coords["row"] = np.arange(len(rows))
+        dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
+    return build(groups, coords, dims, {"federation": federation(history, own or {})}, backend)
 
 
-def _steps(value: Tensor, thin: int) -> list[int]:
-    """Return the stride of each axis: matrices are thinned, vectors are not."""
-    return [thin if value.ndim > 1 and axis >= value.ndim - 2 else 1 for axis in range(value.ndim)]
+def pooled_rows(data: Rows) -> Dataset | None:
+    """Return the rows of all clients as one data set, in their order; None if there are none."""
+    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [] if data is None else [data]
+    return concatenated(parts) if parts else None
 
 
-def _thinned(value: Tensor, thin: int) -> Tensor:
-    return value[tuple(slice(None, None, step) for step in _steps(value, thin))]
+def _of_rows(rows: Dataset, parts: Sequence[Part], fitted: Mapping[str, Dataset] | None) -> dict[str, np.ndarray]:
+    """Return whose rows they are, and which of them were fitted."""
+    found: dict[str, np.ndarray] = {}
+    if all(part.client for part in parts):
+        found["row_client"] = np.concatenate([np.full(len(part.rows), part.client) for part in parts])
+    if fitted is not None:
+        found["row_fitted"] = are_fitted(rows, fitted.values()).astype(np.int8)
+    return found
 
 
 def _check_size(first: Tree, draws: int, thin: int) -> None:
-    entries = sum(draws * math.prod(-(-n // step) for n, step in zip(value.shape, _steps(value, thin), strict=True)) for value in first.values())
+    entries = sum(draws * math.prod(-(-n // step) for n, step in zip(value.shape, steps(value, thin), strict=True)) for value in first.values())
     if entries > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
         raise ArgumentError(
@@ -114,29 +142,11 @@ def _check_size(first: Tree, draws: int, thin: int) -> None:
         )
 
 
-def _drawn(posterior: Posterior, data: Dataset | None, draws: int, thin: int, key: Key) -> dict[str, dict[str, np.ndarray]]:
-    groups: dict[str, dict[str, list[Tensor]]] = {"posterior": {}, "prior": {}, "posterior_predictive": {}, "log_likelihood": {}}
-    for number in range(draws):
-        draw = posterior.draw(key.child("draw", number))
-        for group, values in (("posterior", draw), ("prior", posterior.draw_prior(key.child("prior", number)))):
-            for name, value in values.items():
-                thinned = _thinned(value, thin)
-                groups[group].setdefault(name, []).append(thinned.to(torch.int8) if name.endswith(".s") else thinned)
-        if data is not None:
-            response = posterior.observe(draw, data.inputs, key.child("observe", number))
-            with forked(key.child("respond", number)):
-                groups["posterior_predictive"].setdefault("y", []).append(response.sample())
-            groups["log_likelihood"].setdefault("y", []).append(response.log_prob(data.targets))
-    return {
-        group: {name: torch.stack(values)[None].numpy() for name, values in variables.items()} for group, variables in groups.items() if variables
-    }
-
-
-def federation(history: Sequence[Record]) -> xarray.Dataset:
-    """Return the figures of a run by round and client as an xarray data set, with NaN if a client took no part."""
+def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]) -> xarray.Dataset:
+    """Return the figures of a run by round and client, and scores of clients, as an xarray data set, with NaN where there are none."""
     import xarray
 
-    clients = sorted({row.client for record in history for row in record.rows})
+    clients = sorted({row.client for record in history for row in record.rows} | own.keys())
     both, alone = {}, {}
     for way in ("up", "down"):
         counts = [[float(bits((row for row in record.rows if row.client == name), way)) for name in clients] for record in history]
@@ -149,4 +159,7 @@ def federation(history: Sequence[Record]) -> xarray.Dataset:
         alone[name.replace("/", ".")] = [figure.get(name, math.nan) for figure in figures]
     variables = {name: (("round", "client"), np.array(values)) for name, values in both.items()}
     variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}  # type: ignore[misc]
+    scores = dict.fromkeys(score for figures in own.values() for score in figures if score not in ("rows", "rounds"))
+    for name in scores:
+        variables[f"own_{name}"] = (("client",), np.array([own.get(client, {}).get(name, math.nan) for client in clients]))  # type: ignore[assignment]
     return xarray.Dataset(variables, coords={"round": [record.round for record in history], "client": clients})

@@ -55,15 +55,22 @@ def spent(history: Sequence[Record], against: str) -> list[float]:
 
 def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> Curve | None:
     """Return the curve over the rounds that all seeds have; None where it was never measured or nothing was spent."""
+    return curve_over(histories, metric, [spent(history, against) for history in histories])
+
+
+def curve_over(histories: Sequence[Sequence[Record]], metric: str, totals: Sequence[Sequence[float]]) -> Curve | None:
+    """Return `curve`, given what each seed had spent after each round."""
     length = min(map(len, histories), default=0)
     chosen = [place for place in range(length) if all(metric in history[place].metrics for history in histories)]
     if not chosen:
         return None
     y = np.array([[history[place].metrics[metric] for place in chosen] for history in histories])
-    x = np.array([[spent(history, against)[place] for place in chosen] for history in histories]).mean(0)
+    x = np.array([[total[place] for place in chosen] for total in totals]).mean(0)
     if not x.any():
         return None
-    return Curve(x, y.mean(0), y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]), len(histories))
+    # A run that diverged has values that are not finite.
+    with np.errstate(invalid="ignore"):
+        return Curve(x, y.mean(0), y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]), len(histories))
 
 
 def plot_curves(runs: Runs) -> Figure:

@@ -1,5 +1,10 @@
 from .comparison import comparison as comparison
 from .folders import Folder as Folder
 from .launch import run as run
+from .reporting.page import report as report
 from .result import Result as Result
 from .scores import scoring as scoring
+from .trackers.mlflow import mlflow as mlflow
+from .trackers.tensorboard import tensorboard as tensorboard
+from .trackers.tracker import Tracker as Tracker
+from .trackers.wandb import wandb as wandb

@@ -17,6 +17,9 @@ COLUMNS = (
     ("RMSE", "rmse", 1.0, 4),
     ("NLL", "nll", 1.0, 3),
     ("ECE", "ece", 1.0, 3),
+    ("own %", "own_accuracy", 100.0, 2),
+    ("worst own %", "worst_accuracy", 100.0, 2),
+    ("own NLL", "own_nll", 1.0, 3),
     ("MB down", "bits_down", 1 / 8e6, 3),
     ("MB up", "bits_up", 1 / 8e6, 3),
     ("channel uses", "channel_uses", 1.0, 0),
@@ -26,19 +29,27 @@ COLUMNS = (
 )
 # Without a channel or devices these are not 0 but absent.
 SOMETIMES = ("channel_uses", "energy_j", "latency_s")
-LEGEND = "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; all at the last round"
+LEGEND = (
+    "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; "
+    "own: of each client's model on its held-out rows, mean and worst tenth; all at the last round"
+)
 
 
 def comparison(named: Mapping[str, Folder]) -> str:
     """Return the aligned table: a line for each experiment, mean and standard deviation over its seeds."""
+    return table(*cells(named)) + f"\n{LEGEND}"
+
+
+def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table of `comparison`."""
     figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
     shown = [column for column in COLUMNS if any(metrics.get(column[1]) for several in figures.values() for metrics in several)]
     rows = []
     for name, several in figures.items():
         known = {key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)] for _, key, *_ in shown}
-        cells = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
-        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *cells])
-    return table(["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows) + f"\n{LEGEND}"
+        row = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
+        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *row])
+    return ["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows
 
 
 def _cell(values: Sequence[float], digits: int) -> str:

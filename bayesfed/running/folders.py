@@ -7,7 +7,9 @@
     versions.json           Python and packages, an entry each time they have changed
     seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of every client
     seed-0/ledger.csv       the ledger alone: bits, joules, seconds, channel uses of every message
+    seed-0/method.json      name of the method, its settings, and the BibTeX entries to cite
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
+    seed-0/clients.csv      scores of clients on their own rows, where a run has any
     seed-0/model.safetensors, posterior.nc, checkpoints/
     pictures/
 """
@@ -31,8 +33,11 @@ from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line, to_line
 from bayesfed.federated.engine.reports import Record
+from bayesfed.inspect.personal import PersonalScores
+from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
+    from bayesfed.federated.core.algorithm import Algorithm
     from bayesfed.running.experiments.experiment import ExperimentFile
     from bayesfed.running.result import Result
 
@@ -99,6 +104,12 @@ class Folder:
         metrics: dict[str, float] = json.loads((self.seed(seed) / "metrics.json").read_text())
         return metrics
 
+    def method(self, seed: int) -> dict[str, Any]:
+        """Return name, settings and citation of a seed's method; nothing of folders that an earlier version wrote."""
+        path = self.seed(seed) / "method.json"
+        method: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return method
+
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
@@ -122,12 +133,14 @@ def note_versions(path: Path) -> None:
         write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
 
 
-def save(path: Path, result: Result, test: Dataset | None, seed: int) -> str:
+def save(path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None) -> str:
     """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or nothing."""
     path.mkdir(parents=True, exist_ok=True)
     write_whole(path / "rounds.jsonl", b"".join(map(to_line, result.history)))
     write_whole(path / "ledger.csv", _ledger(result.history).encode())
     result.save_model(path / "model.safetensors")
+    method = {"name": result.algorithm.name, "settings": settings_of(result.algorithm), "citation": _citation(result.algorithm)}
+    write_whole(path / "method.json", json.dumps(method, indent=1).encode())
     missing = ""
     if result.algorithm.posterior is not None:
         try:
@@ -135,7 +148,11 @@ def save(path: Path, result: Result, test: Dataset | None, seed: int) -> str:
             result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             missing = str(problem)
-    write_whole(path / "metrics.json", json.dumps(summary(result.history), indent=1).encode())
+    figures = summary(result.history)
+    if own is not None:
+        write_whole(path / "clients.csv", _clients(own).encode())
+        figures |= own.figures()
+    write_whole(path / "metrics.json", json.dumps(figures, indent=1).encode())
     return missing
 
 
@@ -153,6 +170,25 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
         "seconds": sum(record.seconds for record in history),
         "left_out": sum(len(record.refused) for record in history),
     }
+
+
+def _citation(algorithm: Algorithm) -> str:
+    """Return the entries to cite for an algorithm; nothing if its recipe is not registered."""
+    from bayesfed.algorithms.citing import citation
+
+    try:
+        return citation(algorithm)
+    except ArgumentError:
+        return ""
+
+
+def _clients(scores: PersonalScores) -> str:
+    out = io.StringIO()
+    names = list(next(iter(scores.clients.values())))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["client", *names])
+    writer.writerows([client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items())
+    return out.getvalue()
 
 
 def _ledger(history: Sequence[Record]) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.errors.checks import checked
 from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
+from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.reports import OnClientError, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
+from bayesfed.running.trackers.tracker import Tracker
 
 
+@checked()
 def run(
     algorithm: Algorithm,
     clients: Mapping[str, Dataset] | ClientPool,
@@ -31,6 +36,7 @@ def run(
     least: int = 1,
     secrets: Mapping[str, bytes] | None = None,
     run_id: str | None = None,
+    resume_anyway: bool = False,
 ) -> Result:
     """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
 
@@ -41,7 +47,8 @@ def run(
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
     callbacks
-        Called after every round in their order, `checkpoint` last, so that what the others entered is saved.
+        Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and then `checkpoint` last, so that what the others
+        entered is saved. One that is a context manager is entered before the first round and left at the end, also after an error.
     progress
         Draw a progress bar on standard error.
     seed
@@ -51,6 +58,8 @@ def run(
     resume
         A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
         the result is what it says, and nothing runs.
+    resume_anyway
+        Go on although settings or clients are not those of the snapshot, or not known.
     on_client_error, least, secrets, run_id
         Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
 
@@ -59,16 +68,20 @@ def run(
     ArgumentError, DataError, ClientError
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
     """
+    check_call(algorithm, rounds, sampler, resume)
+    check_clients(clients)
+    check_callbacks(callbacks)
     if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
-        return Result(algorithm, resume.history, resume)
+        return Result(algorithm, resume.history, resume, clients if isinstance(clients, Mapping) else None)
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
+        check_test(algorithm, test, pool)
         watchers.append(watch.evaluate(test))
     watchers += callbacks
     if progress:
         watchers.append(watch.progress(rounds, label=algorithm.name))
-    watchers.sort(key=lambda watcher: isinstance(watcher, Checkpoints))
+    watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
     history = list(resume.history) if resume else []
     made = engine.rounds(
         algorithm,
@@ -81,11 +94,17 @@ def run(
         least=least,
         secrets=secrets,
         run_id=run_id,
+        resume_anyway=resume_anyway,
     )
-    for report in made:
-        history.append(report.record)
-        snapshot = report.snapshot
-        verdicts = [watcher(report) for watcher in watchers]
-        if any(verdict is True for verdict in verdicts):
-            break
-    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)))
+    with ExitStack() as opened:
+        for watcher in watchers:
+            if isinstance(watcher, AbstractContextManager):
+                opened.enter_context(watcher)
+        for report in made:
+            history.append(report.record)
+            snapshot = report.snapshot
+            verdicts = [watcher(report) for watcher in watchers]
+            if any(verdict is True for verdict in verdicts):
+                break
+    rows = pool.data if isinstance(pool, InProcess) else None
+    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)), rows)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset, concatenated
+from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import a, check
 from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
 from bayesfed.federated.core.protocols import Direction
 from bayesfed.federated.engine.ledger import Row, bits
 from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
+from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
+from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
 from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
 from bayesfed.models.priors.belief import Belief
+from bayesfed.models.priors.likelihoods import Likelihood
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,11 +43,14 @@ class Result:
         One `Record` a round, those made before it was resumed among them.
     snapshot
         Hand it to `run` as `resume` to go on.
+    data
+        By client: the rows that were fitted, for a run in this process; None if they are not known.
     """
 
     algorithm: Algorithm
     history: tuple[Record, ...]
     snapshot: Snapshot
+    data: Mapping[str, Dataset] | None = field(default=None, repr=False, compare=False)
 
     @property
     def model(self) -> Predictor:
@@ -77,12 +84,45 @@ class Result:
         return posterior.belief
 
     @property
+    def clients(self) -> dict[str, Client]:
+        """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with, its own model where the method is personal.
+
+        Raises
+        ------
+        ArgumentError
+            If the method is personal and the clients keep their memories to themselves (Flower).
+        """
+        names = sorted({name for record in self.history for name in record.clients})
+        return {name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names}
+
+    def personal_scores(
+        self, data: Mapping[str, Dataset], *, likelihood: Likelihood | None = None, draws: int = 100, seed: int = 0
+    ) -> PersonalScores:
+        """Score what each client predicts with on its own rows, its own model or the transmitted one: mean, worst decile, and a table by client.
+
+        Parameters
+        ----------
+        data
+            Rows of each client by name that were not trained on, such as ``split_rows(clients, 0.25)[1]``. Clients without rows are left out.
+        likelihood, draws, seed
+            Likelihood of point models, by default `Categorical()` for classes and `Normal()` for numbers; number of posterior draws; what names them.
+
+        Raises
+        ------
+        ArgumentError
+            If there are no rows, or no client of that name took part in the run.
+        """
+        return personal_scores(self.algorithm, self.snapshot, self.history, data, likelihood=likelihood, draws=draws, seed=seed)
+
+    @property
     def ledger(self) -> tuple[Row, ...]:
         """Every message of the run."""
         return tuple(row for record in self.history for row in record.rows)
 
     def bits(self, direction: Direction | None = None) -> int:
         """Return the bits sent down, up, or (default) both ways."""
+        if direction not in ("up", "down", None):
+            raise ArgumentError(complain("Result.bits", expected="'up', 'down' or None", actual=repr(direction), hint="'up'"))
         return bits(self.ledger, direction)
 
     def series(self, name: str) -> list[tuple[int, float]]:
@@ -100,25 +140,59 @@ class Result:
         """
         if not (series := self.series(name)):
             known = sorted({key for record in self.history for key in {**record.server, **record.metrics}})
-            raise ArgumentError(complain("Result.final", expected=f"one of {known}", actual=repr(name), hint="a callback that enters it"))
+            hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
+            raise ArgumentError(complain("Result.final", expected=f"one of {known}", actual=repr(name), hint=hint))
         return series[-1][1]
 
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
+        if every < 1:
+            raise ArgumentError(complain("Result.table", expected="every >= 1", actual=every, hint="every=5"))
         return round_table(self.history, every=every)
 
-    def to_arviz(self, data: Dataset | None = None, *, draws: int = 100, thin: int = 1, seed: int = 0) -> Any:
+    def to_arviz(
+        self,
+        data: Dataset | Mapping[str, Dataset] | None = None,
+        *,
+        draws: int = 100,
+        thin: int = 1,
+        seed: int = 0,
+        own: Mapping[str, Dataset] | None = None,
+    ) -> Any:
         """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`.
 
-        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`.
+        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`. Give the rows by
+        client if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
+        Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores are entered in ``federation``.
         """
         from bayesfed.inspect.export import to_arviz
 
-        return to_arviz(self.algorithm, self.snapshot.state, self.history, data, draws=draws, thin=thin, seed=seed)
+        check_rows("Result.to_arviz", data)
+        state, kept = self.snapshot.state, self.snapshot.memories
+        scores = self.personal_scores(own, draws=draws, seed=seed).clients if own else None
+        export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
+        return export(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed)
 
-    def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0) -> Predictive:
-        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores."""
-        return Predictive(self.posterior, inputs, Key(seed, "predictive"), count=draws)
+    def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None) -> Predictive:
+        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores.
+
+        Parameters
+        ----------
+        inputs
+            Inputs of one client, or of anyone.
+        draws, seed
+            Number of draws of the parameters, and their seed.
+        client
+            Name of the client whose inputs they are. Needed if a part of the posterior stays with clients, as local latents do.
+
+        Raises
+        ------
+        ArgumentError
+            If the method has no posterior, or a part of it stays with clients and no client that took part is named.
+        """
+        check("Result.predictive, inputs", inputs, a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"))
+        posterior = predicting_posterior(self.posterior, self.snapshot.memories, client, self.data or {})
+        return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
     def scores(self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0) -> dict[str, dict[str, float]]:
         """Score the posterior predictive; print it with `bayesfed.inspect.score_table`.
@@ -126,7 +200,8 @@ class Result:
         Parameters
         ----------
         data
-            Rows to predict, or those of every client by name; clients without rows are left out.
+            Rows to predict, or those of every client by name; clients without rows are left out. They must be by name if a part of the posterior
+            stays with clients, as local latents do: each client is then predicted with its own.
         draws, seed
             Draws of the parameters, and what names them.
 
@@ -138,16 +213,10 @@ class Result:
         Raises
         ------
         ArgumentError
-            If the method has no posterior, there are no rows, or a client is called "all".
+            If the method has no posterior, there are no rows, a client is called "all", or a part of the posterior stays with clients and is not
+            known for these rows.
         """
-        parts = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
-        if "all" in parts:
-            raise ArgumentError(complain("Result.scores", expected="clients of other names", actual="'all'", hint="renaming that client"))
-        pooled = _pooled("Result.scores", data)
-        ends = list(accumulate(map(len, parts.values())))
-        groups = {name: slice(end - len(part), end) for end, (name, part) in zip(ends, parts.items(), strict=True)}
-        found = self.predictive(pooled.inputs, draws=draws, seed=seed)
-        return found.scores_of(pooled.targets, {**groups, "all": slice(None)})
+        return scores_by_client(self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws)
 
     def k_hat(self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0) -> float:
         """Return how far the posterior is from the exact one of these rows, all that were fitted; see `bayesfed.inspect.k_hat`.
@@ -165,7 +234,7 @@ class Result:
         if not isinstance(posterior, Weighing):
             found = type(posterior).__name__
             raise ArgumentError(complain("Result.k_hat", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
-        return k_hat(posterior.log_weights(_pooled("Result.k_hat", data), Key(seed, "k_hat"), draws=draws))
+        return k_hat(posterior.log_weights(pooled("Result.k_hat", data), Key(seed, "k_hat"), draws=draws))
 
     def save_model(self, path: str | Path) -> None:
         """Write the transmitted model's parameters as a safetensors file."""
@@ -173,7 +242,7 @@ class Result:
 
         save_file({name: leaf.contiguous() for name, leaf in self.model.parameters.items()}, str(path))
 
-    def save(self, folder: str | Path, *, test: Dataset | None = None) -> Path:
+    def save(self, folder: str | Path, *, test: Dataset | None = None, own: Mapping[str, Dataset] | None = None) -> Path:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records, ledger, model, posterior, versions.
 
         Several seeds of one experiment are saved in the same folder, each in a sub-folder of its own.
@@ -184,6 +253,8 @@ class Result:
             Folder of the experiment. Its name is the experiment's in tables and pictures.
         test
             Rows that the posterior's predictions are exported for.
+        own
+            Held-out rows of each client by name: what it predicts with is scored on them, as by `personal_scores`.
 
         Returns
         -------
@@ -202,7 +273,7 @@ class Result:
             if taken.exists():
                 raise ArgumentError(complain("Result.save", expected="a folder without this run", actual=f"{taken} exists", hint="another folder"))
         note_versions(Path(folder))
-        if missing := save(into, self, test, self.snapshot.seed):
+        if missing := save(into, self, test, self.snapshot.seed, self.personal_scores(own) if own else None):
             warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
         return into
 
@@ -211,11 +282,3 @@ class Result:
         from bayesfed.inspect.pictures import plot_series
 
         return plot_series({self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes)
-
-
-def _pooled(where: str, data: Dataset | Mapping[str, Dataset]) -> Dataset:
-    """Return all rows of all clients as one set."""
-    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [data]
-    if not sum(map(len, parts)):
-        raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
-    return concatenated(parts)

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
-from pyro.distributions import TorchDistribution
-from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.algorithm import Algorithm, Predictor
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import Callback
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.inference.evaluation.predictive import Predictive
+from bayesfed.inspect.personal import Point
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree
 
 KEPT = ("nll", "ece", "rmse")
-
-
-@dataclass(frozen=True)
-class Point:
-    """A network without a posterior, as a posterior of one draw."""
-
-    model: Predictor
-    likelihood: Likelihood
-
-    def draw(self, key: Key) -> Tree:
-        """Return nothing."""
-        return {}
-
-    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
-        """Return the distribution of the targets, batch ``(B,)``."""
-        return self.likelihood.distribution(self.model(inputs))
 
 
 def predictive(algorithm: Algorithm, state: Tree, data: Dataset, likelihood: Likelihood, *, draws: int, seed: int) -> Predictive | None:

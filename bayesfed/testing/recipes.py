@@ -19,6 +19,7 @@ from bayesfed.compress.budgets import fit_flexible
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.server_optimisers import FedAdam, FedAvgM
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.links.over_the_air import OverTheAir
@@ -59,6 +60,17 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_avg 16 bits": lambda: Tiny(shipped.fed_avg(net(), codec=Coded(), **work), rows()),
         "fed_avg on air": lambda: Tiny(shipped.fed_avg(net(), link=OverTheAir(snr_db=20.0), **work), rows()),
         "fed_prox": lambda: Tiny(shipped.fed_prox(net(), strength=0.1, **work), rows()),
+        "scaffold": lambda: Tiny(shipped.scaffold(net(), **work), rows()),
+        "fed_dyn": lambda: Tiny(shipped.fed_dyn(net(), strength=0.1, **work), rows()),
+        "fed_nova": lambda: Tiny(shipped.fed_nova(net(), training=Training(batch_size=8, epochs=1.5)), unequal()),
+        "fed_avg with fed_adam": lambda: Tiny(shipped.server_optimised(shipped.fed_avg(net(), **work), FedAdam()), rows()),
+        "fed_avg with fed_avg_m": lambda: Tiny(shipped.server_optimised(shipped.fed_avg(net(), **work), FedAvgM()), rows()),
+        "fed_avg locally private": lambda: Tiny(shipped.local_privacy(shipped.fed_avg(net(), **work), clip=1.0, noise=0.1, key=KEY), rows()),
+        "fed_avg personalised": lambda: Tiny(shipped.personalised(shipped.fed_avg(net(), **work), steps=2), rows()),
+        "fed_per": lambda: Tiny(shipped.fed_per(net(), **work), rows()),
+        "fed_babu": lambda: Tiny(shipped.fed_babu(net(), steps=2, **work), rows()),
+        "ditto": lambda: Tiny(shipped.ditto(net(), strength=0.1, **work), rows()),
+        "p_fed_bayes": lambda: Tiny(shipped.p_fed_bayes(net(), **work), rows()),
         "fed_paq": lambda: Tiny(shipped.fed_paq(net(), **work), rows()),
         "qsgd": lambda: Tiny(shipped.qsgd(net(), **work), rows()),
         "uveqfed": lambda: Tiny(shipped.uveqfed(net(), **work), rows()),
@@ -106,6 +118,11 @@ def rows(count: int = 12) -> dict[str, Dataset]:
     generator = KEY.child("rows").generator()
     inputs = torch.randn(CLIENTS * count, FEATURES, generator=generator)
     return _split(Dataset(inputs, inputs[:, :CLASSES].argmax(1)), count)
+
+
+def unequal() -> dict[str, Dataset]:
+    """Return the clients of `rows`, the second one with half of its rows."""
+    return {name: part[slice(0, 6)] if name == "client-1" else part for name, part in rows().items()}
 
 
 def lines(count: int = 12) -> dict[str, Dataset]:

@@ -13,6 +13,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser
+from bayesfed.errors.checks import Role, check
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -41,6 +42,7 @@ def fed_paq(
     codec
         Codec of the down-link. Default: 16-bit floats.
     """
+    check("fed_paq, bits", bits, Role(lambda count: isinstance(count, int) and 2 <= count <= 24, "a whole number from 2 to 24", "16"))
     up = Coded(FedPaqQuantiser(2 ** (bits - 1) - 1, norm="max"))
     work = training or Training()
     local = work.fitting(net, likelihood, "delta")

@@ -139,7 +139,7 @@ def federated_svi(
         return Assignment(Whole(sent), 1.0 if fusion.adds else profile.samples, codec, codec, options)
 
     def posterior(state: Tree) -> FittedGuide:
-        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(state, 0, None), fused))
+        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(state, 0, None), fused), program)
 
     local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), work.optimiser or Adam(1e-2), work.steps, work.batch_size, averaging, antithetic)
     return Algorithm(

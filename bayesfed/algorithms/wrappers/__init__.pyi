@@ -1,4 +1,6 @@
 from .accounting import epsilon as epsilon
+from .local_privacy import LocallyPrivate as LocallyPrivate
+from .local_privacy import local_privacy as local_privacy
 from .on_devices import Planned as Planned
 from .on_devices import Planner as Planner
 from .on_devices import on_devices as on_devices
@@ -6,3 +8,4 @@ from .on_devices import planned_size as planned_size
 from .phases import equal_weights as equal_weights
 from .private import private as private
 from .robust import robust as robust
+from .server_optimised import server_optimised as server_optimised

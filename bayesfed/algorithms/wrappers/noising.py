@@ -1,15 +1,16 @@
-"""The parts of `private`: clipping at the server and at clients, the noisy sum, and the report of epsilon."""
+"""The parts of `private`: clipping at the server and at clients, the sum of what was clipped, noise, and the report of epsilon."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import torch
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.options import LocalOptions
@@ -33,6 +34,42 @@ class Budget:
         """Return epsilon and delta after this many rounds."""
         spent = epsilon(self.noise, rounds, self.delta, participants=self.participants, population=self.population)
         return {"epsilon": spent, "delta": self.delta}
+
+
+@dataclass(frozen=True)
+class ClippedUpdate(Update):
+    """One client's update, with a weight of 0 or 1, whose change has a norm of at most `clip`."""
+
+    clip: float = math.inf
+
+
+@dataclass
+class ClippedSum(Sum):
+    """A sum of clipped updates, one of each client, and of nothing else: what a link or a wrapper changes after clipping is refused.
+
+    Parameters
+    ----------
+    clip
+        Largest norm of a client's change.
+    """
+
+    clip: float = math.inf
+    clients: set[str] = field(default_factory=set)
+
+    def add(self, client: str, update: Update) -> None:
+        """Add one client's clipped update.
+
+        Raises
+        ------
+        UpdateError
+            If the update was not clipped to the norm, or the client has one in the sum already.
+        """
+        if not isinstance(update, ClippedUpdate) or update.clip > self.clip or client in self.clients:
+            actual = "a second one" if client in self.clients else "one that was not clipped, or was changed afterwards"
+            hint = "`private` as the outermost wrapper, with the link Digital()"
+            raise UpdateError(complain(f"private, client {client!r}", expected="one clipped update", actual=actual, hint=hint))
+        super().add(client, update)
+        self.clients.add(client)
 
 
 @dataclass(frozen=True)
@@ -65,7 +102,11 @@ class Clipped:
         if update.by_entry or update.weight not in (0.0, 1.0):
             actual = "a weight for each entry" if update.by_entry else update.weight
             raise UpdateError(complain("private", expected="clients of weight 1", actual=actual, hint="a view that covers everything"))
-        return clipped(update, self.state, self.clip) if update.weight and math.isfinite(self.clip) else update
+        if not update.weight:
+            update = Update({name: torch.zeros_like(leaf) for name, leaf in update.total.items()}, 0.0, kind)
+        elif math.isfinite(self.clip):
+            update = clipped(update, self.state, self.clip)
+        return ClippedUpdate(update.total, update.weight, update.kind, self.clip)
 
 
 @dataclass(frozen=True)
@@ -90,7 +131,8 @@ class ClippedLocal(Around):
 class Noised:
     """A server around another, which steps on the noisy sum divided by a fixed number of clients.
 
-    The noise of a round comes from the key, so that a resumed run reproduces it and reveals nothing new.
+    The noise of a round comes from the key and the sum: a resumed run reproduces it and reveals nothing new, and two runs with the same key whose
+    sums differ have independent noise, so that their difference reveals neither. A round in which no client was heard has noise like any other.
 
     Parameters
     ----------
@@ -115,6 +157,7 @@ class Noised:
     participants: int
     key: Key
     budget: Budget | None
+    steps_alone: bool = field(default=True, init=False)
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Return what the inner server publishes."""
@@ -128,23 +171,42 @@ class Noised:
         UpdateError
             If the updates were not summed, or more than `participants` clients took part: the reported epsilon would not hold.
         """
-        if not isinstance(reducer, Sum) or reducer.total is None:
+        if not isinstance(reducer, Sum):
             raise UpdateError(complain("private", expected="a sum", actual=type(reducer).__name__, hint="private(algorithm, ...)"))
-        total, came = reducer.total, reducer.total.number()
+        nobody = Update({name: torch.zeros_like(leaf) for name, leaf in state.items()}, 0.0, self.kind)
+        total = reducer.total or nobody
+        came = total.number()
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
             raise UpdateError(complain(f"private, round {round}", expected=f"at most {self.participants} clients", actual=came, hint=hint))
-        summed = {name: self._noisy(name, leaf, state, self.participants - came, round) for name, leaf in total.total.items()}
+        stream = self.key.child(round, _fingerprint(total.total))
+        summed = {name: self._noisy(name, leaf, state, self.participants - came, stream) for name, leaf in total.total.items()}
         state, info = self.server.step(state, Sum(Update(summed, float(self.participants), total.kind)), round)
         return state, {**info, **(self.budget.after(round + 1) if self.budget else {})}
 
-    def _noisy(self, name: str, leaf: torch.Tensor, state: Tree, absent: float, round: int) -> torch.Tensor:
+    def _noisy(self, name: str, leaf: torch.Tensor, state: Tree, absent: float, stream: Key) -> torch.Tensor:
         result = leaf
         if self.kind == "value" and absent:
             if name not in state:
                 raise UpdateError(complain("private", expected="values of the state's leaves", actual=name, hint="a method that sends changes"))
             result = result + absent * state[name]
         if self.noise:
-            drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=self.key.child(round, name).generator())
+            drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=stream.child(name).generator())
             result = (result.double() + self.noise * self.clip * drawn.to(leaf.device)).to(leaf.dtype)
         return result
+
+
+def _fingerprint(tree: Tree) -> str:
+    """Return a digest of all numbers of a tree."""
+    content = blake2b(digest_size=16)
+    for name, leaf in sorted(tree.items()):
+        content.update(name.encode() + leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
+
+
+def check_not_private(server: Server | None, where: str, hint: str) -> None:
+    """Raise `ArgumentError` if noise for privacy is added below this server."""
+    while server is not None:
+        if isinstance(server, Noised):
+            raise ArgumentError(complain(where, expected="a method without `private`", actual="a private one", hint=hint))
+        server = getattr(server, "server", None)

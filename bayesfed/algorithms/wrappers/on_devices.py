@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import checked, having
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.federated.links.deadline import Cell
@@ -108,6 +110,7 @@ class Planner:
         return best or Skip(min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason)
 
 
+@checked(algorithm=ALGORITHM, planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"))
 def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None) -> Algorithm:
     """Run a method on devices: count each client's seconds and joules, leave out clients that cannot take part in a round, and drop late ones.
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import checked
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Phase
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
@@ -16,6 +18,7 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@checked(algorithm=ALGORITHM)
 def equal_weights(algorithm: Algorithm) -> Algorithm:
     """Give every client with a weight above zero the weight 1, so that nobody gains influence by claiming many rows.
 

@@ -16,16 +16,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
-from bayesfed.algorithms.wrappers.noising import Budget, Clipped, ClippedLocal, Noised
+from bayesfed.algorithms.registry import ALGORITHM
+from bayesfed.algorithms.wrappers.conditions import Promise
+from bayesfed.algorithms.wrappers.noising import Budget, Clipped, ClippedLocal, ClippedSum, Noised, check_not_private
 from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import KEY, Role, checked
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
+PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")
 
+
+@checked(algorithm=ALGORITHM, key=KEY, participants=PARTICIPANTS, population=PARTICIPANTS)
 def private(
     algorithm: Algorithm,
     *,
@@ -40,7 +47,8 @@ def private(
     """Clip every client's change to norm `clip` and add noise with standard deviation ``noise * clip`` to the sum.
 
     All clients weigh alike, since a weight by rows would let one client move the sum by more than `clip`. The server clips what it decodes, whatever
-    the codec did. Give `run` the sampler that epsilon is computed for: everybody (the default), or ``fraction(participants / population)``.
+    the codec did. Give `run` the sampler that epsilon is computed for: any without `population`, ``fraction(participants / population)`` with it.
+    Where epsilon is reported, every round begins with a check that it holds (`bayesfed.algorithms.wrappers.conditions`); `SECURITY.md` has the list.
 
     Parameters
     ----------
@@ -56,15 +64,16 @@ def private(
     delta
         Report epsilon at this delta after each round, for all rounds so far. Needs the extra ``dp``. Default: no report.
     population
-        Number of clients of which each round draws `participants`, see `bayesfed.algorithms.wrappers.accounting`. Default: every client takes
-        part in every round.
+        Number of clients of the pool, of which each round draws `participants`, see `bayesfed.algorithms.wrappers.accounting`. Clients must not keep
+        a memory between rounds: it could tell who took part before. Default: no amplification by sampling, whoever takes part.
     at_client
         Let clients clip their changes too, before the codec, for those who do not rely on the server to do it.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, clients send something other than changes or values, there are several phases, or the channel adds.
+        If an argument is outside its domain, clients send something other than changes or values, there are several phases, the channel adds, or the
+        method is private already. In a run, if the reported epsilon would not hold.
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
@@ -81,6 +90,7 @@ def private(
     figures = budget.after(1) if budget else {}
 
     def changed(phase: Phase) -> Phase:
+        check_not_private(phase.server, f"private, {algorithm.name!r}", "one `private`: each would report an epsilon without the other's")
         check_digital(phase, f"private, {algorithm.name!r}")
         assign = equally_weighted(phase.assign)
 
@@ -89,6 +99,8 @@ def private(
             return planned if isinstance(planned, Skip) else replace(planned, view=Clipped(planned.view, clip, state))
 
         server = Noised(phase.server, phase.local.kind, clip, noise, participants, key.child("noise", phase.name), budget if figures else None)
-        return replace(phase, assign=plan, server=server, local=ClippedLocal(phase.local, clip) if at_client else phase.local)
+        local = ClippedLocal(phase.local, clip) if at_client else phase.local
+        return replace(phase, assign=plan, server=server, local=local, reducer=partial(ClippedSum, clip=clip))
 
-    return each_phase(algorithm, "private", changed)
+    made = each_phase(algorithm, "private", changed)
+    return replace(made, checks=(*made.checks, Promise(made.phases[0], participants, population))) if budget else made

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bayesfed.algorithms.wrappers.noising import Noised
+from bayesfed.algorithms.registry import ALGORITHM
+from bayesfed.algorithms.wrappers.noising import check_not_private
 from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import Role, checked
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.robust import Robust, Rule
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
+from bayesfed.federated.core.algorithm import Algorithm, Phase
 
 
+@checked(algorithm=ALGORITHM, rule=Role(lambda rule: callable(rule) and not isinstance(rule, type), "a robust rule", "Median(), TrimmedMean(0.2)"))
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     """Combine the updates of clients by a robust rule; the server then does with the result what the method does with a sum.
 
@@ -31,17 +33,9 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     """
 
     def changed(phase: Phase) -> Phase:
-        _check_not_private(phase.server, f"robust, {algorithm.name!r}")
+        hint = "one of the two: a rule has no bound on what one client moves, and the reported epsilon would not hold"
+        check_not_private(phase.server, f"robust, {algorithm.name!r}", hint)
         check_digital(phase, f"robust, {algorithm.name!r}")
         return replace(phase, assign=equally_weighted(phase.assign), server=Robust(phase.server, rule), reducer=Keep)
 
     return each_phase(algorithm, "robust", changed)
-
-
-def _check_not_private(server: Server | None, where: str) -> None:
-    """Raise `ArgumentError` if noise for privacy is added below: a rule has no bound on what one client moves, so epsilon would not hold."""
-    while server is not None:
-        if isinstance(server, Noised):
-            hint = "one of the two: a rule has no bound on what one client moves, and the reported epsilon would not hold"
-            raise ArgumentError(complain(where, expected="a method without `private`", actual="a private one", hint=hint))
-        server = getattr(server, "server", None)

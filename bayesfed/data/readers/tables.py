@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.partition import by_domain, federate
 from bayesfed.data.readers.labels import class_numbers, nearest, regression_targets
 from bayesfed.errors import DataError, complain
+
+
+@overload
+def from_csv(
+    path: str | Path,
+    *,
+    label: str,
+    columns: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    regression: bool = False,
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+    domain: str | None = None,
+    client: None = None,
+) -> Dataset: ...
+
+
+@overload
+def from_csv(
+    path: str | Path,
+    *,
+    label: str,
+    columns: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    regression: bool = False,
+    delimiter: str = ",",
+    encoding: str = "utf-8",
+    domain: str | None = None,
+    client: str,
+) -> dict[str, Dataset]: ...
 
 
 def from_csv(
@@ -23,7 +56,9 @@ def from_csv(
     regression: bool = False,
     delimiter: str = ",",
     encoding: str = "utf-8",
-) -> Dataset:
+    domain: str | None = None,
+    client: str | None = None,
+) -> Dataset | dict[str, Dataset]:
     """Read a table whose first line names its columns: inputs ``(N, columns)``, float32, and targets ``(N,)``.
 
     Nothing is scaled or imputed. Columns that do not hold numbers must be encoded first or left out with `columns`.
@@ -35,7 +70,7 @@ def from_csv(
     label
         The column of targets.
     columns
-        The columns of inputs, in this order. None: all other columns.
+        The columns of inputs, in this order. None: all other columns, without those of `domain` and `client`.
     classes
         Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: all labels that occur,
         integers by value and texts alphabetically.
@@ -45,64 +80,103 @@ def from_csv(
         Character between cells, such as ``";"`` or a tab.
     encoding
         Encoding of the file.
+    domain
+        The column of the names of the rows' domains, `Dataset.domains`.
+    client
+        The column of the names of the rows' clients. The result is then a data set for each client by name, as `run` takes it.
 
     Raises
     ------
     DataError
         If the file is missing, empty or in another encoding; a column is missing (the message names the nearest one) or occurs twice; a line has
-        too many or too few cells; a cell is not a finite number or a label is missing (the message names line and column).
+        too many or too few cells; cells are not finite numbers (the message names line and column of the first, and counts all) or a label, domain or
+        client is missing.
     """
-    path = Path(path)
+    if not isinstance(path, str | Path):
+        raise DataError(complain("from_csv", expected="the path of a file", actual=type(path).__name__, hint="Dataset(frame[columns], frame[label])"))
+    path, lines, rows = Path(path), list[int](), list[list[str]]()
     try:
         with path.open(newline="", encoding="utf-8-sig" if encoding == "utf-8" else encoding) as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             heading = [name.strip() for name in next(reader, [])]
-            wanted = _wanted(path, heading, label, columns)
-            rows, labels, lines = [], [], []
+            wanted = _wanted(path, heading, label, columns, tuple(name for name in (domain, client) if name is not None))
             for cells in reader:
                 if not cells:
                     continue
-                where = f"{path}, line {reader.line_num}"
                 if len(cells) != len(heading):
                     expected = f"{len(heading)} cells, as in the first line"
+                    where = f"{path}, line {reader.line_num}"
                     raise DataError(complain(where, expected=expected, actual=len(cells), hint="quotes around cells that hold the delimiter"))
-                rows.append([_number(cells[place], f"{where}, column {heading[place]!r}") for place in wanted])
-                labels.append(cells[heading.index(label)])
-                lines.append(f"{where}, column {label!r}")
+                rows.append(cells)
+                lines.append(reader.line_num)
     except (OSError, UnicodeError, csv.Error) as problem:
         raise DataError(complain(str(path), expected=f"a readable table in {encoding}", actual=problem, hint="checking the file")) from problem
     if not rows:
         raise DataError(complain(str(path), expected="a line of names and at least one row", actual="no rows", hint="another file"))
-    inputs = torch.from_numpy(np.array(rows, np.float32))
+
+    def column(name: str) -> list[str]:
+        return [cells[heading.index(name)] for cells in rows]
+
+    def at(row: int) -> str:
+        return f"{path}, line {lines[row]}, column {label!r}"
+
+    inputs = torch.from_numpy(np.array(_numbers(path, rows, lines, wanted, heading), np.float32))
+    domains = _names(column(domain), lines, f"{path}, column {domain!r}") if domain is not None else ()
     if regression:
-        return Dataset(inputs, regression_targets(labels, lines.__getitem__))
-    numbers, names = class_numbers(labels, classes, lines.__getitem__)
-    return Dataset(inputs, numbers, names)
+        data = Dataset(inputs, regression_targets(column(label), at), (), domains)
+    else:
+        numbers, names = class_numbers(column(label), classes, at)
+        data = Dataset(inputs, numbers, names, domains)
+    return data if client is None else federate(data, by_domain(_names(column(client), lines, f"{path}, column {client!r}")))
 
 
-def _wanted(path: Path, heading: list[str], label: str, columns: Sequence[str] | None) -> list[int]:
+def _wanted(path: Path, heading: list[str], label: str, columns: Sequence[str] | None, names: tuple[str, ...]) -> list[int]:
     """Return the positions of the columns of inputs."""
     if not any(heading):
         raise DataError(complain(str(path), expected="a first line with the columns' names", actual="nothing", hint="another file"))
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
         raise DataError(complain(f"{path}, line 1", expected="distinct names of columns", actual=f"{double[0]!r} twice", hint="renaming one"))
-    for name in (label, *(columns or ())):
+    for name in (label, *names, *(columns or ())):
         if name not in heading:
             actual = f"{len(heading)} others"
             raise DataError(complain(f"{path}, line 1", expected=f"a column {name!r}", actual=actual, hint=nearest(name, heading)))
-    chosen = [name for name in heading if name != label] if columns is None else list(columns)
+    chosen = [name for name in heading if name not in (label, *names)] if columns is None else list(columns)
     if not chosen or label in chosen:
         actual = "none" if not chosen else f"the label {label!r} among them"
         raise DataError(complain(f"{path}, columns", expected="columns of inputs beside the label", actual=actual, hint="columns=None"))
     return [heading.index(name) for name in chosen]
 
 
-def _number(cell: str, where: str) -> float:
+def _names(cells: list[str], lines: list[int], where: str) -> tuple[str, ...]:
+    """Return the names in a column of domains or clients."""
+    if empty := [line for cell, line in zip(cells, lines, strict=True) if not cell.strip()]:
+        raise DataError(
+            complain(where, expected="a name in every row", actual=f"{len(empty)} without, first in line {empty[0]}", hint="dropping them")
+        )
+    return tuple(cell.strip() for cell in cells)
+
+
+def _numbers(path: Path, rows: list[list[str]], lines: list[int], wanted: list[int], heading: list[str]) -> list[list[float]]:
+    """Return the numbers in the columns of inputs; raise one `DataError` for all bad cells."""
+    numbers = [[_number(cells[place]) for place in wanted] for cells in rows]
+    bad = [(row, place) for row, values in enumerate(numbers) for place, value in zip(wanted, values, strict=True) if value is None]
+    if not bad:
+        return [[value for value in values if value is not None] for values in numbers]
+    row, place = bad[0]
+    counts = Counter(heading[place] for _, place in bad)
+    empty = sum(not rows[row][place].strip() for row, place in bad)
+    more = f"; {len(bad)} such cells, {empty} of them empty: {', '.join(f'{count} in {name!r}' for name, count in counts.most_common(5))}"
+    hint = "dropping or imputing empty cells, as pandas.read_csv(path).dropna() does" if empty else "columns=[...] without it, or encoding it"
+    if 0 < empty < len(bad):
+        hint += ", and columns=[...] without texts"
+    actual = f"{rows[row][place]!r}{more if len(bad) > 1 else ''}"
+    raise DataError(complain(f"{path}, line {lines[row]}, column {heading[place]!r}", expected="a finite number", actual=actual, hint=hint))
+
+
+def _number(cell: str) -> float | None:
     try:
         number = float(cell)
     except ValueError:
-        number = float("nan")
+        return None
     # A number outside the range of float32 would become infinite in the conversion.
-    if not abs(number) <= float(np.finfo(np.float32).max):
-        raise DataError(complain(where, expected="a finite number", actual=repr(cell), hint="columns=[...] without it, or encoding it"))
-    return number
+    return number if abs(number) <= float(np.finfo(np.float32).max) else None

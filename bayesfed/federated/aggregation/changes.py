@@ -63,12 +63,19 @@ def clipped(update: Update, state: Tree, longest: float) -> Update:
     Raises
     ------
     UpdateError
-        As `change`.
+        As `change`, and if the change is not finite.
     """
     moved = change(update, state)
     if (length := norm(moved)) <= longest:
         return update
-    # Slightly shorter than the bound, so that rounding to the precision of the leaves cannot exceed it.
+    if not math.isfinite(length):
+        raise UpdateError(complain("a client's change", expected="a finite norm", actual=length, hint="Digital(max_norm=1e6)"))
+    # Slightly shorter than the bound, because of the rounding to the precision of the leaves.
     share, weight = (longest / length) * (1 - 1e-6), update.number()
-    kept = {name: share * leaf + (state[name].double() if update.kind == "value" else 0.0) for name, leaf in moved.items()}
-    return replace(update, total={name: (weight * leaf).to(update.total[name].dtype) for name, leaf in kept.items()})
+    while True:
+        kept = {name: share * leaf + (state[name].double() if update.kind == "value" else 0.0) for name, leaf in moved.items()}
+        shorter = replace(update, total={name: (weight * leaf).to(update.total[name].dtype) for name, leaf in kept.items()})
+        # Beside large values, rounding alone can be longer than the bound. At share 0 nothing is left of the change.
+        if not share or norm(change(shorter, state)) <= longest:
+            return shorter
+        share = share / 2 if share > 1e-30 else 0.0

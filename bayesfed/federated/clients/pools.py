@@ -18,6 +18,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memories import ClientMemory, Slot
@@ -112,6 +113,10 @@ class InProcess:
         cohort: Cohort = 1,
         start: StartMethod | None = None,
     ) -> None:
+        if not isinstance(data, Mapping):
+            raise ArgumentError(
+                complain("InProcess, data", expected="a data set for each client by name", actual=shown(data), hint="{'name': data_set}")
+            )
         if not data or not any(len(part) for part in data.values()):
             raise DataError(
                 complain("InProcess", expected="a client with data", actual=f"{len(data)} clients, all empty", hint="federate(data, iid(...))")
@@ -145,6 +150,11 @@ class InProcess:
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
         self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None
+
+    @property
+    def data(self) -> Mapping[str, Dataset]:
+        """The rows of every client by name."""
+        return dict(self._data)
 
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""

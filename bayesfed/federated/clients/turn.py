@@ -16,7 +16,8 @@ import torch
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import BayesfedError, ClientError, RefusedError
+from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.core.options import LocalOptions, options_of, read_options
 from bayesfed.federated.core.protocols import Direction, Fit, Info, Link, Local, Scalar
@@ -104,7 +105,21 @@ def read(task: Task, local: Local, secret: bytes | None) -> tuple[Tree, LocalOpt
 def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: LocalOptions) -> Fit:
     """Run the local step, on the device of the data."""
     with one_thread():
-        return local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)
+        try:
+            fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)
+        except RuntimeError as problem:
+            # Torch says which of its shapes differ, not whose they are.
+            if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size")):
+                raise
+            actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
+            hint = "rows of the width and type that the network takes"
+            raise DataError(complain("local step", expected="rows that the network takes", actual=actual, hint=hint)) from problem
+    if not isinstance(fit, Fit) or not isinstance(fit.payload, dict) or not isinstance(fit.memory, dict):
+        actual = shown(fit) if not isinstance(fit, Fit) else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
+        raise DataError(
+            complain(f"{type(local).__name__}.fit", expected="Fit(payload, memory, info) of dictionaries", actual=actual, hint="Fit(tree, {}, {})")
+        )
+    return fit
 
 
 def reply(task: Task, fit: Fit, memories: Tree, secret: bytes | None, start: float) -> Reply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
 from bayesfed.federated.core.update import Reducer, Sum
 from bayesfed.keys import Key
@@ -36,9 +37,23 @@ class Model:
     parameters: Tree
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the outputs, without gradients."""
+        """Return the outputs, without gradients.
+
+        Raises
+        ------
+        DataError
+            If the network does not take the inputs.
+        """
+        if not isinstance(inputs, Tensor):
+            raise DataError(
+                complain("model", expected="a tensor of inputs (B, ...)", actual=shown(inputs), hint="data.inputs, torch.as_tensor(array)")
+            )
         with torch.no_grad(), evaluating(self.net):
-            output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
+            try:
+                output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
+            except RuntimeError as problem:
+                actual, hint = f"{shown(inputs)}: {str(problem).splitlines()[0]}", "rows of the width and type that were trained on"
+                raise DataError(complain("model", expected="inputs that the network takes", actual=actual, hint=hint)) from problem
         return output
 
 
@@ -66,7 +81,8 @@ class Assign(Protocol):
 class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
-    A server that shows clients something other than its state is also a `Publisher`.
+    A server that shows clients something other than its state is also a `Publisher`. One that steps even if no client was heard, with a reducer to
+    which nothing was added, has an attribute ``steps_alone = True``; others keep their state then.
     """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
@@ -120,6 +136,22 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Personal:
+    """What one client predicts with.
+
+    Parameters
+    ----------
+    model
+        Predictor of the client.
+    posterior
+        Posterior of the client; None for methods without one.
+    """
+
+    model: Predictor
+    posterior: Posterior | None = None
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """A federated method as data.
 
@@ -137,6 +169,11 @@ class Algorithm:
         ``(state) -> Posterior``, for `to_arviz`; None for methods without a posterior.
     sizes
         Predictors by the name of their size, largest first, for methods with models of several sizes.
+    checks
+        Functions that are called before every round with what it is run with; each raises an error if the method must not be run so.
+    personal
+        ``(state, memory) -> Personal``: the model of one client, from the server's state and from what the client keeps; an empty memory is that of
+        a client that never took part. None for methods in which all clients share the transmitted model.
 
     Raises
     ------
@@ -150,12 +187,39 @@ class Algorithm:
     predictor: Callable[[Tree], Predictor]
     posterior: Callable[[Tree], Posterior] | None = None
     sizes: Mapping[str, Callable[[Tree], Predictor]] = field(default_factory=dict)
+    checks: tuple[Callable[[Conditions], None], ...] = ()
+    personal: Callable[[Tree, Tree], Personal] | None = None
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
                 complain("Algorithm", expected="phases of distinct names", actual=[p.name for p in self.phases], hint="Phase('train', ...)")
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a round is run with, for the checks of an algorithm.
+
+    Parameters
+    ----------
+    algorithm
+        Algorithm as it is run, with all wrappers.
+    sampler
+        ``(round, clients, key) -> clients of the round``.
+    profiles
+        Profiles of all clients of the pool.
+    remembering
+        Names of the clients that keep a memory from earlier rounds.
+    changed
+        Names of the settings in which the run differs from the one that it continues; empty for a new run.
+    """
+
+    algorithm: Algorithm
+    sampler: Callable[[int, Sequence[str], Key], Sequence[str]]
+    profiles: tuple[Profile, ...]
+    remembering: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 class Posterior(Protocol):
@@ -190,4 +254,27 @@ class Weighing(Protocol):
 
     def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
         """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``, in nats."""
+        ...
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A posterior of which a part stays with clients, such as local latents."""
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of what stays; empty if nothing does."""
+        ...
+
+    def at_client(self, memory: Tree, data: Dataset | None = None) -> Posterior:
+        """Return the posterior of the client that keeps this memory. For equal keys, all clients' draws have equal shared sites."""
+        ...
+
+
+@runtime_checkable
+class Dense(Protocol):
+    """A posterior that knows densities at its own draws."""
+
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is known, in nats."""
         ...

@@ -9,18 +9,28 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import a, check, shown
 from bayesfed.federated.core.algorithm import Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
-"""Called after every round; True ends the run."""
+"""Called after every round; True ends the run. `run` enters one that is a context manager before the first round, and leaves it at the end."""
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``(outputs, targets) -> one figure per row``, ``(B,)``."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return 1 for every row whose largest output is that of the label, else 0, ``(B,)``."""
+    """Return 1 for every row whose largest output is that of the label, else 0, ``(B,)``.
+
+    Raises
+    ------
+    ArgumentError
+        If targets are numbers and no labels.
+    """
+    if targets.is_floating_point():
+        hint = "metric=lambda outputs, targets: (outputs[:, 0] - targets).square()"
+        raise ArgumentError(complain("accuracy", expected="class labels", actual=shown(targets), hint=hint))
     return (outputs.argmax(dim=1) == targets).float()
 
 
@@ -71,6 +81,7 @@ def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy"
     ArgumentError
         If `every` is below 1; during a run, if there are no rows.
     """
+    check("evaluate, data", data, a(Dataset, "a data set", "Dataset(inputs, targets)"))
     if every < 1:
         raise ArgumentError(complain("evaluate", expected="every >= 1", actual=every, hint="5"))
 

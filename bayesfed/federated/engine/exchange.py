@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from bayesfed.errors import ClientError, RefusedError
+from bayesfed.errors import ClientError, RefusedError, UpdateError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
@@ -186,7 +187,10 @@ def exchange(
         else:
             entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
         pool.settle(arrival.client, heard)
-    if not entries.enough():
+    if not entries.enough() and not getattr(phase.server, "steps_alone", False):
         return occasion.state, {}, entries
-    state, info = phase.server.step(occasion.state, reducer, occasion.round)
-    return state, info, entries
+    stepped = phase.server.step(occasion.state, reducer, occasion.round)
+    if not (isinstance(stepped, tuple) and len(stepped) == 2 and all(isinstance(part, dict) for part in stepped)):
+        where, hint = f"{type(phase.server).__name__}.step, phase {phase.name!r}", "return state, {}"
+        raise UpdateError(complain(where, expected="(state, figures)", actual=shown(stepped), hint=hint))
+    return *stepped, entries

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bayesfed.compress.wire import MAX_BYTES
 from bayesfed.errors import UpdateError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import opened
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.trees import Tree
@@ -102,10 +103,12 @@ def length(outcome: Outcome) -> int:
 def _check_figures(reply: Reply) -> None:
     sound = isinstance(reply.info, dict) and len(reply.info) <= MOST_FIGURES
     if not sound or not all(isinstance(name, str) and isinstance(value, int | float) for name, value in reply.info.items()):
-        raise _refusal("info", f"at most {MOST_FIGURES} numbers by name", type(reply.info).__name__)
+        odd = [f"{name!r} as {shown(value)}" for name, value in reply.info.items() if not isinstance(value, int | float)] if sound else []
+        actual = odd[0] if odd else f"{len(reply.info)} by name" if isinstance(reply.info, dict) else shown(reply.info)
+        raise _refusal("info", f"at most {MOST_FIGURES} numbers by name", actual, "float(figure) in Fit(info=...)")
     if not (isinstance(reply.seconds, int | float) and 0 <= reply.seconds < math.inf):
         raise _refusal("info", "seconds >= 0", reply.seconds)
 
 
-def _refusal(field: str, expected: object, actual: object) -> UpdateError:
-    return UpdateError(complain("answer", expected=expected, actual=actual, hint="this exchange's own"), field=field)
+def _refusal(field: str, expected: object, actual: object, hint: str = "this exchange's own") -> UpdateError:
+    return UpdateError(complain("answer", expected=expected, actual=actual, hint=hint), field=field)

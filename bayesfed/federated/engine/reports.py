@@ -37,6 +37,8 @@ class Snapshot:
         Id of the run, which its messages are bound to.
     history
         Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds.
+    settings
+        Settings and clients of the run as short texts by name (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
     """
 
     algorithm: str
@@ -47,6 +49,7 @@ class Snapshot:
     memories: Mapping[str, Tree] = field(default_factory=dict)
     run: str = ""
     history: tuple[Record, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,16 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.engine.arguments import check_call, check_posterior
 from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.federated.engine.settings import differences, settings_of
 from bayesfed.keys import Key
 
 
@@ -37,6 +39,7 @@ def rounds(
     least: int = 1,
     secrets: Mapping[str, bytes] | None = None,
     run_id: str | None = None,
+    resume_anyway: bool = False,
 ) -> Iterator[RoundReport]:
     """Run an algorithm on a pool of clients, and yield a report after every round.
 
@@ -68,17 +71,21 @@ def rounds(
         Id that messages are bound to. Default: a hash of algorithm and seed, so that a repeated run sends the same bytes. In keyed mode use a fresh
         id (``secrets.token_hex(8)``); otherwise messages of an earlier run with the same algorithm and seed could be replayed in this one. A resumed
         run keeps its id.
+    resume_anyway
+        Continue from a snapshot although its settings or clients are others (`bayesfed.federated.engine.settings`), or are not known because an
+        earlier version wrote it. The new settings count from then on.
 
     Raises
     ------
     ArgumentError
-        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the snapshot is of another run, or a secret is
-        missing or not valid.
+        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the snapshot is of another run, has other settings or
+        other clients, a secret is missing or not valid, or a check of the algorithm refuses the run.
     ClientError
         Under "raise", if a client fails or is refused.
     TooFewClientsError
         If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
     """
+    check_call(algorithm, rounds, sampler, resume)
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
         raise ArgumentError(complain("rounds", expected=f"more than the {done} rounds already made", actual=rounds, hint=f"rounds={done + 10}"))
@@ -97,12 +104,18 @@ def rounds(
         raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
     run_id = _run_id(algorithm, seed, resume, run_id)
     keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
+    settings = settings_of(algorithm, sampler, pool.profiles)
+    changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
+    check_posterior(algorithm, resume.state)
     pool.restore(resume.memories)
+    remembering = tuple(resume.memories)
     locals, profiles = {phase.name: phase.local for phase in algorithm.phases}, {p.name: p for p in pool.profiles}
     state, versions = resume.state, dict(resume.versions)
     for number in range(resume.round, rounds):
         start = time.perf_counter()
+        for check in algorithm.checks:
+            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=tuple(profiles.values()), remembering=remembering, changed=changed))
         chosen = sampler(number, list(profiles), Key(seed, "sample", number))
         if not chosen or set(chosen) - profiles.keys() or len(set(chosen)) != len(chosen):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
@@ -119,7 +132,8 @@ def rounds(
             clients.update(entries.infos)
             # Sorted, since the order of events depends on how far a pool asks ahead.
             rows += sorted(entries.rows, key=lambda row: row.client)
-        snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories(), run_id, resume.history)
+        snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories(), run_id, resume.history, settings)
+        remembering = tuple(snapshot.memories)
         yield RoundReport(
             round=number,
             rows=tuple(rows),
@@ -136,3 +150,26 @@ def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str
         expected = repr(resume.run) if resume and resume.run else "a name"
         raise ArgumentError(complain("run_id", expected=expected, actual=repr(given), hint="None"))
     return given or (resume.run if resume else "") or f"{Key(seed, 'run', algorithm.name).integer():016x}"
+
+
+def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tuple[str, ...]:
+    """Return the names of the settings that differ from those of the snapshot.
+
+    Raises
+    ------
+    ArgumentError
+        If any differ, unless `anyway`.
+    """
+    if not resume.settings:
+        if not anyway:
+            actual = "a snapshot without settings, which an earlier version wrote"
+            hint = "resume_anyway=True, if settings and clients are those of the run"
+            raise ArgumentError(complain("resume", expected="a snapshot with the settings of its run", actual=actual, hint=hint))
+        return ("settings, which are not known",)
+    changes = differences(resume.settings, settings)
+    if changes and not anyway:
+        others = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+        actual = "; ".join(f"{name} {before}, now {now}" for name, (before, now) in list(changes.items())[:3]) + others
+        hint = "the settings and clients of the run, or resume_anyway=True"
+        raise ArgumentError(complain("resume", expected="the settings and clients of the snapshot's run", actual=actual, hint=hint))
+    return tuple(changes)

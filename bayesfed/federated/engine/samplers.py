@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -48,6 +49,28 @@ def decaying(share: float, rate: float) -> Sampler:
     return lambda round, clients, key: fraction(max(share * math.exp(-rate * round), 1e-9))(round, clients, key)
 
 
+@dataclass(frozen=True)
+class Uniform:
+    """A sampler of a fixed share of the clients, made by `fraction`.
+
+    Parameters
+    ----------
+    share
+        Share of the clients, in (0, 1].
+    """
+
+    share: float
+
+    def count(self, clients: int) -> int:
+        """Return the number of clients that are taken of `clients`."""
+        return max(1, math.floor(self.share * clients + 0.5))
+
+    def __call__(self, round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
+        """Return a sample without replacement, in which all sets of clients of this size are equally likely."""
+        order = torch.randperm(len(clients), generator=key.generator())[: self.count(len(clients))]
+        return [clients[i] for i in order.tolist()]
+
+
 def fraction(share: float) -> Sampler:
     """Return a sampler that takes a share of the clients, uniformly without replacement, but at least one.
 
@@ -63,10 +86,4 @@ def fraction(share: float) -> Sampler:
     """
     if not 0 < share <= 1:
         raise ArgumentError(complain("fraction", expected="a share in (0, 1]", actual=share, hint="0.5"))
-
-    def sample(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
-        count = max(1, math.floor(share * len(clients) + 0.5))
-        order = torch.randperm(len(clients), generator=key.generator())[:count]
-        return [clients[i] for i in order.tolist()]
-
-    return sample
+    return Uniform(share)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors.checks import check, having
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar
 from bayesfed.federated.core.update import Reducer, Sum, Update
@@ -88,6 +89,7 @@ class OverTheAir:
         if not (0 <= self.noise_w < math.inf and self.max_norm > 0 and 0 < self.transmit_power_w < math.inf):
             expected = "noise_w >= 0, max_norm and power_w > 0"
             raise ArgumentError(complain("OverTheAir", expected=expected, actual=(self.noise_w, self.max_norm, self.power_w), hint="noise_w=1.0"))
+        check("OverTheAir.power", self.power, having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"))
         channel_uses(0, self.reals)
         error_variance("OverTheAir", self.estimate_variance)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import OF_TRAINING, checked_class, shown
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Local
 from bayesfed.federated.core.update import Kind
@@ -23,6 +24,7 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 Record = TypeVar("Record", bound=LocalOptions)
 
 
+@checked_class(OF_TRAINING)
 @dataclass(frozen=True)
 class Training:
     """Local work of a round.
@@ -65,7 +67,7 @@ class Training:
         if self.epochs is not None and not (isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf):
             raise ArgumentError(complain("Training.epochs", expected="a number above 0", actual=repr(self.epochs), hint="1.0"))
         if self.optimiser is not None and (isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")):
-            actual = self.optimiser.__name__ if isinstance(self.optimiser, type) else repr(self.optimiser)
+            actual = shown(self.optimiser)
             raise ArgumentError(complain("Training.optimiser", expected="an optimiser as a value", actual=actual, hint="Sgd(0.05), Adam(1e-3)"))
         if not callable(self.schedule):
             raise ArgumentError(

@@ -9,6 +9,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import Role, checked, whole
 from bayesfed.federated.core.options import LocalOptions, options_of
 from bayesfed.federated.core.protocols import Fit, Local, Profile
 from bayesfed.federated.core.update import Kind
@@ -19,6 +20,7 @@ Capacity = Callable[[Profile, int, Key], int]
 """``(profile, round, key) -> index of the size``. 0 is the largest."""
 
 
+@checked(count=whole(0, "the number of sizes"))
 def dynamic(count: int) -> Capacity:
     """Return a capacity that draws a size uniformly for every client and round (dynamic heterogeneity in HeteroFL and FedHM).
 
@@ -37,6 +39,12 @@ def dynamic(count: int) -> Capacity:
     return lambda profile, round, key: int(torch.randint(count, (), generator=key.child("size").generator()))
 
 
+@checked(
+    clients=Role(
+        lambda names: isinstance(names, list | tuple) and all(isinstance(name, str) for name in names), "a list of names", "sorted(clients)"
+    ),
+    count=whole(0, "2"),
+)
 def fixed(clients: Sequence[str], count: int) -> Capacity:
     """Return a capacity that assigns sizes to clients once, in turn, so that the sizes have equally many clients (plus or minus one).
 

@@ -25,8 +25,8 @@ class Optimiser(Protocol):
 
 
 def _rate(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise ArgumentError(complain(f"{name}.learning_rate", expected="a positive number", actual=value, hint="1e-3"))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ArgumentError(complain(f"{name}.learning_rate", expected="a positive number", actual=repr(value), hint="1e-3"))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ S draws, B rows, C classes. Scores are those of the mixture over draws, which is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -175,19 +175,7 @@ class Predictive:
 
     def scores_of(self, targets: Tensor, groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
         """Return the `scores` of groups of rows, by name, all from the same draws."""
-        likely = self.log_likelihood(targets)
-        if self.classes:
-            labels, given = targets.long(), self.probabilities
-            return {name: {"nll": float(scoring.nll(likely[:, rows])), **_of_classes(given[:, rows], labels[rows])} for name, rows in groups.items()}
-        base = getattr(self._distributions[0][0], "base_dist", None)
-        if isinstance(base, dist.Categorical | dist.Bernoulli):
-            raise PosteriorError(complain("Predictive.scores", expected="one class a row", actual=self._event, hint="log_likelihood(targets)"))
-        drawn, mean = self.draws(self.key.child("coverage")), self.mean
-        drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
-        return {
-            name: {"nll": float(scoring.nll(likely[:, rows])), **_of_values(drawn[:, rows], mean[rows], targets[rows])}
-            for name, rows in groups.items()
-        }
+        return scores_together([(self, targets)], groups)
 
     def _labels(self, targets: Tensor) -> None:
         classes = self.probabilities.shape[-1]
@@ -197,6 +185,36 @@ class Predictive:
 
     def _stacked(self, of: Any) -> Tensor:
         return torch.stack([torch.cat([of(given) for given in batches]) for batches in self._distributions])
+
+
+def scores_together(parts: Sequence[tuple[Predictive, Tensor]], groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
+    """Return scores of groups of rows by name, for rows of several predictive distributions one after another.
+
+    Parameters
+    ----------
+    parts
+        Predictive distributions and their targets, of equal numbers of draws.
+    groups
+        Rows of each group, counted over all parts.
+
+    Raises
+    ------
+    DataError, PosteriorError
+        As `Predictive.scores`.
+    """
+    first, likely = parts[0][0], torch.cat([part.log_likelihood(targets) for part, targets in parts], 1)
+    targets = torch.cat([targets for _, targets in parts])
+    if first.classes:
+        labels, given = targets.long(), torch.cat([part.probabilities for part, _ in parts], 1)
+        return {name: {"nll": float(scoring.nll(likely[:, rows])), **_of_classes(given[:, rows], labels[rows])} for name, rows in groups.items()}
+    base = getattr(first._distributions[0][0], "base_dist", None)
+    if isinstance(base, dist.Categorical | dist.Bernoulli):
+        raise PosteriorError(complain("Predictive.scores", expected="one class a row", actual=first._event, hint="log_likelihood(targets)"))
+    drawn, mean = torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1), torch.cat([part.mean for part, _ in parts])
+    drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
+    return {
+        name: {"nll": float(scoring.nll(likely[:, rows])), **_of_values(drawn[:, rows], mean[rows], targets[rows])} for name, rows in groups.items()
+    }
 
 
 def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.graphs.lowering import edge_list
+from bayesfed.inference.sum_product.graphs.recognise import recognise
 from bayesfed.inference.sum_product.methods.edges.propagation import pass_edges, pass_forest
 from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
 from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
 from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
+from bayesfed.inference.sum_product.methods.junction import build, cheap_tree, check_possible, fitting_tree, refuse_size, sum_junction
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.regions.choice import LARGEST, blocks, cycles
+from bayesfed.inference.sum_product.methods.regions.propagation import pass_regions
 from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
+from bayesfed.inference.sum_product.methods.structure import structure
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from bayesfed.inference.sum_product.methods.tables.schedule import compile_tables
 from bayesfed.inference.sum_product.result import Method, Model
 from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.elimination import CliqueTree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 
+Regions = Sequence[Sequence[int]] | None
 Run = Callable[[Settings, Tensor | None], Outcome]
 
 
-def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
+def choose(model: Model, evidence: Tensor, method: str, regions: Regions = None, rows: int = 4) -> tuple[Method, Run]:
     """Return the name of the method that serves a model, and a function that runs it.
 
     Parameters
@@ -38,18 +47,20 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
         As `infer` takes it, with any batch dimensions.
     method
         The user's choice: a name, or "auto".
+    regions
+        Regions of "gbp"; None: short cycles.
+    rows
+        Rows of a strip on a grid of tables.
 
     Raises
     ------
     ArgumentError
         If there is no such method, or it does not serve the model.
     """
+    if method == "gbp":
+        return _on_regions(model, evidence, regions)
     if isinstance(model, Tables):
-        flat = evidence.reshape(-1, *model.unary.shape)
-        name: Method = "exact" if compile_tables(model, flat.dtype, flat.device).forest else "bp"
-        if method not in ("auto", "bp", name):
-            raise _unserved(method, "a general factor graph with cycles" if name == "bp" else "a general factor graph", "method='auto'")
-        return name, lambda settings, state: pass_tables(model, flat, settings, state)
+        return _on_tables(model, evidence.reshape(-1, *model.unary.shape), method, rows)
     if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
         return run
     ising = placed(model.ising(), evidence.device)
@@ -57,18 +68,56 @@ def choose(model: Model, evidence: Tensor, method: str) -> tuple[Method, Run]:
     if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
         # A grid of a single row or column gets here; every method is exact on it.
         return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+    if (tree := _tree(ising, len(nodes), method)) is not None:
+        return "exact", lambda settings, state: _as_grid(model, sum_junction(ising, nodes, tree))
     if method in ("auto", "bp"):
         return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
-    if method in ("exact", "strip", "chains"):
-        raise _unserved(method, "this graph", "a tree or a grid with a side of at most 12" if method == "exact" else "a grid, or method='bp'")
-    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip or chains", actual=repr(method), hint="'auto'"))
+    if method in ("strip", "chains"):
+        raise _unserved(method, "this graph", "a grid, or method='bp'")
+    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip, chains or gbp", actual=repr(method), hint="'auto'"))
+
+
+def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
+    plain = model if isinstance(model, Tables) else placed(model.ising(), evidence.device)
+    flat = evidence.reshape(-1, *(plain.unary.shape if isinstance(plain, Tables) else plain.field.shape))
+    taken = cycles(*structure(plain)) if regions is None else [frozenset(region) for region in regions]
+    return "gbp", lambda settings, state: _as_grid(model, pass_regions(plain, flat, taken, settings, state))
+
+
+def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple[Method, Run]:
+    if method == "strip" and (laid := _laid_out(model)) is not None:
+        size, order = laid
+        most, high = max(model.cards.tolist()), min(rows, size[0])
+        if most ** (2 * high) > LARGEST:
+            raise _unserved(method, f"{most} states a variable in strips of {high} rows", f"strip_rows with {most}^(2 rows) <= {LARGEST}")
+        return "strip", lambda settings, state: pass_regions(model, evidence, blocks(size, order, high), settings, state)
+    if method not in ("auto", "bp", "exact"):
+        raise _unserved(method, "a general factor graph", "method='auto'")
+    if compile_tables(model, evidence.dtype, evidence.device).forest:
+        return "exact", lambda settings, state: pass_tables(model, evidence, settings, state)
+    if (tree := _tree(model, len(evidence), method)) is not None:
+        return "exact", lambda settings, state: sum_junction(model, evidence, tree)
+    return "bp", lambda settings, state: _pass_possible(model, evidence, settings, state)
+
+
+def _pass_possible(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None) -> Outcome:
+    """Run belief propagation on tables with cycles; where a junction tree is cheap, refuse tables that contradict each other."""
+    hard = compile_tables(model, evidence.dtype, evidence.device).hard or bool(torch.isneginf(evidence).any())
+    if hard and (tree := cheap_tree(model, len(evidence))) is not None:
+        check_possible(build(model, evidence, tree)[0].log_z())
+    return pass_tables(model, evidence, settings, state)
+
+
+def _tree(model: Ising | Tables, batch: int, method: str) -> CliqueTree | None:
+    """Return the clique tree if the junction tree is to run; None if another method is."""
+    if method == "exact" and (tree := fitting_tree(model, batch)) is None:
+        raise refuse_size(batch)
+    return tree if method == "exact" else cheap_tree(model, batch) if method == "auto" else None
 
 
 def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
     """Return the method and its run for evidence ``(B, K, M)`` on a grid of at least two rows and columns; None: as an edge list."""
-    if method == "exact" or (method == "auto" and transfer.fits(grid, len(evidence))):
-        if not transfer.fits(grid, len(evidence), limit=2**34):
-            raise _unserved("exact", f"a grid of {grid.size} in {len(evidence)} copies", f"a side of at most {transfer.WIDEST}, or method='strip'")
+    if transfer.fits(grid, len(evidence), limit=2**34 if method == "exact" else 2**30) and method in ("auto", "exact"):
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
@@ -81,9 +130,24 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
     return None
 
 
-def _as_grid(model: Grid | Ising, outcome: Outcome) -> Outcome:
+def _laid_out(model: Tables) -> tuple[tuple[int, int], list[int]] | None:
+    """Return the size of a grid of tables, and the variable at each position; None if the graph is no grid."""
+    _, scopes = structure(model)
+    if any(len(scope) > 2 for scope in scopes):
+        return None
+    count, ends = model.cards.numel(), np.array(scopes, dtype=np.int64).reshape(-1, 2)
+    skeleton = edge_list(np.zeros(count), ends, np.ones(len(ends)))
+    # Parallel tables add up: couplings of 1 again.
+    recognised = recognise(replace(skeleton, coupling=torch.ones_like(skeleton.coupling)))
+    if recognised is None:
+        return None
+    grid, order = recognised
+    return grid.size, list(range(count)) if order is None else order.tolist()
+
+
+def _as_grid(model: Model, outcome: Outcome) -> Outcome:
     """Split the pair tables of a grid that was solved as an edge list into those of row links and of column links."""
-    if isinstance(model, Ising):
+    if not isinstance(model, Grid):
         return outcome
     rows, columns = model.size
 

@@ -1,14 +1,15 @@
 """`infer`: sum-product on any factor graph.
 
-Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix. Elsewhere belief propagation ("bp"), which
-is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10 to 100 times smaller.
+Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix, other graphs by junction tree wherever that is
+cheap. Elsewhere belief propagation ("bp"), which is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are
+10 to 100 times smaller. `Inferred.trust` says which of these a result is.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from types import UnionType
 from typing import Any, Literal
@@ -16,14 +17,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, ConvergenceWarning, MissingExtraError, MultistableWarning, complain
-from bayesfed.inference.sum_product.dispatch import Run, choose
+from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods import outcome as passing
-from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import WIDEST
-from bayesfed.inference.sum_product.result import Inferred, Method, Model
+from bayesfed.inference.sum_product.result import Inferred, Model
+from bayesfed.inference.sum_product.trust.starts import multistable_share
+from bayesfed.inference.sum_product.trust.words import warn_of
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 
@@ -32,14 +35,16 @@ def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,
     *,
-    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto",
+    method: Literal["auto", "exact", "bp", "strip", "chains", "gbp"] = "auto",
     init: passing.Start = "zero",
     state: Tensor | None = None,
     tol: float = 1e-4,
     max_sweeps: int = 1000,
     damping: float = 0.0,
     strip_rows: int = 4,
+    regions: Sequence[Sequence[int]] | None = None,
     certify: bool = False,
+    progress: bool | None = None,
     backend: Literal["auto", "numba", "torch"] = "auto",
     warn: bool = True,
 ) -> Inferred:
@@ -53,22 +58,32 @@ def infer(
         Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C
         the largest cardinality. Batch dimensions may come first; float32 or float64; the computation runs on its device.
     method
-        "exact" (grids with a side of at most 12, trees), "bp", "strip" and "chains" (grids). "auto" is "exact" where it applies, else "bp".
+        "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by junction tree wherever its largest table has at
+        most 2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised belief
+        propagation on `regions`, each of which is summed exactly. "auto": "exact" where it takes about 0.1 s or less, else "bp".
     init
-        Start from neutral messages ("zero"), or from the largest ("hi") or smallest ("lo") possible ones: with attractive
-        couplings, the last two bracket every fixed point of "bp" and "chains".
+        Start from neutral messages ("zero", the only start of "gbp" and of tables), or from the largest ("hi") or smallest ("lo") possible ones:
+        with attractive couplings, the last two bracket every fixed point of "bp" and "chains".
     state
         Messages of an earlier result with this graph, method and batch, for a warm start; overrides `init`.
     tol, max_sweeps
         Stop when no message changes by more than `tol` nats, or after `max_sweeps` sweeps. float32 settles to about 1e-5; "exact" and "strip" compute
         in float64, and so do the others where float32 cannot represent the couplings or the evidence.
     damping
-        Share of the old message that is kept, in [0, 1). Needed only where couplings of both signs frustrate each other.
+        Share of the old message that is kept, in [0, 1). On edge lists, tables and regions it is raised to 0.5, 0.75 and 0.9 by itself when the
+        messages make no progress for 100 sweeps, as where couplings of both signs frustrate each other.
     strip_rows
         Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, and every further row reduces the error by about a
         third. A grid with no more rows is solved exactly.
+    regions
+        Regions of "gbp", each a sequence of variables, by their place in the flattened evidence; default: cliques and cycles of four. Factors and
+        variables in none of them become regions of their own.
     certify
-        Whether to run also from both extremes and report the share of variables on which they disagree; doubles or triples the work.
+        Whether to run also from other starts and report the share of variables on which the runs disagree. Attractive binary couplings: from both
+        extremes, which bracket every fixed point. Other graphs: from the extremes or from random messages, which prove nothing when they agree.
+        Doubles to quintuples the work.
+    progress
+        Whether to show a progress bar after two seconds; None: where standard error is a terminal.
     backend
         "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where possible.
     warn
@@ -93,6 +108,9 @@ def infer(
         If messages had not settled after `max_sweeps` sweeps.
     MultistableWarning
         If `certify` finds that more than 1 % of the variables depend on the start.
+    UnverifiedWarning
+        If couplings are so strong that nothing vouches for the marginals: `trust` is "unverified" and `trust_bound` is at least 1 ("strip": 1.24), or
+        tables that forbid combinations form cycles.
     """
     if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
@@ -100,30 +118,28 @@ def infer(
     model, order, constant = (graph.lower(), graph.order, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, None, 0.0)
     evidence = _evidence(model, evidence)
     order = None if order is None else order.to(evidence.device)
-    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows)
+    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows, None if progress is None else not progress)
     _check_settings(settings)
     with torch.no_grad():
         # A recognised grid may number the variables in another order than the user.
         ordered = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        chosen, run = choose(_detached(model), ordered.detach().contiguous(), method)
-        if certify and chosen != "exact" and (isinstance(model, Tables) or not model.attractive()):
-            hint = "certify=False: extremes bracket nothing here"
-            raise ArgumentError(complain("infer certify", expected="attractive couplings between binary variables", actual="others", hint=hint))
+        chosen, run = choose(_detached(model), ordered.detach().contiguous(), method, _regions(regions, model, order), strip_rows)
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
-            hint = "smaller couplings, or method='exact'"
+            hint = "regions that overlap less" if chosen == "gbp" else "smaller couplings, or method='exact'"
             raise ArgumentError(complain("infer", expected="weights that float64 can hold", actual="NaN beliefs", hint=hint))
-        share = _multistable(chosen, run, settings) if certify else None
+        share = multistable_share(model, chosen, run, settings, outcome) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
             flat = [values.reshape(-1, len(order)) for values in results]
             results = [torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape) for values in flat]
-    if warn:
-        _warn(outcome, share, settings)
-    return Inferred(
+    inferred = Inferred(
         chosen, results[0].to(evidence.dtype), results[1].to(evidence.dtype), outcome.state, outcome.sweeps, outcome.residual, outcome.converged,
-        share, model, outcome, evidence, constant,
+        share, model, outcome, evidence, constant, order,
     )  # fmt: skip
+    if warn:
+        warn_of(inferred, outcome, settings)
+    return inferred
 
 
 def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
@@ -155,6 +171,24 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
             )
         )
     return evidence
+
+
+def _regions(regions: Sequence[Sequence[int]] | None, model: Model, order: Tensor | None) -> Sequence[Sequence[int]] | None:
+    """Return the user's regions in the model's numbers."""
+    if regions is None:
+        return None
+    count = model.cards.numel() if isinstance(model, Tables) else model.ising().field.numel()
+    flat = [variable for region in regions for variable in region]
+    if not regions or not all(len(region) for region in regions) or not all(type(variable) is int and 0 <= variable < count for variable in flat):
+        raise ArgumentError(
+            complain("infer regions", expected=f"sequences of variables from 0 to {count - 1}", actual=regions, hint="regions=[(0, 1, 2), (2, 3)]")
+        )
+    if order is None:
+        return regions
+    place = torch.empty_like(order)
+    place[order] = torch.arange(count, device=order.device)
+    places = place.tolist()
+    return [[places[variable] for variable in region] for region in regions]
 
 
 def _check_settings(settings: Settings) -> None:
@@ -203,30 +237,3 @@ def _detached(model: Model) -> Model:
     if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
         return replace(model, field=model.field.detach(), coupling=model.coupling.detach())
     return model
-
-
-def _multistable(method: Method, run: Run, settings: Settings) -> float:
-    """Return the share of variables whose probability depends on where the messages start."""
-    if method == "exact":
-        return 0.0
-    # With a loose tolerance, an unfinished run could pass for another fixed point.
-    sharp = replace(settings, tol=min(settings.tol, 1e-4), max_sweeps=max(settings.max_sweeps, 1000))
-    high, low = (run(replace(sharp, init=init), None).belief.sigmoid() for init in ("hi", "lo"))
-    return float((high - low > 0.01).double().mean())
-
-
-def _warn(outcome: Outcome, share: float | None, settings: Settings) -> None:
-    if not outcome.converged:
-        warnings.warn(
-            f"infer: after {outcome.sweeps} sweeps a message still changed by {outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
-            "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    if share is not None and share > 0.01:
-        warnings.warn(
-            f"infer: {share:.1%} of the variables have a probability that depends on the starting messages: belief propagation has several fixed "
-            "points here and its marginals are overconfident; try method='strip', a weaker coupling or stronger evidence",
-            MultistableWarning,
-            stacklevel=3,
-        )

@@ -9,13 +9,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
+from bayesfed.inference.sum_product.methods.structure import as_flat
+from bayesfed.inference.sum_product.trust.bounds import as_tables, lower_bound, upper_bound
+from bayesfed.inference.sum_product.trust.boxes import belief_bounds
+from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
+from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 Model = Grid | Ising | Tables
-Method = Literal["exact", "bp", "strip", "chains"]
+Method = Literal["exact", "bp", "strip", "chains", "gbp"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,9 @@ class Inferred:
         Number of sweeps, largest change of a message in the last one (nats), and whether that is within the tolerance. Exact sums have 1, 0
         and true.
     multistable_share
-        Share of variables whose probability differs by more than 0.01 between the highest and the lowest fixed point; None without `certify`.
-        For "bp" and "chains", 0 proves, up to the tolerance, that there is one fixed point; for "strip", only that the two extremes agree.
-        Exact sums have 0.
+        Share of variables whose probability differs by more than 0.01 between runs from several starts; None without `certify`. With attractive
+        binary couplings these are the extremes, and for "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point. Elsewhere 0
+        says only that the runs agree. Exact sums have 0.
     model
         The flat model.
     """
@@ -54,6 +62,33 @@ class Inferred:
     _outcome: Outcome = field(repr=False)
     _evidence: Tensor = field(repr=False)
     _constant: float = field(default=0.0, repr=False)
+    _order: Tensor | None = field(default=None, repr=False)
+
+    @cached_property
+    def trust(self) -> Literal["exact", "unique", "unverified"]:
+        """Whether the marginals are exact, or belief propagation provably has one fixed point, or neither.
+
+        "unique": `trust_bound` is below 1. Messages reach that point from every start; the marginals are still approximate, and the nearer to 1 the
+        bound, the more. "unverified": nothing is known; with strong couplings, marginals can be far off and overconfident.
+        """
+        if self._exact:
+            return "exact"
+        bound = self.trust_bound
+        return "unique" if self.method in ("bp", "chains") and bound is not None and bound < 1 else "unverified"
+
+    @property
+    def _exact(self) -> bool:
+        return self.method == "exact" or self._outcome.exact
+
+    @cached_property
+    def trust_bound(self) -> float | None:
+        """Upper bound on the spectral radius of Mooij and Kappen (2007): below 1, belief propagation has one fixed point. None for exact sums."""
+        return None if self._exact else spectral_bound(self.model)
+
+    @cached_property
+    def hard(self) -> bool:
+        """Whether a table of two or more variables forbids a combination."""
+        return isinstance(self.model, Tables) and any(bool(torch.isneginf(group.tables).any()) for group in self.model.groups)
 
     @property
     def marginals(self) -> Tensor:
@@ -82,6 +117,99 @@ class Inferred:
             value = self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
+
+    @torch.no_grad()
+    def sample(self, count: int, key: Key) -> Tensor:
+        """Return exact draws ``(count, ..., *shape)`` of states as integers, each independent of the others, by junction tree.
+
+        Whatever method made this result, the graph must be one that ``method="exact"`` serves by a junction tree.
+
+        Parameters
+        ----------
+        count
+            Number of draws.
+        key
+            Key of the random numbers.
+
+        Raises
+        ------
+        ArgumentError
+            If the clique tree does not fit, or `count` is not positive.
+        """
+        if count < 1:
+            raise ArgumentError(complain("Inferred.sample", expected="a count of at least 1", actual=count, hint="sample(100, key)"))
+        return self._arranged(self._junction.sample(count, key.generator(self._evidence.device)))
+
+    @cached_property
+    def most_probable(self) -> tuple[Tensor, Tensor]:
+        """A most probable state ``(..., *shape)``, as integers, and its log probability, of the batch's shape; exact, by junction tree."""
+        with torch.no_grad():
+            state, weight = self._junction.most_probable()
+            log_probability = weight - self._junction.log_z()
+            return self._arranged(state[None])[0], log_probability.reshape(*self._batch, -1).sum(-1)
+
+    @cached_property
+    def log_z_bounds(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper bound of log Z, of the batch's shape, float64, by mean field and by tree-reweighted sums; equal for exact results.
+
+        They hold whether or not messages settled. A Bethe value outside them is wrong by at least the gap; inside, it may still be wrong. Computed
+        when asked for: a forest's sums for about every second neighbour of the best connected variable, twelve times.
+        """
+        if self._exact:
+            exact = self.log_z.detach()
+            return exact, exact
+        flat, evidence = self._flat
+        marginals = self.marginals.detach().reshape(evidence.shape)
+        model, evidence, marginals = as_tables(flat, evidence, marginals if self._order is None else marginals[:, self._order])
+        bounds = (lower_bound(model, evidence, marginals), upper_bound(model, evidence))
+        low, high = (bound.reshape(*self._batch, -1).sum(-1) + self._constant for bound in bounds)
+        return low, high
+
+    @cached_property
+    def marginal_bounds(self) -> tuple[Tensor, Tensor] | None:
+        """Lowest and highest value that each exact marginal can have, of the graph's shape, float64; None for general graphs that are not exact.
+
+        They hold whether or not messages settled, and are narrow where couplings are weak or evidence is strong. Computed when asked for, from walks
+        that do not visit a variable twice: about a second.
+        """
+        if self._exact:
+            exact = self.marginals.detach().double()
+            return exact, exact
+        flat, evidence = self._flat
+        if isinstance(flat, Tables):
+            return None
+        low, high = (self._back(bound.sigmoid()) for bound in belief_bounds(flat, evidence))
+        return low, high
+
+    def _back(self, values: Tensor) -> Tensor:
+        """Return values ``(B, n)`` of a pairwise model in the user's order and shape."""
+        if self._order is not None:
+            values = torch.empty_like(values).index_copy_(-1, self._order, values)
+        return values.reshape(self._evidence.shape)
+
+    @cached_property
+    def _flat(self) -> tuple[Ising | Tables, Tensor]:
+        """The model as an edge list or tables, and the evidence ``(B, n)`` or ``(B, n, C)`` in its order; B counts batch entries and copies."""
+        flat, evidence = as_flat(self.model), self._evidence.detach()
+        if isinstance(flat, Tables):
+            return flat, evidence.reshape(-1, *evidence.shape[-2:])
+        # A recognised grid may number its variables in another order than the user.
+        evidence = evidence.reshape(-1, flat.field.numel())
+        return flat, evidence if self._order is None else evidence[:, self._order]
+
+    @cached_property
+    def _junction(self) -> JunctionTree:
+        flat, evidence = self._flat
+        tree = fitting_tree(flat, len(evidence))
+        if tree is None:
+            raise refuse_size(len(evidence))
+        return build(flat, evidence, tree)[0]
+
+    def _arranged(self, states: Tensor) -> Tensor:
+        """Return states ``(count, B, n)`` in the user's order and shape."""
+        if self._order is not None:
+            states = torch.empty_like(states).index_copy_(-1, self._order, states)
+        return states.reshape(len(states), *self._batch, *self.model.shape)
 
     @property
     def _batch(self) -> tuple[int, ...]:

@@ -41,8 +41,18 @@ class DeclaredPosterior:
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of every site: ``SITE.w``, ``SITE.s``, ``SITE.rho``, each ``(M, N)``."""
+        return self._values(self._trace(key))
+
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return a draw, and ``log_q`` in nats. The prior's density is known up to the constant of coupled supports only."""
+        trace = self._trace(key)
+        return self._values(trace), {"log_q": trace.log_prob_sum()}
+
+    def _trace(self, key: Key) -> Any:
         with forked(key):
-            trace = poutine.trace(guide).get_trace(self.belief)
+            return poutine.trace(guide).get_trace(self.belief)
+
+    def _values(self, trace: Any) -> Tree:
         values: dict[str, Any] = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"}
         return values
 

@@ -150,6 +150,9 @@ def read_layout(pair: Pair, data: Dataset, key: Key, *, client_plate: str = "cli
     with forked(key.child("run")), pair.held(probe), torch.no_grad():
         guide = poutine.trace(pair.guide).get_trace(data.inputs, data.targets)
         model = poutine.trace(poutine.replay(pair.model, trace=guide)).get_trace(data.inputs, data.targets)
+    if not any(node["is_observed"] for _, node in _samples(model)):
+        hint = "pyro.sample('y', ..., obs=targets), or pyro.factor"
+        raise ArgumentError(complain("federated_svi, model", expected="a site that observes the targets", actual="none", hint=hint))
     seen = {name: pair.constrained(name, leaf) for name, leaf in probe.items()}
     latent = {n: node for n, node in _samples(model) if not node["is_observed"]}
     drawn = dict(_samples(guide))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyro.distributions as dist
@@ -12,19 +12,24 @@ from pyro import poutine
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.inference.variational.layout import Layout
-from bayesfed.inference.variational.program import Pair
+from bayesfed.inference.variational.program import Pair, Program
 from bayesfed.inference.variational.tilted import Tilt, tilted
 from bayesfed.keys import Key, forked
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
+
+# Prefix of a client's own parameters in its memory.
+LOCAL = "local/"
 
 
 @dataclass(frozen=True)
 class FittedGuide:
     """The guide at the parameters of a finished run.
 
-    It has no local latents: where they are needed, they are drawn from the model, given the shared sites.
+    It has no local latents: where they are needed, they are drawn from the model, given the shared sites, as for a client that never took part.
+    `at_client` has those of a client.
 
     Parameters
     ----------
@@ -32,11 +37,55 @@ class FittedGuide:
         The model and guide, and what the guide's parameters mean.
     parameters
         Shared parameters, unconstrained.
+    program
+        The model and the guide as they were given, from which a client's own guide is built.
+    own
+        A client's own parameters, unconstrained; empty for the server.
+    server
+        The server's posterior, from which that of a client was made.
     """
 
     pair: Pair
     layout: Layout
     parameters: Tree
+    program: Program | None = None
+    own: Tree = field(default_factory=dict)
+    server: FittedGuide | None = None
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of the parameters that stay with clients, and that this posterior lacks."""
+        return () if self.server else self.layout.local
+
+    def at_client(self, memory: Mapping[str, Tensor], data: Dataset | None = None) -> FittedGuide:
+        """Return the posterior of one client, with its local latents and whatever else of it stays there.
+
+        For the same key, `draw` returns the same shared sites for every client.
+
+        Parameters
+        ----------
+        memory
+            What the client keeps, as in `Snapshot.memories`.
+        data
+            Rows of the client. If each row has a local latent, they must be the rows that were fitted. Default: the example of the method.
+
+        Raises
+        ------
+        PosteriorError
+            If the client never took part, or its local latents do not fit the rows.
+        """
+        kept = under(memory, LOCAL)
+        if missing := [name for name in self.layout.local if name not in kept]:
+            hint = "a client that took part, or `Predictive(result.posterior, ...)` for a new one"
+            raise PosteriorError(complain("posterior at a client", expected="what the client keeps", actual=f"no {missing}", hint=hint))
+        builds = self.program is not None and self.program.builds and data is not None
+        pair = self.program.at(data, Key(0, "at_client")) if self.program and data is not None and builds else self.pair
+        own = {name: kept[name] for name in self.layout.local}
+        for name, leaf in own.items():
+            if (shape := pair.first[name].shape) != leaf.shape:
+                where, hint = f"posterior at a client, {name}", "the client's own rows, as they were fitted"
+                raise PosteriorError(complain(where, expected=f"rows for a local latent {tuple(leaf.shape)}", actual=tuple(shape), hint=hint))
+        return replace(self, pair=pair, own=own, server=self)
 
     @property
     def constants(self) -> Tree:
@@ -51,10 +100,42 @@ class FittedGuide:
         return result
 
     def draw(self, key: Key) -> Tree:
-        """Return one draw of every shared site, in its own space."""
+        """Return one draw of every shared site, and of the local ones for a client, in their own space."""
+        return self._values(self._trace(key))
+
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return the draw of `draw` for this key, and the log densities ``log_q`` and ``log_prior`` at it in nats.
+
+        Densities are those of the shared sites; for a client, those of its local sites, given the shared ones.
+        """
+        names = self.layout.local_sites if self.server else self.layout.sites
+        local = {*self.layout.local_sites, *(f"{name}_unconstrained" for name in self.layout.local_sites)}
+        trace = self._trace(key)
+        with torch.no_grad(), self.pair.held(self._all()):
+            trace.compute_log_prob(lambda name, node: (name in local) is bool(self.server))
+            given = {name: trace.nodes[name]["value"] for name in (*self.layout.sites, *self._local) if name in trace.nodes}
+            with forked(key.child("model")):
+                joint = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(*self.pair.example)
+            joint.compute_log_prob(lambda name, node: name in names)
+        log_q, log_prior = (sum(node["log_prob_sum"] for node in part.nodes.values() if "log_prob_sum" in node) for part in (trace, joint))
+        return self._values(trace), {"log_q": torch.as_tensor(log_q), "log_prior": torch.as_tensor(log_prior)}
+
+    @property
+    def _local(self) -> tuple[str, ...]:
+        return self.layout.local_sites if self.server else ()
+
+    def _trace(self, key: Key) -> Any:
+        """Return the guide's trace; for a client, with the server's draw of the shared sites."""
+        guide = self.pair.guide
+        if self.server:
+            shared, key = self.server._trace(key), key.child("local")
+            # Plates are the client's own as well: theirs may have other lengths.
+            stays = {*self.layout.local_sites, *(name for name, node in shared.nodes.items() if type(node.get("fn")).__name__ == "_Subsample")}
+            for name in [name for name in shared.nodes if name.removesuffix("_unconstrained") in stays]:
+                shared.remove_node(name)
+            guide = poutine.replay(guide, trace=shared)
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
-            trace = poutine.trace(self.pair.guide).get_trace(*self.pair.example)
-        return self._values(trace)
+            return poutine.trace(guide).get_trace(*self.pair.example)
 
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of every shared site from the prior."""
@@ -68,7 +149,7 @@ class FittedGuide:
         return {}
 
     def _values(self, trace: Any) -> Tree:
-        return {name: trace.nodes[name]["value"].detach().clone() for name in self.layout.sites if name in trace.nodes}
+        return {name: trace.nodes[name]["value"].detach().clone() for name in (*self.layout.sites, *self._local) if name in trace.nodes}
 
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> dist.TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``.
@@ -76,11 +157,11 @@ class FittedGuide:
         Parameters
         ----------
         draw
-            One draw of the shared sites, as `draw` returns it.
+            One draw, as `draw` returns it.
         inputs
             ``(B, ...)``.
         key
-            Names the draws of local latents.
+            Names the draws of local latents that the draw lacks.
 
         Raises
         ------
@@ -93,7 +174,11 @@ class FittedGuide:
             )
         given = {name: leaf.to(inputs.device) for name, leaf in draw.items()}
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
-            trace = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(inputs)
+            try:
+                trace = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(inputs)
+            except RuntimeError as problem:
+                actual, hint = f"{shown(inputs)}: {str(problem).splitlines()[0]}", "rows of the width and type that were fitted"
+                raise DataError(complain("predictions", expected="inputs that the model takes", actual=actual, hint=hint)) from problem
         (name,) = self.layout.observed
         if name not in trace.nodes:
             raise PosteriorError(
@@ -140,7 +225,7 @@ class FittedGuide:
         return float(self.log_weights(data, key, draws=draws).mean())
 
     def _all(self) -> Tree:
-        return {**self.pair.first, **self.parameters}
+        return {**self.pair.first, **self.parameters, **self.own}
 
     @property
     def predictor(self) -> MeanPrediction:

@@ -6,6 +6,7 @@ Parameters are a flat tree of unconstrained tensors: ``guide.NAME`` and ``model.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from torch.distributions import constraints, transform_to
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, placed, under
 
@@ -51,6 +53,13 @@ class Program:
         for name, given in (("model", self.model), ("guide", self.guide)):
             if not callable(given):
                 raise ArgumentError(complain(f"federated_svi, {name}", expected="a PyroModule or a function", actual=given, hint="AutoNormal"))
+        try:
+            inspect.signature(self.model.forward if isinstance(self.model, nn.Module) else self.model).bind(None, None)
+        except TypeError:
+            hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
+            raise ArgumentError(
+                complain("federated_svi, model", expected="a model of inputs and targets", actual=shown(self.model), hint=hint)
+            ) from None
 
     @property
     def builds(self) -> bool:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from torch import nn
 
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import KEY, Role, checked
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.models.nets.norms import Norm, norm_layer
@@ -17,6 +18,12 @@ from bayesfed.models.nets.norms import Norm, norm_layer
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512, 1)], (1024, 2), (1024, 1))
 
 
+@checked(
+    widths=Role(
+        lambda widths: isinstance(widths, list | tuple) and all(isinstance(width, int) for width in widths), "a list of whole numbers", "[64, 32, 10]"
+    ),
+    key=KEY,
+)
 def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
     """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the network of several of the papers.
 

@@ -17,6 +17,7 @@ from torch.distributions import Distribution
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError, complain
+from bayesfed.errors.checks import NET, Role, checked
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.weights import WeightPrior
@@ -68,6 +69,7 @@ class BayesianNet:
         return self.likelihood.observe(output, targets, scale)
 
 
+@checked(net=NET, prior=Role(lambda prior: not isinstance(prior, type), "a prior as a value", "Gaussian(1.0), or declare for a Prior"))
 def bayesian(
     net: nn.Module,
     prior: WeightPrior | Callable[[str], WeightPrior],

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError, complain
+from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
@@ -129,6 +130,13 @@ def tempered(declared: Declared, temperature: float) -> Declared:
     return replace(declared, likelihood=replace(declared.likelihood, temperature=temperature))
 
 
+@checked(
+    net=NET,
+    prior=Role(
+        lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)), "a Prior", "Prior(), or {'name': Prior()}.get"
+    ),
+    likelihood=having(("loss", "check", "distribution"), "a likelihood", "Categorical(), or Normal(sd=1.0) for numbers"),
+)
 def declare(
     net: nn.Module,
     prior: Prior | Callable[[str], Prior] | None = None,

@@ -104,7 +104,7 @@ class Categorical:
                     "Categorical",
                     expected="logits (B, C) and integer labels (B,)",
                     actual=f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
-                    hint="targets.long()",
+                    hint=_labels_instead(output, targets),
                 )
             )
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < output.shape[1]:
@@ -172,7 +172,7 @@ class Normal:
                     "Normal",
                     expected=f"float targets of shape {tuple(output.shape)}",
                     actual=f"{tuple(targets.shape)} of {targets.dtype}",
-                    hint="reshaping the targets",
+                    hint=_numbers_instead(output, targets),
                 )
             )
 
@@ -221,3 +221,27 @@ class PresentClasses:
         present = torch.zeros(output.shape[1], dtype=torch.bool, device=output.device)
         present[list(self.classes)] = True
         return output.masked_fill(~present, 0.0)
+
+
+def _labels_instead(output: Tensor, targets: Tensor) -> str:
+    """Return what to make of targets that are no labels ``(B,)``."""
+    if output.ndim != 2:
+        return "a network with one row of outputs for each row of inputs"
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        return "targets[:, 0]" if not targets.is_floating_point() else "targets[:, 0].long()"
+    if targets.ndim == 2 and targets.shape[1] > 1 and bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all()):
+        return "targets.argmax(1), since they are one-hot"
+    if targets.is_floating_point() and not bool((targets == targets.round()).all()):
+        return "likelihood=Normal() for numbers"
+    return "targets.long()" if targets.shape == output.shape[:1] else "one label a row, (B,)"
+
+
+def _numbers_instead(output: Tensor, targets: Tensor) -> str:
+    """Return what to make of targets that are no numbers in the shape of the outputs."""
+    if output.shape == targets.shape:
+        return "targets.float(), or Categorical() for labels"
+    if output.numel() == targets.numel() and targets.is_floating_point():
+        return f"targets.reshape(-1, {', '.join(map(str, output.shape[1:]))})"
+    if not targets.is_floating_point():
+        return "Categorical() for labels"
+    return "a network with as many outputs as there are targets"

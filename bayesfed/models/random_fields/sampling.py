@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising, components
+from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
+
+# Most entries of a table, and most variables, of models that are drawn from exactly.
+LARGEST, MANY = 2**16, 2000
+_TREES: WeakKeyDictionary[Ising, CliqueTree | None] = WeakKeyDictionary()
 
 
 class ClusteredSupport(TorchDistribution):
@@ -24,7 +31,8 @@ class ClusteredSupport(TorchDistribution):
     `log_prob` leaves out log Z, a constant of the declared prior; it is subtracted only if nothing is coupled, where it is known. To learn
     couplings, subtract `bayesfed.inference.log_z`, which has gradients.
 
-    `sample` is exact for trees and for grids with a side of at most 12, which include chains. Other models run `sweeps` Markov chain sweeps
+    `sample` is exact for trees, for grids with a side of at most 12, which include chains, and for other models whose clique tree is small (2^16
+    entries a table, 2000 variables). Other models run `sweeps` Markov chain sweeps
     from independent draws. If no coupling is negative, these are cluster updates of Swendsen and Wang (1987; fields as in Edwards and Sokal, 1988),
     which also mix beyond the ordering transition; otherwise they are Gibbs sweeps.
 
@@ -75,11 +83,29 @@ class ClusteredSupport(TorchDistribution):
 def _draw(model: Ising, count: int, sweeps: int) -> Tensor:
     if model.is_forest:
         return forest.sample(model, count)
+    if (exact := _exactly(model, count)) is not None:
+        return exact
     flat = torch.bernoulli(torch.sigmoid(model.field).expand(count, -1))
     sweep = swendsen_wang if model.attractive() else gibbs
     for _ in range(sweeps):
         flat = sweep(model, flat)
     return flat
+
+
+def _exactly(model: Ising, count: int) -> Tensor | None:
+    """Return exact draws ``(count, n)`` by junction tree; None if its clique tree is large."""
+    size = model.field.numel()
+    if model not in _TREES:
+        scopes = list(zip(*model.edges.tolist(), strict=True))
+        _TREES[model] = clique_tree([2] * size, scopes, LARGEST) if size <= MANY else None
+    tree = _TREES[model]
+    if tree is None:
+        return None
+    tables = pad(model.coupling.double()[:, None, None], (1, 0, 1, 0))
+    factors = [Factor((left, right), table) for left, right, table in zip(*model.edges.tolist(), tables, strict=True)]
+    cliques = CliqueTables.of(tree, [2] * size, factors, model.field.double())
+    unary = torch.stack([torch.zeros_like(model.field, dtype=torch.float64), model.field.double()], dim=1)
+    return JunctionTree(cliques, list(unary[:, None].unbind(0))).sample(count)[:, 0].to(model.field)
 
 
 def gibbs(model: Ising, flat: Tensor) -> Tensor:

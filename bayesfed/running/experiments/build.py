@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data.dataset import Dataset, concatenated
 from bayesfed.data.partition import federate, iid
 from bayesfed.data.splits import split_rows
 from bayesfed.errors import BayesfedError
@@ -34,6 +34,8 @@ class Built:
         Further arguments of `bayesfed.run`: rounds, sampler, and what happens to clients that fail.
     likelihood
         Likelihood of the method's point predictions.
+    own
+        Rows of each client to score its own model on; empty where the file asks for none.
     """
 
     algorithm: Algorithm
@@ -46,6 +48,7 @@ class Built:
     likelihood: Likelihood
     draws: int
     save_every: int
+    own: Mapping[str, Dataset]
 
 
 def seeds(file: ExperimentFile) -> list[int]:
@@ -78,11 +81,20 @@ def build(file: ExperimentFile, seed: int) -> Built:
             raise file.error((name,), expected="a whole number from 1", actual=count, hint=f"{name} = 10")
     scope.rounds = counts["rounds"]
     rows = reader.section("data")
-    scope.train, scope.test = split_rows(rows, Key(seed, "data")) if isinstance(rows, Dataset) else rows
+    if isinstance(rows, Mapping):
+        hint = 'domain = "column" in the data, and [partition] kind = "by_domain"'
+        raise file.error(("data",), expected="rows, which [partition] gives to clients", actual="rows by client", hint=hint)
+    scope.train, scope.test = split_rows(rows, key=Key(seed, "data")) if isinstance(rows, Dataset) else rows
     parts = reader.section("partition") or iid(len(scope.rows), CLIENTS, Key(seed, "partition"))
     scope.net, scope.link = reader.section("net"), reader.section("link")
     train, test = scope.train, scope.test = _fitted(file, scope, scope.train, scope.test)
     clients = federate(train, parts)
+    own: Mapping[str, Dataset] = {}
+    if share := reader.section("own_rows"):
+        if not 0 < share < 1:
+            raise file.error(("own_rows",), expected="a share from 0 to below 1", actual=share, hint="own_rows = 0.25")
+        clients, own = split_rows(clients, share, key=Key(seed, "own rows"))
+        train = scope.train = concatenated(list(clients.values()))
     scope.clients = sorted(clients)
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
@@ -96,7 +108,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
     pool = _pool(reader, file, clients, devices)
     likelihood = scope.likelihood or (Normal() if train.targets.is_floating_point() else Categorical())
     options |= {"rounds": counts["rounds"], "least": counts["least"]}
-    return Built(algorithm, pool, clients, train, test, seed, options, likelihood, counts["draws"], counts["save_every"])
+    return Built(algorithm, pool, clients, train, test, seed, options, likelihood, counts["draws"], counts["save_every"], own)
 
 
 def _fitted(file: ExperimentFile, scope: Scope, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:

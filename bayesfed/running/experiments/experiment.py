@@ -77,6 +77,9 @@ class Settings:
         Number of posterior draws for NLL and calibration of every round.
     save_every
         Number of rounds between two checkpoints.
+    own_rows
+        Share of each client's rows that are held out to score what that client predicts with, its own model where the method is personal. Default:
+        none, and no such scores.
     """
 
     data: Split | Dataset
@@ -93,6 +96,7 @@ class Settings:
     least: int = 1
     draws: int = 20
     save_every: int = 1
+    own_rows: float = 0.0
 
 
 @dataclass(frozen=True)

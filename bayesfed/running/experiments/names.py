@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -35,11 +36,16 @@ def public() -> Mapping[str, Any]:
     return meanings
 
 
+def _first(made_by: Any) -> Any:
+    """Return the first overload of a function, which is the one that a file can call, or what was given if there are none."""
+    return next(iter(typing.get_overloads(made_by)), made_by) if inspect.isfunction(made_by) else made_by
+
+
 @cache
 def hints(made_by: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the types of a callable's parameters, those that can be resolved, and its result's as "return"."""
     try:
-        known = typing.get_type_hints(made_by.__init__ if inspect.isclass(made_by) else made_by)
+        known = typing.get_type_hints(made_by.__init__ if inspect.isclass(made_by) else _first(made_by))
     except (NameError, TypeError):
         known = {}
     known = {name: one.__bound__ if isinstance(one, TypeVar) else one for name, one in known.items()}
@@ -50,7 +56,7 @@ def hints(made_by: Callable[..., Any]) -> Mapping[str, Any]:
 def parameters(made_by: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters that can be given by name, each with its resolved type; without one, the type of its default or `object`."""
     try:
-        listed = inspect.signature(made_by).parameters.values()
+        listed = inspect.signature(_first(made_by)).parameters.values()
     except (ValueError, TypeError):
         return {}
     known = hints(made_by)
@@ -75,7 +81,9 @@ def makers(wanted: Any) -> Mapping[str, Any]:
 def _makes(made_by: Any, wanted: Any) -> bool:
     if inspect.isclass(made_by):
         return not is_protocol(made_by) and is_a(made_by, wanted)
-    return inspect.isfunction(made_by) and is_a(hints(made_by).get("return"), wanted)
+    returned = hints(made_by).get("return")
+    kinds = typing.get_args(returned) if typing.get_origin(returned) in (typing.Union, types.UnionType) else (returned,)
+    return inspect.isfunction(made_by) and any(is_a(kind, wanted) for kind in kinds)
 
 
 def is_a(kind: Any, wanted: Any) -> bool:

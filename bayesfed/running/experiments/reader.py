@@ -91,7 +91,8 @@ class Reader:
         at = max((words.place(error["loc"], table) for error in errors), key=len)
         schema, raw = words.inside(reader.json_schema()["properties"][at[0]], at[1:]), reduce(getitem, at, cast(Any, table))
         near = words.nearest(raw, map(str, words.literals(schema))) if isinstance(raw, str) else ""
-        hint = f'"{near}"' if near else words.unquoted(raw) or words.example(schema, raw)
+        listed = words.words(schema).startswith("a list")
+        hint = f'"{near}"' if near else ("" if listed else words.unquoted(raw)) or words.example(schema, raw)
         raise self.file.error((*path, *at), expected=words.words(schema), actual=words.shown(raw), hint=hint)
 
     def _value(self, checked: Any, path: Path) -> Any:

@@ -19,6 +19,7 @@ def _launch_threads() -> None:
 
 _launch_threads()
 
+_MOST = numba.get_num_threads()
 EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
 
@@ -41,3 +42,20 @@ def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
         twin.__qualname__, twin.__module__ = name, kernel.__module__
         variants[parallel] = numba.njit(parallel=parallel, **EXACT, **options)(twin)
     return variants
+
+
+def chosen(variants: dict[bool, Any], work: int, least: int) -> Any:
+    """Return the variant for an amount of work: parallel from `least` on, with as many threads as torch may use.
+
+    Parameters
+    ----------
+    variants
+        What `both` returned.
+    work, least
+        Number of updates of a call, and from how many on threads save more than it costs to wake them.
+    """
+    threads = min(torch.get_num_threads(), _MOST)
+    if work < least or threads == 1:
+        return variants[False]
+    numba.set_num_threads(threads)
+    return variants[True]

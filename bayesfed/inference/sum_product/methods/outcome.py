@@ -32,6 +32,8 @@ class Settings:
         Which kernels run.
     strip_rows
         Rows that strips solve exactly.
+    hide_bar
+        Whether to show no progress bar; None: none unless standard error is a terminal.
     """
 
     tol: float = 1e-4
@@ -40,6 +42,7 @@ class Settings:
     init: Start = "zero"
     backend: Backend = "torch"
     strip_rows: int = 4
+    hide_bar: bool | None = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Outcome:
         Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one for each group of factors.
     log_z
         Function that returns log Z ``(B,)``: exact, Bethe's or Kikuchi's, depending on the method.
+    exact
+        Whether a method that is approximate elsewhere is exact here.
     """
 
     belief: Tensor
@@ -70,6 +75,7 @@ class Outcome:
     converged: bool
     pairs: Callable[[], tuple[Tensor, ...]]
     log_z: Callable[[], Tensor]
+    exact: bool = False
 
 
 def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:

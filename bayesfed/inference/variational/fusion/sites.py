@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import checked_class
 from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum, require_blocks
 from bayesfed.trees import Tree, under, zip_map
 
@@ -63,6 +64,7 @@ class _Sites:
         return under(memory, SITE) or {name: share * leaf for name, leaf in self.initial(fused).items()}
 
 
+@checked_class({})
 @dataclass(frozen=True)
 class ProductOfExperts(_Sites):
     """Multiply posteriors that each saw one client's rows and its share of the prior (Hinton, 2002; Scott et al., 2016, "consensus Monte Carlo").
@@ -90,6 +92,7 @@ class ProductOfExperts(_Sites):
         return Start(self.parameters(self._site(memory, fused, share), fused) if known else fused.first, share)
 
 
+@checked_class({})
 @dataclass(frozen=True)
 class PVI(_Sites):
     """Partitioned variational inference (Ashman et al., 2022): each client improves its own factor, given all others'.

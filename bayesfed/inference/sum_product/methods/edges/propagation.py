@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.inference.sum_product.methods.edges.wiring import Wiring
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.pairwise import agree, bethe, pair_tables
-from bayesfed.inference.sum_product.methods.settle import settle
+from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
@@ -43,14 +43,15 @@ def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor
     else:
         start = {"zero": torch.zeros_like(half), "hi": half.abs(), "lo": -half.abs()}[settings.init]
         messages = start.expand(len(evidence), -1).clone()
+    damper = Damper(settings.damping)
     degree = torch.zeros_like(wiring.field).index_add_(0, wiring.target, wiring.half.abs())
     if settings.backend == "numba" and float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE:
         from bayesfed.inference.sum_product.methods.edges.propagation_jit import stepper
 
-        step = stepper(model, wiring, unary, messages, settings.damping)
+        step = stepper(model, wiring, unary, messages, damper)
     else:
-        step = _stepper(wiring, unary, messages, half, settings.damping)
-    sweeps, residual = settle(step, settings, every=1) if len(wiring.source) else (0, 0.0)
+        step = _stepper(wiring, unary, messages, half, damper)
+    sweeps, residual = settle(step, settings, every=1, damper=damper) if len(wiring.source) else (0, 0.0)
     return outcome(model, evidence, messages, sweeps, residual, residual <= settings.tol)
 
 
@@ -71,7 +72,7 @@ def outcome(model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, resid
     return Outcome(belief, extrinsic, messages, sweeps, residual, converged, lambda: (pair_tables(*edges()),), log_z)
 
 
-def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damping: float) -> Callable[[int], float]:
+def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damper: Damper) -> Callable[[int], float]:
     groups = [(edges, wiring.source[edges], wiring.target[edges], wiring.reverse(edges), half[edges]) for edges in wiring.groups]
 
     def step(count: int) -> float:
@@ -82,7 +83,7 @@ def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damp
             for edges, source, target, reverse, coupling in groups:
                 old = messages[:, edges]
                 fresh = agree(belief[:, source] - messages[:, reverse], coupling)
-                fresh = fresh + damping * (old - fresh)
+                fresh = fresh + damper.share * (old - fresh)
                 messages[:, edges] = fresh
                 belief.index_add_(1, target, fresh - old)
                 change = max(change, float((fresh - old).abs().max()))

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.methods.jit import EXACT
+from bayesfed.inference.sum_product.methods.jit import both, chosen
+
+# Variables from which threads pay.
+PARALLEL = 8192
 
 
-@numba.njit(parallel=True, **EXACT)
 def _solve(g: Any, a: Any, left: Any, right: Any) -> None:
     length = g.shape[1]
     for c in numba.prange(len(g)):
@@ -25,10 +27,13 @@ def _solve(g: Any, a: Any, left: Any, right: Any) -> None:
             right[c, i - 1] = (table[i - 1] * x + 1.0) / (x + table[i - 1])
 
 
+_SOLVE = both(_solve)
+
+
 def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same as `chains.solve_chains`, computed with odds in float64."""
     g = unary.double().clamp(-300, 300).exp().flatten(0, -2).numpy()
     left, right = np.empty_like(g), np.empty_like(g)
-    _solve(g, half.double().exp().contiguous().numpy(), left, right)
+    chosen(_SOLVE, g.size, PARALLEL)(g, half.double().exp().contiguous().numpy(), left, right)
     logs = (torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape) for values in (left, right))
     return next(logs), next(logs)

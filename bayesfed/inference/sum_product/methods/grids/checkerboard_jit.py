@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from bayesfed.inference.sum_product.methods.jit import both
+from bayesfed.inference.sum_product.methods.jit import both, chosen
 
 # With fewer variables, threads cost more than they save.
 PARALLEL = 16_384
@@ -84,7 +84,7 @@ def sweeper(g: Tensor, messages: Tensor, columns: int, a: list[float], cap: floa
     odds, m = g.numpy(), messages.numpy()
     typed = [odds.dtype.type(value) for value in (*a, 1.0, cap)]
     amount = odds.dtype.type(damping)
-    plain, careful = (variants[odds.size >= PARALLEL] for variants in (_sweeps, _careful_sweep))
+    plain, careful = (chosen(variants, odds.size, PARALLEL) for variants in (_sweeps, _careful_sweep))
     # In numpy: after a maximum, torch's threads would keep spinning on the cores that the kernel needs.
     change = np.zeros((odds.shape[1] * (odds.shape[2] - 2), odds.shape[3]), odds.dtype)
 

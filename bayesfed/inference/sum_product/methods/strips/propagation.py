@@ -142,6 +142,7 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
         return math.log1p(change)
 
     sweeps, residual = settle(step, settings, every=1)
+    whole = cut.strips == 1 and 2 * grid.strength() <= most
     extrinsic = ((odds[:, :rows] / own).log() + field).to(evidence.dtype)
 
     def pairs() -> tuple[Tensor, ...]:
@@ -153,7 +154,7 @@ def pass_strips(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
         halves = sum(float(value.sum()) / 2 for value in grid.couplings())
         return _log_z(problem, messages, rows) + clipped - halves
 
-    return Outcome(evidence + extrinsic, extrinsic, messages, sweeps, residual, residual <= settings.tol, pairs, log_z)
+    return Outcome(evidence + extrinsic, extrinsic, messages, sweeps, residual, residual <= settings.tol, pairs, log_z, whole)
 
 
 def _initial(problem: Problem, init: str) -> Tensor:

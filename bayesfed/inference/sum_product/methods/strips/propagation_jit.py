@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from torch import Tensor
 
-from bayesfed.inference.sum_product.methods.jit import EXACT, both
+from bayesfed.inference.sum_product.methods.jit import EXACT, both, chosen
 
 
 @numba.njit(inline="always")
@@ -186,5 +186,5 @@ def sweep_strips(
     """Do the same as `propagation.sweep_strips`."""
     change = np.zeros(inbox.shape[1] * inbox.shape[2])
     arrays = [values.numpy() for values in (own, own_pair, across, messages, inbox, odds)]
-    _SWEEP[len(change) > 1](*arrays, down, (0,) * rows, size, damping, change)
+    chosen(_SWEEP, len(change), 2)(*arrays, down, (0,) * rows, size, damping, change)
     return float(change.max())

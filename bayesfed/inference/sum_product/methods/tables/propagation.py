@@ -25,7 +25,7 @@ from tqdm import tqdm
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
-from bayesfed.inference.sum_product.methods.settle import settle
+from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.tables.schedule import Batch, Program, compile_tables
 
 Views = list[list[Tensor]]
@@ -66,21 +66,22 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
     field = field.where(possible, -math.inf)
     if program.forest:
         belief = _collect(program, field, views)
-        for number in tqdm(program.order, desc="message passing", unit="batch", delay=2.0, leave=False):
+        for number in tqdm(program.order, desc="message passing", unit="batch", delay=2.0, leave=False, disable=settings.hide_bar):
             _send(program.batches[number], belief, views[number])
         sweeps, residual = 1, 0.0
     else:
+        damper = Damper(settings.damping)
 
         def step(count: int) -> float:
             # Summed anew every time, so that rounding errors do not accumulate in the beliefs.
             belief, change = _collect(program, field, views), field.new_zeros(())
             for remaining in reversed(range(count)):
                 for number in program.order:
-                    moved = _send(program.batches[number], belief, views[number], settings.damping, measure=not remaining)
+                    moved = _send(program.batches[number], belief, views[number], damper.share, measure=not remaining)
                     change = change if moved is None else torch.maximum(change, moved)
             return float(change)
 
-        sweeps, residual = settle(step, settings)
+        sweeps, residual = settle(step, settings, damper=damper)
     # The extrinsic part is summed from messages, not subtracted: it must not depend on the variable's own evidence, even by rounding.
     extrinsic = _collect(program, prior.expand_as(field), views).where(possible | torch.isneginf(log_weights), -math.inf)
     belief = _collect(program, field, views)

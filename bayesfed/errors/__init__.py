@@ -1,4 +1,4 @@
-"""Every error the package raises on purpose.
+"""Every error the package raises on purpose; `checks` has what tells a wrong argument where it is given.
 
 Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps working.
 A message says where the problem is, what was expected, what was found and what to try; `complain` formats these four parts.
@@ -29,6 +29,10 @@ class BayesfedError(Exception):
 
 class ArgumentError(BayesfedError, ValueError):
     """An argument outside its documented domain."""
+
+
+class KeywordError(ArgumentError, TypeError):
+    """A keyword that a function does not have, or one that it needs and did not get."""
 
 
 class DataError(BayesfedError, ValueError):
@@ -110,6 +114,10 @@ class DensityWarning(UserWarning):
 
 class MultistableWarning(UserWarning):
     """Message passing with several fixed points, so that marginals depend on the starting point."""
+
+
+class UnverifiedWarning(UserWarning):
+    """Message passing on a graph with cycles and strong couplings: nothing vouches for the marginals."""
 
 
 class ConvergenceWarning(UserWarning):

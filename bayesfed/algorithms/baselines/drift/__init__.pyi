@@ -1,0 +1,9 @@
+from .fed_dyn import Dynamic as Dynamic
+from .fed_dyn import DynamicLocal as DynamicLocal
+from .fed_dyn import fed_dyn as fed_dyn
+from .fed_nova import Normalised as Normalised
+from .fed_nova import NormalisedLocal as NormalisedLocal
+from .fed_nova import fed_nova as fed_nova
+from .scaffold import Controlled as Controlled
+from .scaffold import ControlledLocal as ControlledLocal
+from .scaffold import scaffold as scaffold

@@ -1,0 +1,11 @@
+from .bayes.objective import PersonalElbo as PersonalElbo
+from .bayes.posterior import WeightPosterior as WeightPosterior
+from .bayes.recipe import OwnPosterior as OwnPosterior
+from .bayes.recipe import p_fed_bayes as p_fed_bayes
+from .ditto import OwnModel as OwnModel
+from .ditto import ditto as ditto
+from .fine_tuning import FineTuned as FineTuned
+from .fine_tuning import personalised as personalised
+from .parts import OwnParts as OwnParts
+from .parts import fed_babu as fed_babu
+from .parts import fed_per as fed_per

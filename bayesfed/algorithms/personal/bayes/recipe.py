@@ -1,0 +1,145 @@
+"""pFedBayes (Zhang, Li, Li, Guo and Shao, "Personalized federated learning via variational Bayesian inference", 2022).
+
+=====================================================  ==================================================================
+paper                                                  here
+=====================================================  ==================================================================
+w, the shared distribution N(mu, softplus(rho)^2)      the server's state: ``mean/NAME`` and ``rho/NAME``
+q_i, a client's own posterior                          a client's memory, ``own/mean/NAME`` and ``own/rho/NAME``
+zeta KL(q_i || w), (5)                                 `strength`
+min over q_i, then over the client's copy of w         both in one step of `PersonalElbo`, each with the other held; both begin as w
+beta, the server's averaging                           `server_rate`
+=====================================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
+from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.servers import Average
+from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info, Link
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.training.local_work import Training
+from bayesfed.federated.training.optimisers import Adam
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, under
+
+
+@dataclass(frozen=True)
+class OwnPosterior:
+    """Steps on a client's own posterior, which stays in its memory, and on its copy of the shared distribution, which is sent.
+
+    Parameters
+    ----------
+    descent
+        Steps on `PersonalElbo`.
+    """
+
+    descent: Descent
+    kind: Kind = "value"
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """Whether the descent draws from torch's global generator."""
+        return self.descent.uses_global_randomness
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Train both; each begins as the message. A client without rows keeps no posterior of its own."""
+        fit = self.descent.train(message | {OWN + name: leaf for name, leaf in message.items()}, data, key, options)
+        kept = {name: leaf for name, leaf in fit.payload.items() if name.startswith(OWN)}
+        return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept if len(data) else {})
+
+
+@dataclass(frozen=True)
+class Partly:
+    """Go a share of the way to the clients' mean.
+
+    Parameters
+    ----------
+    rate
+        The share: beta of the paper.
+    """
+
+    rate: float
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the next state. A round in which no client has data changes nothing."""
+        mean, info = Average().step(state, reducer, round)
+        return {name: leaf.lerp(mean[name], self.rate) for name, leaf in state.items()}, info
+
+
+@recipe(cites=("zhang2022personalized",))
+def p_fed_bayes(
+    net: nn.Module,
+    *,
+    strength: float = 1.0,
+    initial_sd: float = 0.02,
+    server_rate: float = 1.0,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Fit to each client's rows a posterior of its own, whose prior is a distribution that all clients share and learn.
+
+    Messages are twice as long as those of `fed_avg` in both directions: a mean and a width for every parameter.
+
+    Parameters
+    ----------
+    strength
+        zeta, the factor on the KL divergence from a client's posterior to the shared distribution; 1 is Bayes' rule.
+    initial_sd
+        Standard deviation of every parameter before the first round; the means are the network's parameters.
+    server_rate
+        beta, the share of the way that the server goes to the clients' mean.
+    training
+        Local work of a round. Default: 50 steps of 64 rows with ``Adam(1e-3)``.
+    likelihood, codec, link
+        As in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain.
+    """
+    if not (strength > 0 and 0 < initial_sd < math.inf and 0 < server_rate <= 1):
+        expected = "strength > 0, initial_sd > 0 and server_rate in (0, 1]"
+        raise ArgumentError(complain("p_fed_bayes", expected=expected, actual=(strength, initial_sd, server_rate), hint="1.0, 0.02, 1.0"))
+    work, scored = training or Training(), likelihood or Categorical()
+    model, rho = travelling(net, "static", where="p_fed_bayes"), math.log(math.expm1(initial_sd))
+
+    def posterior(tree: Tree) -> WeightPosterior:
+        return WeightPosterior(net, scored, under(tree, MEAN), sds(tree))
+
+    def personal(state: Tree, memory: Tree) -> Personal:
+        own = under(memory, OWN) or state
+        return Personal(Model(net, under(own, MEAN)), posterior(own))
+
+    return compose(
+        "p_fed_bayes",
+        net,
+        OwnPosterior(work.descent(PersonalElbo(net, scored, strength), net, default=Adam(1e-3))),
+        Partly(server_rate),
+        training=work,
+        initial={MEAN + name: leaf for name, leaf in model.items()} | {RHO + name: torch.full_like(leaf, rho) for name, leaf in model.items()},
+        predictor=lambda state: Model(net, under(state, MEAN)),
+        posterior=posterior,
+        codec=codec,
+        link=link,
+        personal=personal,
+    )

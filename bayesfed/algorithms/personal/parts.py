@@ -1,0 +1,163 @@
+"""Models with a shared body and local parts: FedPer (Arivazhagan et al., 2019) and FedBABU (Oh, Kim and Yun, 2022).
+
+================================  ==================================================================
+papers                            here
+================================  ==================================================================
+W_B, the base or body             the server's state: parameters that `local` does not choose
+W_P_j, the head of client j       a client's memory, ``own/NAME``
+================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.personal.fine_tuning import personalised
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Link
+from bayesfed.federated.core.update import Kind
+from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.training.local_work import Training
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.keys import Key
+from bayesfed.models.modules import Predicate
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, to, under
+
+# Prefix of a client's own leaves in its memory.
+OWN = "own/"
+
+
+@dataclass(frozen=True)
+class OwnParts:
+    """Gradient steps on shared and own parameters together; only shared ones are sent.
+
+    Parameters
+    ----------
+    descent
+        Steps on all parameters.
+    begun
+        Own parameters of a client that has none in its memory.
+    trained
+        Whether own parameters are trained. If not, they stay as `begun`, the same for all clients.
+    """
+
+    descent: Descent
+    begun: Tree
+    trained: bool = True
+    kind: Kind = "value"
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """Whether the descent draws from torch's global generator."""
+        return self.descent.uses_global_randomness
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Train, send the shared parameters and keep the own ones."""
+        own = to(self.begun | under(memory, OWN), data.inputs.device)
+
+        def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
+            for name, leaf in own.items():
+                trained[name].copy_(leaf)
+
+        fit = self.descent.train(message | own, data, key, options, None if self.trained or not own else held)
+        kept = {OWN + name: fit.payload[name] for name in own} if self.trained else {}
+        return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
+
+
+@recipe(cites=("arivazhagan2019federated",))
+def fed_per(
+    net: nn.Module,
+    *,
+    local: Predicate | None = None,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train a body that all clients share and a head that each client keeps to itself.
+
+    The server never has a head: its predictor uses the head that `net` began with. Score clients by `Result.personal_scores`.
+
+    Parameters
+    ----------
+    local
+        ``(parameter name, owning module) -> bool``: which parameters stay with clients. Default: those of the last layer. If it chooses none, the
+        method is `fed_avg`, bit for bit.
+    likelihood, training, codec, link
+        As in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If `local` chooses every parameter.
+    """
+    work, (shared, own) = training or Training(), _parted(net, local, "fed_per")
+    part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own)
+    return compose("fed_per", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
+
+
+@recipe(cites=("oh2022fedbabu",))
+def fed_babu(
+    net: nn.Module,
+    *,
+    steps: int = 50,
+    local: Predicate | None = None,
+    tuned: Predicate | None = None,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Train a body under a head that stays as it began, the same for all clients; each client then fine-tunes the model.
+
+    Parameters
+    ----------
+    steps
+        Number of a client's fine-tuning steps, as in `personalised`. They are taken anew in every round that the client takes part in.
+    local
+        ``(parameter name, owning module) -> bool``: the head. Default: the parameters of the last layer.
+    tuned
+        ``(parameter name, owning module) -> bool``: what is fine-tuned. Default: every parameter.
+    likelihood, training, codec, link
+        As in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If `local` chooses every parameter, or `steps` is below 1.
+    """
+    work, (shared, own) = training or Training(), _parted(net, local, "fed_babu")
+    part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own, trained=False)
+    shared_body = compose("fed_babu", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
+    return personalised(shared_body, steps=steps, batch_size=work.batch_size, optimiser=work.optimiser, likelihood=likelihood, where=tuned)
+
+
+def last_layer(net: nn.Module) -> Predicate:
+    """Return the predicate that chooses the parameters of the module that has the last one."""
+    owner = [name for name, _ in net.named_parameters()][-1].rpartition(".")[0]
+    return lambda name, module: name.rpartition(".")[0] == owner
+
+
+def _parted(net: nn.Module, local: Predicate | None, where: str) -> tuple[Tree, Tree]:
+    """Return the shared and the own parameters of a network."""
+    begun, chosen = travelling(net, "static", where=where), local or last_layer(net)
+    own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
+    if len(own) == len(begun):
+        actual = f"all of {list(begun)}"
+        raise ArgumentError(complain(f"{where}, local", expected="a predicate that leaves a parameter to share", actual=actual, hint="local=None"))
+    return {name: leaf for name, leaf in begun.items() if name not in own}, own
+
+
+def _joined(net: nn.Module, begun: Tree) -> Callable[[Tree, Tree], Personal]:
+    return lambda state, memory: Personal(Model(net, state | begun | under(memory, OWN)))

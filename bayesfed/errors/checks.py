@@ -1,0 +1,169 @@
+"""Checks of the arguments of public functions, so that a wrong one is named where it was given and not where it first does harm.
+
+A `Role` says what an argument must be and what to pass instead; `checked` makes a function check its arguments by their names, and name the nearest
+keyword if it has none of that name. Arguments whose default is None may be None.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError, KeywordError, complain
+
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
+LONGEST = 60
+# What a keyword of other libraries is called here.
+ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate", "optimizer", "optim", "momentum"), "training=Training(optimiser=Sgd(0.1))"),
+    **dict.fromkeys(("steps", "epochs", "local_epochs", "local_steps", "batch_size", "optimiser", "schedule"), "training=Training(steps=50)"),
+    **dict.fromkeys(("mu", "lam", "lambda_", "regularization"), "strength=0.01"),
+    **dict.fromkeys(("loss", "criterion", "loss_fn"), "likelihood=Categorical()"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds"), "rounds=10"),
+    **dict.fromkeys(("test_data", "test_set", "validation"), "test=data"),
+    **dict.fromkeys(("device", "cuda"), "data.to('cuda')"),
+}
+OF_TRAINING = {**dict.fromkeys(("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"), "local_epochs": "epochs=1.0"}
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an argument must be.
+
+    Parameters
+    ----------
+    fits
+        Whether a value can be used.
+    expected
+        What is expected, in words.
+    hint
+        What to pass instead.
+    """
+
+    fits: Callable[[Any], bool]
+    expected: str
+    hint: str
+
+
+def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
+    """Return the role of an instance of a class; NumPy's numbers are numbers."""
+    kind = Integral if kind is int else Real if kind == (int, float) else kind
+    return Role(lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint)
+
+
+def having(members: Sequence[str], expected: str, hint: str) -> Role:
+    """Return the role of an instance, and not a class, that has some members."""
+    return Role(lambda value: not isinstance(value, type) and all(hasattr(value, member) for member in members), expected, hint)
+
+
+def whole(least: int, hint: str) -> Role:
+    """Return the role of a whole number from `least`."""
+    return Role(lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least, f"a whole number >= {least}", hint)
+
+
+KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
+NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
+NETS = Role(
+    lambda value: isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value),
+    "a list of networks, the largest first",
+    "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
+)
+CALLABLE = Role(callable, "a function", "a lambda")
+LABELS = Role(
+    lambda value: isinstance(value, Tensor) and value.ndim == 1 and value.dtype != torch.bool and bool((value == value.round()).all()),
+    "class labels (N,), a tensor of whole numbers",
+    "train.targets",
+)
+
+
+def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
+    """Return a decorator that checks the arguments of a function.
+
+    Parameters
+    ----------
+    said
+        What to pass in place of keywords that the function does not have. Default: `ELSEWHERE`.
+    **roles
+        Role of each argument by its name; others are not checked.
+    """
+
+    def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+        where = function.__qualname__.removesuffix(".__init__")
+        parameters = inspect.signature(function).parameters
+        optional = {name for name, parameter in parameters.items() if parameter.default is None}
+
+        @wraps(function)
+        def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+            check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
+            given = dict(zip(parameters, args, strict=False)) | kwargs
+            for name, role in roles.items():
+                if name in given and not (given[name] is None and name in optional):
+                    check(f"{where}, {name}", given[name], role)
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorated
+
+
+def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]], type[Value]]:
+    """Return a decorator of a class, outside of `dataclass`, that checks the keywords with which it is made."""
+
+    def decorated(kind: type[Value]) -> type[Value]:
+        type.__setattr__(kind, "__init__", checked(said=said)(kind.__init__))
+        return kind
+
+    return decorated
+
+
+def check(where: str, value: object, role: Role) -> None:
+    """Raise `ArgumentError` unless a value fits its role."""
+    if not role.fits(value):
+        raise ArgumentError(complain(where, expected=role.expected, actual=shown(value), hint=role.hint))
+
+
+def check_keywords(
+    where: str, parameters: Mapping[str, inspect.Parameter], args: Sequence[object], kwargs: Mapping[str, object], said: Mapping[str, str]
+) -> None:
+    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one twice."""
+    names = [name for name in parameters if name != "self"]
+    free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    if unknown := [name for name in kwargs if name not in parameters and not free]:
+        near = get_close_matches(unknown[0], names, n=2) or names[:3]
+        hint = said.get(unknown[0]) or " or ".join(near)
+        raise KeywordError(complain(where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint))
+    positional = [parameter for parameter in parameters.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
+    if len(args) > len(positional) and not many:
+        hint = f"{names[min(len(args), len(names)) - 1]}=..., by its name"
+        actual = len(args) - (len(parameters) - len(names))
+        expected = f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
+        raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
+    given = {*list(parameters)[: len(args)], *kwargs}
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    if missing := [name for name, one in parameters.items() if one.default is one.empty and name not in given and one.kind not in kinds]:
+        raise KeywordError(complain(where, expected=f"a value for {missing[0]}", actual="none", hint=f"{missing[0]}=..."))
+
+
+def shown(value: object) -> str:
+    """Return a value in a few words: a class as such, long values by their type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"the function {value.__qualname__}"
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+    text = repr(value) if isinstance(value, list | tuple | dict) else ""
+    name = type(value).__name__
+    return text if text and len(text) <= LONGEST else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

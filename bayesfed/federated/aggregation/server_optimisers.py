@@ -1,0 +1,202 @@
+"""Optimisers of the server, as values: FedAvgM, FedAdagrad, FedAdam and FedYogi.
+
+The change that a round of averaging would make is taken as a negative gradient, and the server steps along it.
+
+===========================  ==================================================================
+Reddi et al. (2021), Alg. 2  here
+===========================  ==================================================================
+x_t                          the model before the round
+Delta_t                      the averaged model minus x_t
+m_t, v_t                     leaves of the state with the prefixes of `MOMENTUM` and `VARIANCE`
+eta, beta_1, beta_2, tau     `learning_rate`, `beta1`, `beta2`, `tau`
+===========================  ==================================================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.update import Reducer
+from bayesfed.trees import Tree, under, without
+
+# Prefixes of the optimiser's leaves in the server's state.
+OPTIMISER = "optimiser/"
+MOMENTUM, VARIANCE = f"{OPTIMISER}m/", f"{OPTIMISER}v/"
+
+
+class ServerOptimiser(Protocol):
+    """An optimiser of the server as a value. Its moments are leaves of the server's state, so they are saved and resumed with it."""
+
+    def initial(self, model: Tree) -> Tree:
+        """Return the moments before round 0, named by prefixes that begin with ``optimiser/``."""
+        ...
+
+    def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
+        """Return the next model and the next moments.
+
+        Parameters
+        ----------
+        model
+            Model before the round.
+        averaged
+            Model that plain averaging would make of the round.
+        moments
+            Moments after the round before.
+        """
+        ...
+
+
+def _check(name: str, learning_rate: float, shares: tuple[float, ...], tau: float = 1.0) -> None:
+    if not (0 < learning_rate < float("inf") and all(0 <= share < 1 for share in shares) and 0 < tau < float("inf")):
+        expected = "learning_rate > 0, momentum and betas in [0, 1), tau > 0"
+        raise ArgumentError(complain(name, expected=expected, actual=(learning_rate, *shares, tau), hint=f"{name}()"))
+
+
+@dataclass(frozen=True)
+class FedAvgM:
+    """Server momentum: ``m <- momentum m + Delta``, ``x <- x + learning_rate m`` (Hsu, Qi and Brown, 2019).
+
+    With momentum 0 and rate 1 it is plain averaging, bit for bit.
+
+    Parameters
+    ----------
+    learning_rate
+        Rate of the server's step.
+    momentum
+        Factor on the previous step, in [0, 1).
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain.
+
+    References
+    ----------
+    Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual classification" (2019), section 4.3.
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check("FedAvgM", self.learning_rate, (self.momentum,))
+
+    def initial(self, model: Tree) -> Tree:
+        """Return zeros, or nothing without momentum."""
+        return {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()} if self.momentum else {}
+
+    def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
+        """Return the next model and the next momentum."""
+        # `lerp` with weight 1 returns its end exactly, so that plain averaging is a special case without rounding.
+        stepped = {name: leaf.lerp(averaged[name], self.learning_rate) for name, leaf in model.items()}
+        if not self.momentum:
+            return stepped, {}
+        kept = {name: self.momentum * leaf for name, leaf in under(moments, MOMENTUM).items()}
+        stepped = {name: leaf + self.learning_rate * kept[name] for name, leaf in stepped.items()}
+        return stepped, {MOMENTUM + name: leaf + (averaged[name] - model[name]) for name, leaf in kept.items()}
+
+
+@dataclass(frozen=True)
+class Adaptive(ABC):
+    """The parts that FedAdagrad, FedAdam and FedYogi share: ``x <- x + learning_rate m / (sqrt(v) + tau)``.
+
+    Parameters
+    ----------
+    learning_rate
+        eta, about the largest change of an entry in a round.
+    beta1
+        Factor on the previous first moment, in [0, 1).
+    beta2
+        Factor on the previous second moment, in [0, 1). `FedAdagrad` does not use it.
+    tau
+        Degree of adaptivity: changes far below it are not scaled up. The second moment begins at ``tau ** 2``.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain.
+    """
+
+    learning_rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check(type(self).__name__, self.learning_rate, (self.beta1, self.beta2), self.tau)
+
+    def initial(self, model: Tree) -> Tree:
+        """Return zero first moments, and second moments of ``tau ** 2``."""
+        first = {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()}
+        return first | {VARIANCE + name: torch.full_like(leaf, self.tau**2) for name, leaf in model.items()}
+
+    def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
+        """Return the next model and the next moments (Reddi et al., 2021, Algorithm 2)."""
+        first, second = under(moments, MOMENTUM), under(moments, VARIANCE)
+        change = {name: averaged[name] - leaf for name, leaf in model.items()}
+        m = {name: self.beta1 * first[name] + (1 - self.beta1) * leaf for name, leaf in change.items()}
+        v = {name: self._second(second[name], leaf.square()) for name, leaf in change.items()}
+        stepped = {name: leaf + self.learning_rate * m[name] / (v[name].sqrt() + self.tau) for name, leaf in model.items()}
+        return stepped, {MOMENTUM + name: leaf for name, leaf in m.items()} | {VARIANCE + name: leaf for name, leaf in v.items()}
+
+    @abstractmethod
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the next second moment."""
+
+
+class FedAdagrad(Adaptive):
+    """Adagrad on the server: ``v <- v + Delta^2`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square
+
+
+class FedAdam(Adaptive):
+    """Adam on the server: ``v <- beta2 v + (1 - beta2) Delta^2`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+class FedYogi(Adaptive):
+    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * (v - square).sign()
+
+
+@dataclass(frozen=True)
+class Optimised:
+    """The averaging of another server, followed by the step of an optimiser. Clients see the model alone.
+
+    Parameters
+    ----------
+    server
+        Server that averages.
+    optimiser
+        Optimiser that takes the step.
+    """
+
+    server: Server
+    optimiser: ServerOptimiser
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what the inner server publishes of the model."""
+        return published(self.server, without(state, OPTIMISER), round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Average, then step. A round in which no client has data changes nothing."""
+        model = without(state, OPTIMISER)
+        averaged, info = self.server.step(model, reducer, round)
+        if averaged is model:
+            return state, info
+        stepped, moments = self.optimiser.step(model, averaged, {name: leaf for name, leaf in state.items() if name not in model})
+        return stepped | moments, info

@@ -1,0 +1,119 @@
+"""Checks of what a run is given, before its first round: what is wrong is named here, with what to pass instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.errors.checks import a, check, having, shown
+from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.engine.reports import Snapshot
+
+SAMPLER = "everyone, fraction(0.5), or (round, names, key) -> names"
+POSTERIOR = ("constants", "axes", "draw", "draw_prior", "observe")
+
+
+def check_call(algorithm: object, rounds: object, sampler: object, resume: object) -> None:
+    """Check the arguments that `rounds` and `run` share.
+
+    Raises
+    ------
+    ArgumentError
+        If one of them is of another kind.
+    """
+    check("run, algorithm", algorithm, a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"))
+    check("rounds", rounds, a(int, "a whole number", "rounds=10"))
+    check("sampler", sampler, having(("__call__",), "a function that chooses clients", SAMPLER))
+    if resume is not None:
+        check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))
+
+
+def check_clients(clients: object) -> None:
+    """Check that clients are data sets by name, or a pool.
+
+    Raises
+    ------
+    ArgumentError
+        If they are anything else; the message names the client.
+    """
+    hint = "{'name': data_set, ...}, federate(train, iid(len(train), 10, key)), or a pool"
+    if not isinstance(clients, Mapping):
+        check("run, clients", clients, having(("profiles", "map", "settle"), "a data set for each client by name, or a pool", hint))
+        return
+    for name, data in clients.items():
+        if not isinstance(name, str) or not isinstance(data, Dataset):
+            actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
+            where = f"run, client {name!r}"
+            raise ArgumentError(complain(where, expected="a Dataset by a name", actual=actual, hint="{'name': Dataset(inputs, targets)}"))
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Check that callbacks are functions in a list.
+
+    Raises
+    ------
+    ArgumentError
+        If they are anything else.
+    """
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str) or not all(callable(one) for one in callbacks):
+        actual = shown(callbacks) if not isinstance(callbacks, list | tuple) else shown(next(one for one in callbacks if not callable(one)))
+        raise ArgumentError(complain("run, callbacks", expected="functions in a list", actual=actual, hint="callbacks=[evaluate(test)]"))
+
+
+def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
+    """Check, at the start and not after training, that a method's posterior has all that is asked of it later.
+
+    Raises
+    ------
+    ArgumentError
+        If a member is missing.
+    """
+    if algorithm.posterior is None:
+        return
+    posterior = algorithm.posterior(dict(state))
+    if missing := [name for name in POSTERIOR if not hasattr(type(posterior), name) and name not in vars(posterior)]:
+        where = f"{algorithm.name!r}, posterior"
+        actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
+        raise ArgumentError(complain(where, expected="a Posterior", actual=actual, hint=f"a property or method {missing[0]}"))
+
+
+def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
+    """Check that the model takes the test set, and that its accuracy means something.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no data set or empty, the model does not take its inputs, or its targets are no labels of the model's classes.
+    """
+    if not isinstance(test, Dataset) or not len(test):
+        actual = shown(test) if not isinstance(test, Dataset) else "an empty set"
+        raise ArgumentError(complain("run, test", expected="a data set to score on", actual=actual, hint="test=Dataset(inputs, targets)"))
+    rows: Dataset | None = next((part for part in getattr(pool, "data", {}).values() if len(part)), None)
+    if test.targets.is_floating_point():
+        hint = "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - targets).square(), name='mse')]"
+        raise ArgumentError(complain("run, test", expected="class labels, whose accuracy is scored", actual=shown(test.targets), hint=hint))
+    try:
+        with torch.random.fork_rng():
+            outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
+    except PosteriorError:
+        raise
+    except Exception as problem:
+        trained = f"like those of the clients, {described(rows)}" if rows is not None else "that the model takes"
+        actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
+        raise ArgumentError(
+            complain("run, test", expected=f"inputs {trained}", actual=actual, hint="the test set prepared as the rows are")
+        ) from problem
+    if test.targets.ndim != 1 or (outputs.ndim == 2 and int(test.targets.max()) >= outputs.shape[1]):
+        expected = f"one label a row, 0 to {outputs.shape[1] - 1}" if outputs.ndim == 2 else "one label a row"
+        actual = f"labels up to {int(test.targets.max())}, shape {tuple(test.targets.shape)}"
+        raise ArgumentError(complain("run, test", expected=expected, actual=actual, hint="classes=train.classes when reading the test set"))
+
+
+def described(data: Dataset) -> str:
+    """Return the shape of a row and the type of a data set's inputs."""
+    return f"rows {tuple(data.inputs.shape[1:])} of {str(data.inputs.dtype).removeprefix('torch.')}"

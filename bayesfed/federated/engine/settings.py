@@ -1,0 +1,165 @@
+"""The settings of a run as short texts by name, which a snapshot carries, so that a run is not continued with others in silence.
+
+Settings are numbers, names and choices: the fields of the dataclasses that an algorithm is made of (`train.local.steps`,
+`train.server.noise`), what its functions close over, the architecture of networks and the values of their frozen parameters, the shapes of the state,
+the sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot has its own), attributes of classes that are no
+dataclasses, and what may change between two parts of a run: the number of rounds, callbacks, pools and the policy on errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from hashlib import blake2b
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.keys import Key
+
+# Longest text of a setting; longer ones are replaced by a digest.
+LONGEST = 48
+# Deepest nesting of values that is looked at.
+DEPTH = 12
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def settings_of(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Collection[Profile]) -> dict[str, str]:
+    """Return the settings of a run by name.
+
+    Parameters
+    ----------
+    algorithm
+        Algorithm of the run.
+    sampler
+        Sampler of the run.
+    profiles
+        Profiles of all clients of the pool.
+    """
+    described = _Described()
+    for phase in algorithm.phases:
+        for part in ("assign", "local", "server", "link"):
+            described.add(f"{phase.name}.{part}", getattr(phase, part))
+    described.add("sampler", sampler)
+    described.entries["phases"] = _short(", ".join(phase.name for phase in algorithm.phases))
+    described.entries["state"] = _short(" ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items())))
+    names = sorted(profile.name for profile in profiles)
+    described.entries["clients"] = f"{len(names)}: {_short(', '.join(names))}"
+    described.entries["rows of clients"] = _short(", ".join(str(rows) for _, rows in sorted((p.name, p.samples) for p in profiles)))
+    return dict(sorted(described.entries.items()))
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return ``(before, now)`` of every setting that differs, by its name, those that say most first.
+
+    Parts of a value that was replaced by one of another class are left out.
+    """
+    names = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    kept = [name for name in names if not any(name != other and name.startswith((f"{other}.", f"{other}[")) for other in names)]
+    return {name: (before.get(name, "none"), now.get(name, "none")) for name in sorted(kept, key=_rank)}
+
+
+def _rank(name: str) -> tuple[int, str]:
+    # What a plan closes over is often what the local step has, and less plainly named.
+    return (0 if "." not in name else 2 if ".assign." in name else 1), name
+
+
+class _Described:
+    """Texts by name, and the values that are being looked at."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+        self._open: list[object] = []
+        self._nets: dict[int, str] = {}
+
+    def add(self, name: str, value: object, *, values: bool = True) -> None:
+        """Enter a value and what it is made of. Of tensors only shapes are entered unless `values`."""
+        if any(value is outer for outer in self._open) or len(self._open) > DEPTH:
+            return
+        self._open.append(value)
+        try:
+            self._enter(name, value, values)
+        finally:
+            self._open.pop()
+
+    def _enter(self, name: str, value: object, values: bool) -> None:
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+            self.entries[name] = _short(repr(value))
+        elif isinstance(value, Key):
+            # A key may be secret.
+            self.entries[name] = "Key"
+        elif isinstance(value, Tensor):
+            self.entries[name] = f"{tuple(value.shape)}{' ' + _tensor(value) if values else ''}"
+        elif isinstance(value, nn.Module):
+            self.entries[name] = self._nets.setdefault(id(value), _net(value))
+        elif isinstance(value, type):
+            self.entries[name] = value.__qualname__
+        elif isinstance(value, Mapping):
+            if values:
+                for part, inner in value.items():
+                    self.add(f"{name}[{part}]", inner, values=values)
+        elif isinstance(value, list | tuple):
+            if values or isinstance(value, tuple):
+                for number, inner in enumerate(value):
+                    self.add(f"{name}[{number}]", inner, values=values)
+        else:
+            self._object(name, value)
+
+    def _object(self, name: str, value: object) -> None:
+        if isinstance(value, partial):
+            parts = {"": value.func, **{f"[{number}]": part for number, part in enumerate(value.args)}, **_dotted(value.keywords)}
+            for suffix, part in parts.items():
+                self.add(name + suffix, part)
+        elif isinstance(value, MethodType):
+            self.entries[name] = value.__func__.__qualname__
+            self.add(f"{name}.self", value.__self__)
+        elif isinstance(value, FunctionType):
+            self.entries[name] = value.__qualname__
+            for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                # A cell may be empty, and a dictionary in it may be a cache.
+                if (inner := _content(cell)) is not None:
+                    self.add(f"{name}.{free}", inner, values=False)
+        elif is_dataclass(value):
+            self.entries[name] = type(value).__qualname__
+            for part in fields(value):
+                if part.init and part.repr and part.compare:
+                    self.add(f"{name}.{part.name}", getattr(value, part.name))
+        else:
+            self.entries[name] = type(value).__qualname__
+
+
+def _dotted(values: Mapping[str, object]) -> dict[str, object]:
+    return {f".{name}": value for name, value in values.items()}
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _net(net: nn.Module) -> str:
+    """Return a net's class, and a digest of its architecture and of the values of its frozen parameters."""
+    text = [ADDRESS.sub("", repr(net))]
+    for name, leaf in net.named_parameters():
+        text.append(f"{name} {tuple(leaf.shape)} {'' if leaf.requires_grad else _tensor(leaf)}")
+    return f"{type(net).__qualname__} {_digest(chr(10).join(text).encode())}"
+
+
+def _tensor(leaf: Tensor) -> str:
+    return _digest(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 24]}... {_digest(text.encode())}"
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
