@@ -32,7 +32,7 @@ from bayesfed.data import concatenated
 from bayesfed.federated import Algorithm, evaluate
 from bayesfed.inspect import table
 
-SEED, ROWS, CLIENTS, LEAST, ROUNDS = 20, 6000, 20, 80, 25
+SEED, ROWS, CLIENTS, LEAST, ROUNDS, DRAWS = 20, 6000, 20, 80, 25, 200
 Make = Callable[[nn.Module, float], Algorithm]
 
 
@@ -41,10 +41,9 @@ def work(rate: float) -> bf.Training:
     return bf.Training(batch_size=50, epochs=10, optimiser=bf.Sgd(rate))
 
 
-def bayes(net: nn.Module, strength: float) -> Algorithm:
+def bayes(net: nn.Module, rate: float) -> Algorithm:
     """Return pFedBayes with 60 steps of Adam, so that clients with few rows take as many steps as others."""
-    training = bf.Training(batch_size=50, steps=60, optimiser=bf.Adam(5e-3))
-    return bf.p_fed_bayes(net, strength=strength, initial_sd=0.1, training=training)
+    return bf.p_fed_bayes(net, initial_sd=0.1, training=bf.Training(batch_size=50, steps=60, optimiser=bf.Adam(rate)))
 
 
 def tuned(net: nn.Module, rate: float) -> Algorithm:
@@ -58,7 +57,7 @@ METHODS: dict[str, tuple[Make, float]] = {
     "FedAvg, fine-tuned": (tuned, 0.03),
     "FedPer": (lambda net, rate: bf.fed_per(net, training=work(rate)), 0.1),
     "Ditto": (lambda net, strength: bf.ditto(net, strength=strength, training=work(0.1)), 0.1),
-    "pFedBayes": (bayes, 1.0),
+    "pFedBayes": (bayes, 2e-3),
     "SCAFFOLD": (lambda net, rate: bf.scaffold(net, training=work(rate)), 0.03),
     "FedAdam": (lambda net, rate: bf.server_optimised(bf.fed_avg(net, training=work(0.1)), bf.FedAdam(rate)), 0.01),
     "FedDyn": (lambda net, strength: bf.fed_dyn(net, strength=strength, training=work(0.1)), 0.03),
@@ -68,7 +67,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "FedAvg, fine-tuned": (0.03, 0.1),
     "FedPer": (0.03, 0.1),
     "Ditto": (0.01, 0.1, 1.0),
-    "pFedBayes": (0.3, 1.0, 3.0),
+    "pFedBayes": (1e-3, 2e-3, 5e-3),
     "SCAFFOLD": (0.03, 0.1),
     "FedAdam": (0.003, 0.01, 0.03),
     "FedDyn": (0.03, 0.1, 0.3),
@@ -138,7 +137,7 @@ def run(problem: Problem, make: Make, value: float) -> Outcome:
     """Run one method; two workers share the clients."""
     with bf.InProcess(problem.train, workers=2) as pool:
         result = bf.run(make(problem.net, value), pool, rounds=ROUNDS, seed=problem.seed, callbacks=[evaluate(problem.test)], progress=False)
-    return Outcome(result.personal_scores(problem.own, draws=50).figures(), [accuracy for _, accuracy in result.series("accuracy")])
+    return Outcome(result.personal_scores(problem.own, draws=DRAWS).figures(), [accuracy for _, accuracy in result.series("accuracy")])
 
 
 def tuning(problem: Problem) -> str:

@@ -104,6 +104,7 @@ def test_it_learns_at_every_width_within_every_budget(digits, run):
     assert len({row.cost.macs for row in rows}) >= 3
 
 
+@pytest.mark.slow
 def test_channels_stay_sorted(digits, run):
     algorithm, result = run
     for state in (algorithm.initial, result.snapshot.state):

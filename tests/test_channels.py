@@ -122,6 +122,7 @@ def test_gbma_as_printed_is_unbiased_for_products_and_not_for_sums():
         assert z_of_mean(alone.prod(dim=1, keepdim=True), -6.0) < 4
 
 
+@pytest.mark.slow
 def test_ten_equal_payloads_under_gbma_spread_by_a_sixth():
     values = {f"client-{index}": torch.ones(2, dtype=torch.float64) for index in range(10)}
     sums, _ = play(Gbma(), 1000, values=values)
@@ -131,6 +132,7 @@ def test_ten_equal_payloads_under_gbma_spread_by_a_sixth():
     assert z_of_variance(sums[:, :1] / 10, share**2, 1.0) < 4
 
 
+@pytest.mark.slow
 def test_inversion_is_the_sum_of_those_on_the_air_plus_noise():
     control = ChannelInversion(0.6)
     sums, received = play(control, ROUNDS, noise_w=0.8, amplitude=1.7)
@@ -209,6 +211,7 @@ def test_inversion_keeps_to_its_constraint():
 
 
 @pytest.mark.parametrize("variance", [0.0, 0.5])
+@pytest.mark.slow
 def test_inversion_keeps_its_average_with_silent_rounds_counted_as_zero(variance):
     control, powers = ChannelInversion(0.5), torch.zeros(ROUNDS, 1, dtype=torch.float64)
     for round in range(ROUNDS):

@@ -96,6 +96,7 @@ def test_one_layer_may_be_the_whole_network():
 
 
 # It learns.
+@pytest.mark.slow
 def test_it_learns_digits_at_rank_4_and_over_the_air(digits):
     train, test = digits
     clients = bf.federate(train, bf.dirichlet(train.targets, 5, 1.0, bf.Key(0, "partition")))

@@ -262,6 +262,7 @@ def test_top_k_goes_on_top(clients):
     assert bool(runs[1].snapshot.state["1.lora_b"].any())
 
 
+@pytest.mark.slow
 def test_sketches_learn(digits, clients):
     net = bf.lora(base(), 16, KEY, alpha=16, head=["3"])
     score = {}

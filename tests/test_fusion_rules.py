@@ -56,6 +56,7 @@ def test_without_momentum_a_rule_of_ones_own_is_the_average():
         assert torch.allclose(own[name], leaf, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_only_the_server_needs_is_not_sent_and_is_in_the_snapshot():
     rule = HeavyBall(0.5)
     whole, half = (fitted(rule=rule, rounds=rounds) for rounds in (4, 2))

@@ -143,7 +143,8 @@ def test_states_are_what_they_were(name, workers):
     agrees(entries("states")[name], after_two_rounds(name, workers), loosely=0.05)
 
 
-@pytest.mark.parametrize("name", graphs())
+# Strips of four rows take ten seconds to compile.
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "grid strip")) for name in graphs()])
 def test_beliefs_are_what_they_were(name):
     agrees(entries("beliefs")[name], beliefs(name))
 

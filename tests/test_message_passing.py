@@ -108,6 +108,7 @@ def test_grids_agree_with_a_junction_tree(size):
         assert float(found.marginals.reshape(-1)[i]) == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_copies_and_batches_are_independent_problems():
     grid = Grid((3, 4), stay(0.62), stay(0.58), -0.2, arrangement=(5, 12))
     evidence = normal(2, 5, 12)

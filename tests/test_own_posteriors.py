@@ -71,6 +71,8 @@ def test_clients_are_scored_with_what_they_keep(fitted):
     data = TEST["c"]
     stranger = Predictive(fitted.posterior, data.inputs, bf.Key(0), count=40)
     assert stranger.scores(data.targets)["rmse"] > 2
+    own = fitted.personal_scores(TEST, draws=40)
+    assert all(own.clients[name]["rmse"] == pytest.approx(scores[name]["rmse"], rel=0.05) for name in NAMES)
     one = fitted.predictive(TEST["c"].inputs, client="c", draws=40)
     assert one.scores(TEST["c"].targets)["rmse"] == pytest.approx(scores["c"]["rmse"], rel=0.05)
 

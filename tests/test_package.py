@@ -24,6 +24,7 @@ def test_importing_it_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_running_it_imports_no_arviz_and_no_pictures():
     code = "import sys, bayesfed; bayesfed.run, bayesfed.d_turbo_vbi; print([m for m in ('arviz', 'matplotlib', 'sklearn') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

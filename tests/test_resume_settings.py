@@ -9,7 +9,7 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import checkpoint, evaluate, fraction, load
-from bayesfed.federated.engine.settings import differences, settings_of
+from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.federated.engine.snapshot_files import _sealed
 from tests.conftest import tree_equal
 
@@ -55,7 +55,7 @@ def test_a_difference_is_named_and_may_be_overruled(changes, words):
     assert str(caught.value).endswith("try the settings and clients of the run, or resume_anyway=True")
     if "state" not in words:
         second = run(**changes, resume=first, resume_anyway=True).snapshot
-        assert differences(second.settings, settings_of(changes.get("algorithm") or avg(), changes.get("sampler", bf.federated.everyone), []))
+        assert differences(second.settings, settings_of_run(changes.get("algorithm") or avg(), changes.get("sampler", bf.federated.everyone), []))
         assert run(**changes, rounds=3, resume=second).snapshot.round == 3
 
 

@@ -37,6 +37,7 @@ def test_recipes_give_the_same_bits(name, start):
 
 
 @pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
+@pytest.mark.slow
 def test_closures_and_settings_travel(start):
     """A network whose class is this function's, and double precision as the default."""
 

@@ -122,6 +122,7 @@ def calibrated(density, cluster_size):
 @pytest.mark.parametrize(
     ("density", "cluster_size"), [(0.2, 1.6), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((0.05, 1.15), (0.5, 2.2), (0.8, 5.6)))]
 )
+@pytest.mark.slow
 def test_calibrated_priors_have_the_density_and_clusters_asked_for(density, cluster_size):
     grid = calibrated(density, cluster_size).lower((30, 9))
     found = infer(grid, method="exact")

@@ -15,6 +15,7 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm, Personal, Posterior, Predictor
 from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
+from bayesfed.inspect.at_clients import own_posterior
 from bayesfed.inspect.tables import table
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
@@ -123,13 +124,22 @@ class PersonalScores:
         return table(["client", *names], rows)
 
 
-def client_of(algorithm: Algorithm, snapshot: Snapshot, history: Sequence[Record], name: str) -> Client:
+def client_of(algorithm: Algorithm, snapshot: Snapshot, history: Sequence[Record], name: str, rows: Dataset | None = None) -> Client:
     """Return a client as it is after a run; one that never took part has what a new client gets.
+
+    Parameters
+    ----------
+    algorithm, snapshot, history
+        Method, last snapshot and records of the run.
+    name
+        Name of the client.
+    rows
+        Rows that its posterior is to predict, which local latents may depend on.
 
     Raises
     ------
     ArgumentError
-        If the method is personal and the client's memory is not here but with the client.
+        If the method is personal, or a part of its posterior stays with clients, and what the client keeps is not here.
     """
     memory = dict(snapshot.memories.get(name, {}))
     if algorithm.personal is not None and ELSEWHERE in memory:
@@ -138,7 +148,8 @@ def client_of(algorithm: Algorithm, snapshot: Snapshot, history: Sequence[Record
     if algorithm.personal is not None:
         own = algorithm.personal(snapshot.state, memory)
     else:
-        posterior = algorithm.posterior(snapshot.state) if algorithm.posterior else None
+        shared = algorithm.posterior(snapshot.state) if algorithm.posterior else None
+        posterior = own_posterior(shared, snapshot.memories, name, rows, "Result.clients") if shared else None
         own = Personal(algorithm.predictor(snapshot.state), posterior)
     return Client(name, sum(name in record.clients for record in history), own.model, own.posterior)
 
@@ -181,7 +192,7 @@ def personal_scores(
         )
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
-        client = client_of(algorithm, snapshot, history, name)
+        client = client_of(algorithm, snapshot, history, name, rows)
         scored = likelihood or (Normal() if rows.targets.is_floating_point() else Categorical())
         count = 1 if client.posterior is None else draws
         predictive = Predictive(client.posterior or Point(client.model, scored), rows.inputs, Key(seed, "personal", name), count)

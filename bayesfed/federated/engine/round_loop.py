@@ -23,7 +23,7 @@ from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
-from bayesfed.federated.engine.settings import differences, settings_of
+from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
 
 
@@ -104,7 +104,7 @@ def rounds(
         raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
     run_id = _run_id(algorithm, seed, resume, run_id)
     keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
-    settings = settings_of(algorithm, sampler, pool.profiles)
+    settings = settings_of_run(algorithm, sampler, pool.profiles)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)

@@ -30,7 +30,7 @@ DEPTH = 12
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def settings_of(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Collection[Profile]) -> dict[str, str]:
+def settings_of_run(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Collection[Profile]) -> dict[str, str]:
     """Return the settings of a run by name.
 
     Parameters

@@ -87,7 +87,8 @@ def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:
 
 def constant(local: Local, net: nn.Module) -> Local:
     """Return a local step that refuses a network whose buffers turn out to be statistics: the step itself if no buffer is in doubt."""
-    doubtful = [name for name in running_statistics(net) if name not in running_statistics(net, certain=True)]
+    certain = running_statistics(net, certain=True)
+    doubtful = [name for name in running_statistics(net) if name not in certain]
     return Constant(local, net, tuple(doubtful)) if doubtful else local
 
 

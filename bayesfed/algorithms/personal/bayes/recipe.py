@@ -134,7 +134,7 @@ def p_fed_bayes(
         "p_fed_bayes",
         net,
         OwnPosterior(work.descent(PersonalElbo(net, scored, strength), net, default=Adam(1e-3))),
-        Partly(server_rate),
+        Average() if server_rate == 1 else Partly(server_rate),
         training=work,
         initial={MEAN + name: leaf for name, leaf in model.items()} | {RHO + name: torch.full_like(leaf, rho) for name, leaf in model.items()},
         predictor=lambda state: Model(net, under(state, MEAN)),
