@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -82,11 +83,11 @@ class ToDensity:
         natural = sum(count(name, 0.0) for name in sizes)
         wanted = math.ceil(max(min(self.target * entries, natural), keep * sum(active.values())))
         common = smallest(lambda field: sum(count(name, field) for name in sizes), wanted, start, within=max(1, entries // 200))
-        result = {}
+        result = dict.fromkeys(sizes, common)
         for name, (rows, columns) in sizes.items():
             least = self.least(rows, rows * columns)
-            enough = count(name, common) >= least
-            result[name] = common if enough else smallest(lambda field, name=name: count(name, field), least, common, within=max(1, least // 10))
+            if count(name, common) < least:
+                result[name] = smallest(partial(count, name), least, common, within=max(1, least // 10))
         return result
 
 
