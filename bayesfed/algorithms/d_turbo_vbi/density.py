@@ -1,8 +1,8 @@
 """`ToDensity`: how many weights stay active after a round, and what is done when a network has lost what it had learned.
 
 A field, log-odds that are added to the prior of every support, is solved for in each round so that the share of active weights falls to a
-target, or below it where the evidence alone says so, at most by a fifth of what is left at a time. The evidence of a round decides which weights
-go. A network that nobody tuned for therefore neither collapses in its first round nor stays dense.
+target, at most by a fifth of what is left at a time. The evidence of a round decides which weights go, and nothing goes while the local fit still
+improves fast. A network that nobody tuned for therefore neither collapses in its first round nor stays dense.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ HELD = math.log(9.0)
 
 @dataclass(frozen=True)
 class ToDensity:
-    """Let the share of active weights fall to a target or below it, gradually, with a floor for every layer.
+    """Let the share of active weights fall to a target, gradually, once the network has learned something, with a floor for every layer.
 
     Parameters
     ----------
     target
-        Largest share of all weights under the prior that are active at the end.
+        Share of all weights under the prior that are active at the end.
     keep
         Share of the active weights that stay active in a round, at the least.
     floor
         Share of a layer's weights that stay active. At least as many as the layer has rows stay active, if that is fewer than all.
+    settle
+        Weights are switched off from the first round on in which the local fit gains no more than this share of all that it has gained since round 0.
+    patience
+        Weights are switched off after this many rounds in any case.
     fall
         A round in which the local negative log likelihood rises by this share of all that it had fallen since round 0 is taken for a collapse.
 
@@ -46,18 +50,29 @@ class ToDensity:
         If a share is outside (0, 1], or the floor above the target.
     """
 
-    target: float = 0.3
-    keep: float = 0.8
+    target: float = 0.33
+    keep: float = 0.85
     floor: float = 0.02
+    settle: float = 0.3
+    patience: int = 8
     fall: float = 0.3
 
     def __post_init__(self) -> None:
-        for name in ("target", "keep", "floor", "fall"):
+        for name in ("target", "keep", "floor", "settle", "fall"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 < value <= 1):
                 raise ArgumentError(complain(f"ToDensity.{name}", expected="a share in (0, 1]", actual=value, hint="0.3"))
+        if not (isinstance(self.patience, int) and self.patience >= 0):
+            raise ArgumentError(complain("ToDensity.patience", expected="rounds >= 0", actual=self.patience, hint="8"))
         if self.floor > self.target:
             raise ArgumentError(complain("ToDensity", expected="floor <= target", actual=f"{self.floor} > {self.target}", hint="floor=0.02"))
+
+    @staticmethod
+    def of(density: float | ToDensity | None) -> ToDensity:
+        """Return the policy for a density; the floor of a layer is at most a quarter of it."""
+        if density is None or isinstance(density, ToDensity):
+            return density or ToDensity()
+        return ToDensity(density, floor=min(0.02, density / 4)) if isinstance(density, int | float) and density > 0 else ToDensity(density)
 
     def least(self, rows: int, entries: int) -> int:
         """Return the number of entries of a layer that stay active."""
@@ -80,8 +95,7 @@ class ToDensity:
             Share of the active entries that stay active.
         """
         entries = sum(rows * columns for rows, columns in sizes.values())
-        natural = sum(count(name, 0.0) for name in sizes)
-        wanted = math.ceil(max(min(self.target * entries, natural), keep * sum(active.values())))
+        wanted = math.ceil(max(self.target * entries, keep * sum(active.values())))
         common = smallest(lambda field: sum(count(name, field) for name in sizes), wanted, start, within=max(1, entries // 200))
         result = dict.fromkeys(sizes, common)
         for name, (rows, columns) in sizes.items():
@@ -118,38 +132,3 @@ def held_rows(log_odds: Tensor) -> Tensor:
         return log_odds
     best = log_odds[rows].argmax(dim=1)
     return log_odds.index_put((rows, best), log_odds.new_tensor(HELD))
-
-
-@dataclass(frozen=True)
-class Watch:
-    """What the server remembers of the local negative log likelihood.
-
-    Parameters
-    ----------
-    first, lowest
-        That of round 0, and the lowest so far, nats a row.
-    keep
-        Share of the active weights that stay active in a round.
-    lost
-        Number of rounds in a row in which much of what had been gained was lost.
-    """
-
-    first: float
-    lowest: float
-    keep: float
-    lost: int
-
-    @staticmethod
-    def of(leaf: Tensor, keep: float) -> Watch:
-        """Read it from its leaf of the state, which is infinite before round 0."""
-        first, lowest, kept, lost = leaf.tolist()
-        return Watch(math.inf, math.inf, keep, 0) if math.isinf(first) else Watch(first, lowest, kept, int(lost))
-
-    def leaf(self) -> Tensor:
-        """Return it as a leaf of the state."""
-        return torch.tensor([self.first, self.lowest, self.keep, float(self.lost)], dtype=torch.float64)
-
-    def risen(self, nll: float) -> float:
-        """Return the share of what had been gained since round 0 that is lost in this round; 0 while nothing had been gained."""
-        gained = self.first - self.lowest
-        return max(0.0, (nll - self.lowest) / gained) if math.isfinite(gained) and gained > 1e-6 * abs(self.first) else 0.0

@@ -105,8 +105,8 @@ def d_turbo_vbi(
     exchange
         Exchange between Module A and Module B in a round.
     density
-        Largest share of the weights under the prior that are active in the end, or a `ToDensity`, which says how it gets there. Default: 0.3,
-        unless `field` is given.
+        Share of the weights under the prior that are active in the end, or a `ToDensity`, which says how it gets there. Default: 0.33, unless
+        `field` is given.
     field
         Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is the published algorithm, in which the prior and the
         temperature alone decide how many weights stay active, if any.
@@ -151,7 +151,7 @@ def d_turbo_vbi(
     if declared.likelihood.temperature is None:
         weights = sum(math.prod(site.matrix) for site in declared.sites.values())
         declared = tempered(declared, min(1.0, ROWS_A_WEIGHT * observations / weights))
-    pressure = field or (density if isinstance(density, ToDensity) else ToDensity(0.3 if density is None else density))
+    pressure = field or ToDensity.of(density)
     server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, pressure, warm_up, inclusion_levels)
     initial = server.initial(declared.initial, initial_sd)
     points = [name for name in declared.initial if name not in declared.sites]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +9,13 @@ from functools import cache
 
 import torch
 
-from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, Watch, held_rows
+from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
+from bayesfed.algorithms.d_turbo_vbi.totals import Totals
+from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import CHANGE, Info
 from bayesfed.federated.core.update import Reducer
-from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
 from bayesfed.inference.turbo.elbo import Spread, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
@@ -85,7 +85,7 @@ class TurboStep:
     def initial(self, points: Tree, sd: float | None) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
         state: Tree = {name: leaf for name, leaf in points.items() if name not in self.declared.sites}
-        state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: torch.full((4,), math.inf, dtype=torch.float64)}
+        state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: Watch().leaf()}
         scales = {name: initial_scale(points[name]) for name in self.declared.sites}
         narrowest = min(scales.values())
         for name, site in self.declared.sites.items():
@@ -124,10 +124,10 @@ class TurboStep:
             return state, {}
         mean = total.mean()
         nll = float(mean.pop(NLL))
-        watch, risen = self._watched(state, nll)
-        if not self.use_prior or round < self.warm_up:
+        watch, risen = self._watched(state, nll, round)
+        if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
             return state | mean | {WATCH: watch.leaf()}, {"density": 1.0}
-        result, totals = state | {WATCH: watch.leaf()}, _Totals()
+        result, totals = state | {WATCH: watch.leaf()}, Totals()
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
         heard = {name: self._heard(site, state, result, mean) for name, site in self.declared.sites.items()}
         if watch.lost and isinstance(self.field, ToDensity):
@@ -146,7 +146,7 @@ class TurboStep:
                 f"{name}.transitions": support.transitions,
             }
             new = self.belief_of(site, result)
-            totals.add(name, old, new, inferred)
+            totals.add(name, old, new, inferred, self.field.least(*site.matrix) if isinstance(self.field, ToDensity) else 0)
             totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
         result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
         self._warn_of_empty_layers(state, result)
@@ -182,26 +182,21 @@ class TurboStep:
         )
         return self.field.fields(count, sizes, active, float(state[FIELD]), keep)
 
-    def _watched(self, state: Tree, nll: float) -> tuple[Watch, float]:
+    def _watched(self, state: Tree, nll: float, round: int) -> tuple[Watch, float]:
         """Return what is remembered of the local fit after this round, and the share of its gain that the round lost.
 
         Raises
         ------
         CollapseError
-            If most of the gain is lost in two rounds in a row, though no weight was switched off.
+            If much of the gain is lost in several rounds in a row, in which no weight was switched off.
         """
-        policy = self.field if isinstance(self.field, ToDensity) else ToDensity()
-        watch = Watch.of(state[WATCH], policy.keep)
-        if math.isinf(watch.first):
-            return Watch(nll, nll, policy.keep, 0), 0.0
-        risen = watch.risen(nll)
-        if risen < policy.fall:
-            return replace(watch, lowest=min(watch.lowest, nll), lost=0), risen
-        if watch.lost >= MOST_LOST:
-            actual = f"{nll:.3g} nats a row, after {watch.lowest:.3g} at best and {watch.first:.3g} in round 0, {watch.lost + 1} rounds in a row"
+        before = Watch.of(state[WATCH])
+        after, risen = before.after(nll, round, self.field if isinstance(self.field, ToDensity) else ToDensity())
+        if after.lost > MOST_LOST:
+            actual = f"{nll:.3g} nats a row, after {after.lowest:.3g} at best and {after.first:.3g} in round 0, {after.lost} rounds in a row"
             hint = "a lower temperature of the likelihood, a smaller learning rate, or a higher density"
             raise CollapseError(complain("d_turbo_vbi", expected="a local fit that does not fall apart", actual=actual, hint=hint))
-        return replace(watch, keep=(1 + watch.keep) / 2, lost=watch.lost + 1), risen
+        return after, risen
 
     def _taken_back(self, state: Tree, earlier: Tree, result: Tree, mean: Tree, risen: float) -> tuple[Tree, Info]:
         """Return the state with the support of the last round but one: what was switched off since then is active again, at zero."""
@@ -246,37 +241,3 @@ class TurboStep:
     def support_of(self, name: str, state: Tree) -> SupportState:
         """Return one site's support messages."""
         return SupportState(*(state[f"{name}.{leaf}"] for leaf in ("prior_log_odds", "evidence", "messages", "transitions")))
-
-
-class _Totals:
-    """Figures over all sites for the report."""
-
-    def __init__(self) -> None:
-        self.active = self.entries = self.returned = self.removed = self.sweeps = 0
-        self.residual, self.multistable, self.kl, self.converged, self.layers = 0.0, 0.0, 0.0, True, dict[str, float]()
-
-    def add(self, name: str, old: SiteBelief, new: SiteBelief, inferred: Inferred) -> None:
-        entries = new.active.numel()
-        self.active += int(new.active.sum())
-        self.entries += entries
-        self.returned += int((new.active & ~old.active).sum())
-        self.removed += int((old.active & ~new.active).sum())
-        self.residual, self.sweeps = max(self.residual, inferred.residual), max(self.sweeps, inferred.sweeps)
-        self.converged &= inferred.converged
-        self.multistable += math.nan if inferred.multistable_share is None else entries * inferred.multistable_share
-        self.layers |= {f"density/{name}": float(new.active.float().mean()), f"bp_residual/{name}": inferred.residual}
-        if inferred.multistable_share is not None:
-            self.layers[f"bp_multistable/{name}"] = inferred.multistable_share
-
-    def info(self) -> Info:
-        return {
-            "density": self.active / self.entries,
-            "reactivated": float(self.returned),
-            "switched_off": float(self.removed),
-            "bp_residual": self.residual,
-            "bp_sweeps": float(self.sweeps),
-            "bp_converged": float(self.converged),
-            **({} if math.isnan(self.multistable) else {"bp_multistable": self.multistable / self.entries}),
-            "kl": self.kl,
-            **self.layers,
-        }

@@ -125,7 +125,8 @@ def personalised(
         actual = "changes of the model" if isinstance(phase.local, Holding) else type(model).__name__
         raise ArgumentError(complain(name, expected="messages that hold a network's parameters", actual=actual, hint="fed_avg, fed_prox, fed_lora"))
     net = model.net
-    if running := running_statistics(net):
+    certain = running_statistics(net, certain=True)
+    if running := [one for one in running_statistics(net) if one in certain or one in algorithm.initial]:
         raise ArgumentError(complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
     chosen = trainable(net)
     fixed = [one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))]

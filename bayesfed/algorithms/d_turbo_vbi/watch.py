@@ -1,0 +1,60 @@
+"""`Watch`: what the server remembers of the clients' fit, to see when a network has learned something and when it falls apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+
+# Share of what had been gained below which a difference is rounding.
+LEAST_GAIN = 1e-6
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The local negative log likelihood so far, nats a row, averaged over a round's steps and over the clients.
+
+    Parameters
+    ----------
+    first, last, lowest
+        That of round 0, of the last round, and the lowest so far. Infinite before round 0.
+    keep
+        Share of the active weights that stay active in a round. It grows towards 1 when a round is taken back.
+    lost
+        Number of rounds in a row in which much of what had been gained was lost.
+    settled
+        Whether weights may be switched off.
+    """
+
+    first: float = math.inf
+    last: float = math.inf
+    lowest: float = math.inf
+    keep: float = math.nan
+    lost: int = 0
+    settled: bool = False
+
+    @staticmethod
+    def of(leaf: Tensor) -> Watch:
+        """Read it from its leaf of the state."""
+        first, last, lowest, keep, lost, settled = leaf.tolist()
+        return Watch(first, last, lowest, keep, int(lost), bool(settled))
+
+    def leaf(self) -> Tensor:
+        """Return it as a leaf of the state, ``(6,)``."""
+        return torch.tensor([self.first, self.last, self.lowest, self.keep, float(self.lost), float(self.settled)], dtype=torch.float64)
+
+    def after(self, nll: float, round: int, policy: ToDensity) -> tuple[Watch, float]:
+        """Return what is remembered after a round, and the share of what had been gained that the round lost."""
+        if math.isinf(self.first):
+            return Watch(nll, nll, nll, policy.keep, 0, policy.patience <= round), 0.0
+        gained = self.first - self.lowest
+        risen = max(0.0, (nll - self.lowest) / gained) if gained > LEAST_GAIN * abs(self.first) else 0.0
+        if risen >= policy.fall and self.settled:
+            return replace(self, last=nll, keep=(1 + self.keep) / 2, lost=self.lost + 1), risen
+        lowest = min(self.lowest, nll)
+        slow = self.last - nll <= policy.settle * (self.first - lowest) and self.first - lowest > LEAST_GAIN * abs(self.first)
+        return replace(self, last=nll, lowest=lowest, lost=0, settled=self.settled or slow or policy.patience <= round), risen
