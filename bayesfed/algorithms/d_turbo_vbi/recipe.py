@@ -31,6 +31,7 @@ from torch import Tensor
 
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.held_out import FACTORS, SCORES, HeldOut
 from bayesfed.algorithms.d_turbo_vbi.server import NLL, TurboStep
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
@@ -48,11 +49,12 @@ from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
 from bayesfed.inference.turbo.blocks import Blocks, Structured
-from bayesfed.inference.turbo.elbo import MeanFieldElbo, Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import TEMPERATURE, MeanFieldElbo, Spread, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.keys import Key
 from bayesfed.models.priors.declared import Declared, tempered
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree
 
 LikelihoodScale = Literal["global", "local"]
@@ -66,6 +68,7 @@ def d_turbo_vbi(
     *,
     observations: int,
     likelihood_scale: LikelihoodScale = "global",
+    temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
     codec: Codec | None = None,
     spread: Spread = "shared",
@@ -86,13 +89,16 @@ def d_turbo_vbi(
     Parameters
     ----------
     declared
-        The network with its prior and likelihood. A temperature that the likelihood leaves open is a tenth of the number of rows for each weight, at
-        most 1: then the prior of a weight counts no more than a tenth of a row does, however large the network is.
+        The network with its prior and likelihood.
     observations
         N, the number of rows of all clients together.
     likelihood_scale
         "global" lets each client's rows stand for all N, (21). "local" counts them once, which makes averaged posteriors
         too wide.
+    temperature
+        Temperature of the likelihood, where the likelihood leaves it open. "auto": it is chosen in every round on a tenth of each client's rows,
+        which are then not trained on; see `bayesfed.algorithms.d_turbo_vbi.held_out`. Default: a tenth of the number of rows for each weight, at
+        most 1, so that the prior of a weight counts no more than a tenth of a row does, however large the network is.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
@@ -148,16 +154,15 @@ def d_turbo_vbi(
     if not 2 <= inclusion_levels <= 256:
         raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 2 to 256", actual=inclusion_levels, hint="16"))
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
-    if declared.likelihood.temperature is None:
-        weights = sum(math.prod(site.matrix) for site in declared.sites.values())
-        declared = tempered(declared, min(1.0, ROWS_A_WEIGHT * observations / weights))
+    declared = _tempered(declared, temperature, observations)
+    auto = temperature == "auto"
     pressure = field or ToDensity.of(density)
     server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, pressure, warm_up, inclusion_levels)
-    initial = server.initial(declared.initial, initial_sd)
+    initial = server.initial(declared.initial, initial_sd) | ({TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {})
     points = [name for name in declared.initial if name not in declared.sites]
     spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
     sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
-    expected = {name: tuple(initial[name].shape) for name in sent} | {NLL: ()}
+    expected = {name: tuple(initial[name].shape) for name in sent} | {NLL: ()} | ({SCORES: (len(FACTORS),)} if auto else {})
 
     def supports(state: Tree) -> Tree:
         return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
@@ -179,7 +184,8 @@ def d_turbo_vbi(
         return DeclaredPosterior(declared, server.belief(state), {name: state[name] for name in points})
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
-    local = Scored(work.descent(objective, declared.net, "moments", Adam(2e-3)))
+    descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
+    local = Scored(HeldOut(descent, objective) if auto else descent)
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
     return compose(
         "d_turbo_vbi",
@@ -195,6 +201,22 @@ def d_turbo_vbi(
         codec=codec,
         link=link,
     )
+
+
+def _tempered(declared: Declared, temperature: float | str | None, observations: int) -> Declared:
+    """Return the declaration with the temperature that holds, or with which "auto" begins."""
+    own = declared.likelihood.temperature
+    if temperature is not None and own is not None:
+        actual = f"{temperature!r} and {own} of the likelihood"
+        raise ArgumentError(
+            complain("d_turbo_vbi, temperature", expected="one temperature", actual=actual, hint="Categorical(), which leaves it open")
+        )
+    if isinstance(temperature, str) and temperature != "auto":
+        raise ArgumentError(complain("d_turbo_vbi, temperature", expected="a number above 0 or 'auto'", actual=repr(temperature), hint="'auto'"))
+    if own is not None:
+        return declared
+    weights = sum(math.prod(site.matrix) for site in declared.sites.values())
+    return tempered(declared, temperature if isinstance(temperature, int | float) else min(1.0, ROWS_A_WEIGHT * observations / weights))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import cache
 import torch
 
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
+from bayesfed.algorithms.d_turbo_vbi.held_out import SCORES, better
 from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
@@ -17,7 +18,7 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import CHANGE, Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
-from bayesfed.inference.turbo.elbo import Spread, encode_inclusion, spread_leaf
+from bayesfed.inference.turbo.elbo import TEMPERATURE, Spread, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
 from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.belief import Belief, SiteBelief
@@ -125,6 +126,8 @@ class TurboStep:
         mean = total.mean()
         nll = float(mean.pop(NLL))
         watch, risen = self._watched(state, nll, round)
+        if SCORES in mean:
+            state, mean = self._retempered(state, mean, watch)
         if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
             return state | mean | {WATCH: watch.leaf()}, {"density": 1.0}
         result, totals = state | {WATCH: watch.leaf()}, Totals()
@@ -150,7 +153,17 @@ class TurboStep:
             totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
         result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
         self._warn_of_empty_layers(state, result)
-        return result, totals.info() | {"field": float(result[FIELD])}
+        return result, totals.info() | {"field": float(result[FIELD])} | (
+            {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
+        )
+
+    def _retempered(self, state: Tree, mean: Tree, watch: Watch) -> tuple[Tree, Tree]:
+        """Return the state with the temperature, and the means with the sds, that held-out rows ask for, once the network has learned."""
+        mean = dict(mean)
+        scores, temperature = mean.pop(SCORES), state[TEMPERATURE]
+        factor = better(scores, float(temperature)) if watch.settled else 1.0
+        spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
+        return state | {TEMPERATURE: temperature * factor}, {name: leaf * factor**0.5 if name in spreads else leaf for name, leaf in mean.items()}
 
     def _heard(self, site: Site, state: Tree, result: Tree, mean: Tree) -> tuple[Site, SiteBelief, SiteBelief, SupportState]:
         """Return a site, its belief before the round, its belief with the new q(w), and its support's messages."""

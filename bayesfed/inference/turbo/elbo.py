@@ -34,6 +34,8 @@ from bayesfed.trees import Tree, has_ties
 
 Spread = Literal["shared", "layer", "weight"]
 SHARED = "sd"
+# The leaf of a message with the temperature, where it changes from round to round.
+TEMPERATURE = "temperature"
 
 
 def spread_leaf(site: str, spread: Spread) -> str:
@@ -66,7 +68,7 @@ class MeanFieldElbo:
 
     The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
     of the active entries, ``NAME.support`` (booleans), and the sd. The message sent back has the
-    active means, the sd and the points.
+    active means, the sd and the points. A message with the leaf ``temperature`` has that of its round in place of the likelihood's.
 
     Parameters
     ----------
@@ -105,20 +107,21 @@ class MeanFieldElbo:
             log_odds = scatter_active(torch.logit(decode_inclusion(message[f"{name}.inclusion"])), mask)
             belief = SiteBelief(mean, sd, log_odds, *2 * [mean.new_ones(2, 1, 1)])
             fixed[f"{name}.precision"] = torch.where(mask, self.blocks.start(belief, site.precision).expected_precision, 0.0)
+        if TEMPERATURE in message:
+            fixed[TEMPERATURE] = message[TEMPERATURE]
         return trained | {name: message[name].clone() for name in message if name in self._points}, fixed
 
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
         """Return the tempered negative ELBO per observation, up to a constant that depends on q(rho) and q(s)."""
-        weights, spreads = self._weights(trained, fixed)
-        layers = {name: noise for name, noise in spreads.items() if self.sample and name not in self._shared and noise.at_outputs(self.declared.net)}
-        for name in spreads.keys() - layers.keys() if self.sample else ():
-            weights[name] = weights[name] + spreads[name].draw(noise)
-        with sampled_outputs(self.declared.net, layers, noise):
-            output = functional_call(self.declared.net, weights, (batch.inputs,), tie_weights=self._tied)
+        output = self._output(trained, fixed, batch.inputs, noise)
         nll = self.declared.likelihood.loss(output, batch.targets)
         if not self.use_prior:
             return Terms(nll, nll)
-        return Terms(nll + temperature_of(self.declared.likelihood) / observations * self.divergence(trained, fixed), nll)
+        return Terms(nll + self._temperature(fixed) / observations * self.divergence(trained, fixed), nll)
+
+    def pointwise(self, trained: Tree, fixed: Tree, rows: Dataset, noise: Generator) -> Tensor:
+        """Return the log density of every row's target at one draw, ``(B,)``, at temperature 1."""
+        return self.declared.likelihood.pointwise(self._output(trained, fixed, rows.inputs, noise), rows.targets)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Hold nothing: every step makes the weights from means and masks."""
@@ -150,6 +153,18 @@ class MeanFieldElbo:
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check the data against the network at its mean."""
         check_data(self.declared.net, self.declared.likelihood, self._weights(trained, fixed)[0], data)
+
+    def _temperature(self, fixed: Tree) -> float | Tensor:
+        return fixed[TEMPERATURE] if TEMPERATURE in fixed else temperature_of(self.declared.likelihood)
+
+    def _output(self, trained: Tree, fixed: Tree, inputs: Tensor, noise: Generator) -> Tensor:
+        weights, spreads = self._weights(trained, fixed)
+        layers = {name: noise for name, noise in spreads.items() if self.sample and name not in self._shared and noise.at_outputs(self.declared.net)}
+        for name in spreads.keys() - layers.keys() if self.sample else ():
+            weights[name] = weights[name] + spreads[name].draw(noise)
+        with sampled_outputs(self.declared.net, layers, noise):
+            output: Tensor = functional_call(self.declared.net, weights, (inputs,), tie_weights=self._tied)
+        return output
 
     def _weights(self, trained: Tree, fixed: Tree) -> tuple[Tree, Mapping[str, Noise]]:
         weights = {name: leaf for name, leaf in trained.items() if name in self._points}
