@@ -65,6 +65,7 @@ from .inspect import plot_partition as plot_partition
 from .keys import Key as Key
 from .models import BernoulliGamma as BernoulliGamma
 from .models import Categorical as Categorical
+from .models import Channels as Channels
 from .models import ClusteredSupport as ClusteredSupport
 from .models import Gaussian as Gaussian
 from .models import Horseshoe as Horseshoe

@@ -97,6 +97,7 @@ from .random_fields.grid import Grid as Grid
 from .random_fields.grid import Link as Link
 from .random_fields.ising import Ising as Ising
 from .random_fields.sampling import ClusteredSupport as ClusteredSupport
+from .random_fields.support_priors import Channels as Channels
 from .random_fields.support_priors import Independent as Independent
 from .random_fields.support_priors import MarkovGrid as MarkovGrid
 from .random_fields.support_priors import Neighbourhood as Neighbourhood

@@ -138,7 +138,7 @@ class TurboStep:
         fields = self._fields(heard, state, round, watch.keep)
         for name, (site, old, seen, known) in heard.items():
             belief, support, inferred = self.exchange.run(site, seen, known, self.blocks, fields[name])
-            if isinstance(self.field, ToDensity) and site.rows_are_outputs(self.declared.net):
+            if isinstance(self.field, ToDensity) and site.rows_are_outputs(self.declared.net) and not site.rows_are_clusters:
                 belief = replace(belief, log_odds=held_rows(belief.log_odds))
             result |= {
                 f"{name}.mean": torch.where(belief.active, mean[f"{name}.mean"], 0.0),

@@ -58,6 +58,11 @@ class Site:
         """Return whether every row of the matrix makes one output of its layer: of a linear layer or a convolution."""
         return isinstance(net.get_submodule(self.module), Dense)
 
+    @property
+    def rows_are_clusters(self) -> bool:
+        """Whether the prior makes every row a chain of its own (`Channels`), so that rows are meant to go as a whole."""
+        return isinstance(self.support, Grid) and self.support.size == (1, self.matrix[1]) and self.matrix[1] > 1
+
 
 @dataclass(frozen=True)
 class Declared:

@@ -33,7 +33,7 @@ class Prior:
     Parameters
     ----------
     support
-        Prior of which weights are active: `MarkovGrid`, `Neighbourhood` or `Independent`.
+        Prior of which weights are active: `MarkovGrid`, `Neighbourhood`, `Channels` or `Independent`.
     precision
         Prior of the precision of an active and of an inactive weight.
     weight

@@ -177,6 +177,40 @@ class MarkovGrid:
 
 
 @dataclass(frozen=True)
+class Channels:
+    """All weights of an output channel or unit, a row of the matrix, are active or inactive together; the rows are independent.
+
+    `bayesfed.compact` makes a smaller layer of one whose channels are off, and drops them from the inputs of the next.
+
+    Parameters
+    ----------
+    field
+        Log-odds added to every weight; a row of N weights gets N times as much.
+    slip
+        Probability that two neighbours in a row differ, if there are only these two. So small a number leaves rows whole.
+
+    Raises
+    ------
+    ArgumentError
+        If the field is not finite or the slip is not in (0, 0.5).
+    """
+
+    field: float = 0.0
+    slip: float = 1e-9
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.field):
+            raise ArgumentError(complain("Channels.field", expected="a finite number", actual=self.field, hint="0.0"))
+        if not (isinstance(self.slip, int | float) and 0 < self.slip < 0.5):
+            raise ArgumentError(complain("Channels.slip", expected="a probability in (0, 0.5)", actual=self.slip, hint="1e-9"))
+
+    def lower(self, shape: Shape) -> Grid:
+        """Return one Markov chain for each row, which is summed exactly."""
+        stay = 1 - self.slip
+        return Grid((1, shape[1]), Transition(stay, stay).terms(), Link(), self.field, shape)
+
+
+@dataclass(frozen=True)
 class Neighbourhood:
     """The inputs of each unit are the nodes of a networkx graph, and neighbours attract each other with one coupling for all edges.
 
