@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
-
-from bayesfed.compress.coded import Coded
 from bayesfed.compress.codecs import Codec
+from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.masks.cheapest import CheapestMask

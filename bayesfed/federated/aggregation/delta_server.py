@@ -155,11 +155,7 @@ class DeltaServer:
     def _changing(self, state: Tree) -> list[str]:
         """Return the names of the published leaves of which changes are sent: floating-point ones, but those that clients send whole."""
         whole = published(self.server, self.inner(state), 0, None)
-        return [
-            name
-            for name, leaf in whole.items()
-            if leaf.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in self.values)
-        ]
+        return [name for name, leaf in whole.items() if leaf.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in self.values)]
 
     def _values(self, inner: Tree, round: int) -> Tree:
         return published(self.server, inner, round, None)

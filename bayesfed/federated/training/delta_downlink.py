@@ -80,7 +80,9 @@ class Holding(Around):
 
     def _first(self, told: Tree) -> Tree:
         if self.start is None:
-            raise UpdateError(complain("first message", expected="values", actual=f"{sorted(told)} to draw them from", hint="the server's own method"))
+            raise UpdateError(
+                complain("first message", expected="values", actual=f"{sorted(told)} to draw them from", hint="the server's own method")
+            )
         return self.start(told)
 
 

@@ -66,8 +66,8 @@ class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
     The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
-    of the active entries, ``NAME.support`` (booleans), and the sd. Without ``NAME.inclusion``, q(s) is 1 at active entries. The message sent back has the
-    active means, the sd and the points.
+    of the active entries, ``NAME.support`` (booleans), and the sd. Without ``NAME.inclusion``, active entries
+    are active with certainty. The message sent back has the active means, the sd and the points.
 
     Parameters
     ----------
