@@ -186,11 +186,12 @@ def d_turbo_vbi(
         return DeclaredPosterior(declared, server.belief(state), {name: state[name] for name in points})
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
-    local: Local = Holding(Scored(work.descent(objective, declared.net, "moments", Adam(2e-3))), ("*.support",))
+    scored = Scored(work.descent(objective, declared.net, "moments", Adam(2e-3)))
+    local: Local = Holding(scored, ("*.support",))
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
     up: Codec | None = None
     if changes:
-        local, heard, initial = changes.exchanged(declared, local.local, server, initial, supports, (*spreads, NLL))
+        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, (*spreads, NLL))
         codec, up = changes.codec, changes.uplink()
     return compose(
         "d_turbo_vbi",
