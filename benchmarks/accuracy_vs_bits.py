@@ -42,9 +42,8 @@ from targets import at_least, interleaved, ratio, target
 
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity, ramp
-from bayesfed.compress import Float, Ternary
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.quantisers.floats import Float
 from bayesfed.federated import Algorithm, Model, Sampler, cosine, everyone
 from bayesfed.inspect import plot_against_bits, save, table
 from bayesfed.models import compact
@@ -158,12 +157,9 @@ def recipe(net: torch.nn.Module, settings: Settings, observations: int) -> tuple
         )
         declared = bf.declare(net, prior, likelihood=bf.Categorical(temperature=settings["temperature"]))
         if "start" in settings:
-            up, down = (Ternary(settings[way], CheapestMask()) for way in ("up", "down"))
-            changes = Changes(up, down, start=settings["start"], learn=settings["learn"])
+            changes = Changes.ternary(settings["start"], up=settings["up"], down=settings["down"], learn=settings["learn"])
             density = ToDensity(settings["density"], keep=settings["keep"])
-            return bf.d_turbo_vbi(
-                declared, observations=observations, training=training, changes=changes, density=density, inclusion_levels=1
-            ), everyone
+            return bf.d_turbo_vbi(declared, observations=observations, training=training, changes=changes, density=density), everyone
         codec = bf.PosteriorGrid(settings["nats"]) if settings["nats"] else replace(SIXTEEN, exceptions={"sd": Float(32)})
         own = {"field": ramp(settings["field"], settings["ramp"]), "warm_up": settings["warm_up"], "inclusion_levels": settings["inclusion_levels"]}
         return bf.d_turbo_vbi(declared, observations=observations, training=training, codec=codec, **own), everyone

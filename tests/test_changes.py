@@ -20,9 +20,9 @@ WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
 
 
 def turbo(declared, clients, **options):
-    changes = replace(Changes(start=0.5), **options)
+    changes = Changes.ternary(0.5, **options)
     density = ToDensity(0.3, keep=0.8)
-    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, changes=changes, density=density, inclusion_levels=1)
+    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, changes=changes, density=density)
 
 
 def held(memory):

@@ -81,7 +81,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_mid": lambda: Tiny(shipped.fed_mid(net(), **work), rows()),
         "fed_prune": lambda: Tiny(shipped.fed_prune(net(), **work), rows()),
         "d_turbo_vbi": lambda: Tiny(turbo(**work), rows()),
-        "d_turbo_vbi changes": lambda: Tiny(turbo(changes=Changes(start=0.5), inclusion_levels=1, **work), rows()),
+        "d_turbo_vbi changes": lambda: Tiny(turbo(changes=Changes.ternary(0.5), **work), rows()),
         "d_turbo_vbi grid": lambda: Tiny(turbo(codec=PosteriorGrid(), **work), rows()),
         "fed_rlr": lambda: Tiny(shipped.fed_rlr(net(), 2, **work), rows()),
         "fed_rlr factors": lambda: Tiny(shipped.fed_rlr(net(), 2, transmission=Factors("none"), **work), rows()),

@@ -1,8 +1,8 @@
-"""`Changes`: messages that say what has changed, from a sparse first model that clients draw from a key.
+"""`Changes`: messages that say what has changed since a client last heard from the server.
 
-What a message costs otherwise is every active mean, in both directions, and rounds in which all weights are active. Here both directions carry the
-changes of the active means, sparse and ternary, with error feedback at both ends; the first support and the first values come from a key; supports
-are sent as the entries that flipped.
+What a message costs otherwise is every active mean, in both directions. The changes of means are coarser: four bits of a change with error feedback
+do what sixteen of the value do. `Changes.ternary` costs least: sparse ternary changes of a model that is sparse from the start, whose first support
+and values the clients draw from a key. Supports are sent as the entries that flipped.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.sparse import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.delta_server import DeltaServer
@@ -35,7 +36,7 @@ from bayesfed.models.priors.declared import Declared
 from bayesfed.trees import Tree
 
 SEED, FIGURES = f"{START}seed", f"{START}figures"
-TERNARY = Ternary(0.2, CheapestMask())
+KEY = Key(0, "d_turbo_vbi")
 # More rounds than any run has.
 NEVER = 1 << 31
 
@@ -47,8 +48,8 @@ class Changes:
     Parameters
     ----------
     up, down
-        Codecs of the change of a leaf in each direction. Default: the signs of a fifth of the active entries and one magnitude. Both ends keep what a
-        message leaves out and add it to the next one.
+        Codecs of the change of a leaf in each direction. Default: uniform grids of four and six bits. Both ends keep what a message leaves out and
+        add it to the next one.
     codec
         Codec of the messages to clients, exact on what `down` decodes to. Default: `Sparse`.
     cache
@@ -72,19 +73,39 @@ class Changes:
     proportion to (M + N) / (M N).
     """
 
-    up: LeafCodec = TERNARY
-    down: LeafCodec = TERNARY
+    up: LeafCodec = Uniform(4)
+    down: LeafCodec = Uniform(6)
     codec: Codec = Coded(Sparse())
     cache: int = 1
-    start: float | None = 0.2
-    key: Key = Key(0, "d_turbo_vbi")
+    start: float | None = None
+    key: Key = KEY
     learn: bool = True
 
     def __post_init__(self) -> None:
         if self.start is not None and not 0 < self.start <= 1:
-            raise ArgumentError(complain("Changes.start", expected="a share in (0, 1], or None", actual=self.start, hint="0.2"))
+            raise ArgumentError(complain("Changes.start", expected="a share in (0, 1], or None", actual=self.start, hint="0.1"))
         if self.start is None and not self.learn:
             raise ArgumentError(complain("Changes", expected="a start, if the support is not learned", actual="start=None", hint="start=0.1"))
+
+    @classmethod
+    def ternary(
+        cls, start: float = 0.1, *, up: float = 0.15, down: float = 0.25, cache: int = 1, key: Key | None = None, learn: bool = True
+    ) -> Changes:
+        """Return the changes that cost least: the signs of the largest ones and one magnitude for each leaf, from a sparse start.
+
+        A network needs more rounds with them than with values.
+
+        Parameters
+        ----------
+        start
+            Share of the weights that are active at first.
+        up, down
+            Share of the active entries that a message changes.
+        cache, key, learn
+            As in `Changes`.
+        """
+        mask = CheapestMask()
+        return cls(Ternary(up, mask), Ternary(down, mask), cache=cache, start=start, key=key or KEY, learn=learn)
 
     def uplink(self) -> Codec:
         """Return the codec of clients' payloads."""

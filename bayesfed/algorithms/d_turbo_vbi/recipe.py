@@ -77,7 +77,7 @@ def d_turbo_vbi(
     density: float | ToDensity | None = None,
     field: Callable[[int], float] | None = None,
     warm_up: int = 0,
-    inclusion_levels: int = 256,
+    inclusion_levels: int | None = None,
     before_averaging: bool = False,
     use_prior: bool = True,
     sample: bool = True,
@@ -120,7 +120,7 @@ def d_turbo_vbi(
         initial values.
     inclusion_levels
         Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
-        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent, and clients take it as 1.
+        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent, and clients take it as 1. Default: 256, and 1 with `changes`.
     before_averaging
         Update q(s) and q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
@@ -150,6 +150,8 @@ def d_turbo_vbi(
         raise ArgumentError(complain("d_turbo_vbi", expected="a density or a field", actual="both", hint=f"density={density}"))
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
+    if inclusion_levels is None:
+        inclusion_levels = 1 if changes else 256
     if not 1 <= inclusion_levels <= 256:
         raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 1 to 256", actual=inclusion_levels, hint="16"))
     if changes and (codec or link):
