@@ -132,6 +132,8 @@ def test_what_cannot_be_is_refused(declared, clients, net):
         Changes(start=None, learn=False)
     with pytest.raises(ArgumentError, match="changes, or a codec or link of values"):
         bf.d_turbo_vbi(declared, observations=10, changes=Changes(), codec=bf.Cast(16))
+    with pytest.raises(ArgumentError, match="private"):
+        bf.private(turbo(declared, clients), clip=1.0, noise=1.0, delta=1e-5, key=bf.Key(0), participants=3)
     (phase,) = turbo(declared, clients).phases
     with pytest.raises(UpdateError, match="to draw them from"):
         replace(phase.local, start=None).fit({f"{START}seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions())
