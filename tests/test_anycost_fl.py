@@ -12,7 +12,7 @@ from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.baselines.fed_hq import fed_hq
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
 from bayesfed.algorithms.baselines.qsgd import qsgd
-from bayesfed.algorithms.baselines.stc.recipe import stc
+from bayesfed.algorithms.baselines.stc import stc
 from bayesfed.algorithms.baselines.uveqfed import uveqfed
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices, planned_size
 from bayesfed.compress.budgets import Budgeted, fit_flexible

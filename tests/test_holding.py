@@ -10,7 +10,7 @@ import bayesfed as bf
 from bayesfed.compress import Coded, ErrorFeedback, Float, Ternary, TopK
 from bayesfed.compress.feedback import RESIDUAL
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Fit, Holding, TernaryStep, fraction, rounds
+from bayesfed.federated import Average, DeltaServer, Fit, Holding, fraction, rounds
 from bayesfed.federated.core.protocols import Local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
@@ -88,7 +88,7 @@ def test_clients_of_stc_hold_the_servers_model_bit_for_bit(net, clients):
     for report in rounds(algorithm, pool, rounds=4):
         for memory in report.snapshot.memories.values():
             held = {name.removeprefix("held/"): leaf for name, leaf in memory.items() if name.startswith("held/")}
-            assert tree_equal(held, server.model(before))
+            assert tree_equal(held, server.inner(before))
         changes = {name: report.state[f"{name}.sum-of-last-1"] for name in held}
         for change in changes.values():
             assert int((change != 0).sum()) <= math.ceil(0.05 * change.numel())
@@ -97,9 +97,10 @@ def test_clients_of_stc_hold_the_servers_model_bit_for_bit(net, clients):
 
 
 def test_stale_clients_of_stc_get_the_sum_and_staler_ones_the_model(net, clients):
-    algorithm, server = stc(net, cache=2), TernaryStep(0.05, 2)
+    algorithm = stc(net, cache=2)
+    server = algorithm.phases[0].server
     *_, last = rounds(algorithm, bf.InProcess(clients), rounds=4)
-    model, name = server.model(last.state), "1.weight"
+    model, name = server.inner(last.state), "1.weight"
     fresh, late = (server.publish(last.state, 4, version) for version in (3, 2))
     assert set(fresh) == {f"{leaf}.change" for leaf in model}
     assert torch.equal(fresh[f"{name}.change"], last.state[f"{name}.sum-of-last-1"])
@@ -114,7 +115,7 @@ def test_stale_clients_of_stc_get_the_sum_and_staler_ones_the_model(net, clients
 def test_the_servers_residual_keeps_what_was_not_sent(net):
     from bayesfed.federated import Sum, Update
 
-    server, model = TernaryStep(0.1), parameters(net)
+    server, model = DeltaServer(Average(), Ternary(0.1)), parameters(net)
     state = server.initial(model)
     change = {name: torch.randn_like(leaf) for name, leaf in model.items()}
     for number in range(3):
@@ -124,8 +125,8 @@ def test_the_servers_residual_keeps_what_was_not_sent(net):
     for name, leaf in model.items():
         wanted = leaf + 3 * change[name]
         assert torch.allclose(state[name] + state[f"{name}.residual"], wanted, atol=1e-5)
-    with pytest.raises(ArgumentError, match="a share in"):
-        TernaryStep(0.0)
+    with pytest.raises(ArgumentError, match="a number of rounds >= 1"):
+        DeltaServer(Average(), Ternary(0.1), cache=0)
 
 
 @pytest.mark.parametrize("codec", [Coded(Ternary(0.1)), Coded(TopK(0.2, Float(16)))])

@@ -196,7 +196,7 @@ WRONG = {
     "fed_prox mu": (lambda: bf.fed_prox(net(), mu=0.1), KeywordError, "; try strength=0.01"),
     "fed_paq bits": (lambda: bf.fed_paq(net(), bits=0), ArgumentError, "expected a whole number from 2 to 24, found 0;"),
     "qsgd levels": (lambda: bf.qsgd(net(), levels=0), ArgumentError, "; try Qsgd(8)"),
-    "stc share": (lambda: bf.stc(net(), share=2), ArgumentError, "; try TernaryStep(0.01)"),
+    "stc share": (lambda: bf.stc(net(), share=2), ArgumentError, "; try Ternary(0.01)"),
     "uveqfed bits": (lambda: bf.uveqfed(net(), bits=-1), ArgumentError, "; try Lattice(bits=4)"),
     "dssm share": (lambda: bf.dssm(net(), share=0), ArgumentError, "; try TopK(0.01)"),
     "hetero_fl net": (lambda: bf.hetero_fl(net(), bf.fixed(["a", "b"], 1)), ArgumentError, "; try [mlp([64, 32, 10], key), mlp([64, 16, 10"),

@@ -14,7 +14,7 @@ from .baselines.sparse.fed_l1 import fed_l1 as fed_l1
 from .baselines.sparse.fed_mid import fed_mid as fed_mid
 from .baselines.sparse.fed_prune import fed_prune as fed_prune
 from .baselines.split_mix.recipe import split_mix as split_mix
-from .baselines.stc.recipe import stc as stc
+from .baselines.stc import stc as stc
 from .baselines.uveqfed import uveqfed as uveqfed
 from .batch_statistics.recipe import batch_statistics as batch_statistics
 from .citing import citation as citation

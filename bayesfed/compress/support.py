@@ -10,6 +10,9 @@ from torch import Tensor
 from bayesfed.errors import WireError, complain
 from bayesfed.trees import Tree
 
+# Suffix of the names of masks.
+SUPPORT = ".support"
+
 
 def gather_active(tree: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tree:
     """Return the active entries of every leaf ``NAME.*`` that has the shape of the mask called NAME; other leaves stay whole."""
@@ -30,6 +33,17 @@ def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
     dense = values.new_zeros(mask.shape)
     dense[mask] = values
     return dense
+
+
+def move_active(values: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return the values of the entries that are active in `after`, given those of the entries active in `before`: zero for all others.
+
+    Raises
+    ------
+    WireError
+        If the number of values is not the number of entries active in `before`.
+    """
+    return scatter_active(values, before)[after]
 
 
 def _mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:

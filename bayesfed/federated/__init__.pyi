@@ -1,3 +1,4 @@
+from .aggregation.delta_server import DeltaServer as DeltaServer
 from .aggregation.reducers import Keep as Keep
 from .aggregation.robust import Rule as Rule
 from .aggregation.rules import Median as Median
@@ -83,6 +84,7 @@ from .links.over_the_air import OverTheAir as OverTheAir
 from .training.batch_norm import Buffered as Buffered
 from .training.batch_norm import Buffers as Buffers
 from .training.delta_downlink import Holding as Holding
+from .training.delta_uplink import DeltaUplink as DeltaUplink
 from .training.descent import Descent as Descent
 from .training.local_work import Training as Training
 from .training.model_sizes import Capacity as Capacity

@@ -13,6 +13,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import Tensor, nn
 
 from bayesfed import algorithms as shipped
+from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.fed_rlr.encodings import Factors, Points
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import fit_flexible
@@ -80,6 +81,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_mid": lambda: Tiny(shipped.fed_mid(net(), **work), rows()),
         "fed_prune": lambda: Tiny(shipped.fed_prune(net(), **work), rows()),
         "d_turbo_vbi": lambda: Tiny(turbo(**work), rows()),
+        "d_turbo_vbi changes": lambda: Tiny(turbo(changes=Changes.ternary(0.5), **work), rows()),
         "d_turbo_vbi grid": lambda: Tiny(turbo(codec=PosteriorGrid(), **work), rows()),
         "fed_rlr": lambda: Tiny(shipped.fed_rlr(net(), 2, **work), rows()),
         "fed_rlr factors": lambda: Tiny(shipped.fed_rlr(net(), 2, transmission=Factors("none"), **work), rows()),

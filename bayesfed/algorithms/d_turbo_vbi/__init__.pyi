@@ -1,3 +1,4 @@
+from .changes import Changes as Changes
 from .density import ToDensity as ToDensity
 from .recipe import d_turbo_vbi as d_turbo_vbi
 from .server import TurboStep as TurboStep

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.d_turbo_vbi.held_out import FACTORS, SCORES, HeldOut
 from bayesfed.algorithms.d_turbo_vbi.server import NLL, TurboStep
@@ -42,7 +43,7 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, Link, View
+from bayesfed.federated.core.protocols import Fit, Info, Link, Local, View
 from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.delta_downlink import Holding
@@ -71,6 +72,7 @@ def d_turbo_vbi(
     temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
     codec: Codec | None = None,
+    changes: Changes | None = None,
     spread: Spread = "shared",
     initial_sd: float | None = None,
     blocks: Blocks | None = None,
@@ -78,7 +80,7 @@ def d_turbo_vbi(
     density: float | ToDensity | None = None,
     field: Callable[[int], float] | None = None,
     warm_up: int = 0,
-    inclusion_levels: int = 256,
+    inclusion_levels: int | None = None,
     before_averaging: bool = False,
     use_prior: bool = True,
     sample: bool = True,
@@ -103,6 +105,9 @@ def d_turbo_vbi(
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
         Codec of both directions. Default, as in the paper: 16-bit floats.
+    changes
+        How changes of active means are sent in both directions, in place of the means themselves, and what the clients hold before round 0. Default:
+        the means themselves are sent.
     spread, initial_sd
         Whether all weights share one posterior sd, or each layer or each weight has its own; and its initial value. Default: a tenth of the initial
         scale of the layer, of the narrowest one where all share one.
@@ -120,8 +125,8 @@ def d_turbo_vbi(
         Number of rounds in which nothing is switched off, so that weights are judged by the data and not by their
         initial values.
     inclusion_levels
-        Number of levels, 2 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
-        bits an entry in a message whose bytes are entropy-coded.
+        Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
+        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent, and clients take it as 1. Default: 256, and 1 with `changes`.
     before_averaging
         Update q(s) and q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
@@ -151,8 +156,12 @@ def d_turbo_vbi(
         raise ArgumentError(complain("d_turbo_vbi", expected="a density or a field", actual="both", hint=f"density={density}"))
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
-    if not 2 <= inclusion_levels <= 256:
-        raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 2 to 256", actual=inclusion_levels, hint="16"))
+    if inclusion_levels is None:
+        inclusion_levels = 1 if changes else 256
+    if not 1 <= inclusion_levels <= 256:
+        raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 1 to 256", actual=inclusion_levels, hint="16"))
+    if changes and (codec or link):
+        raise ArgumentError(complain("d_turbo_vbi", expected="changes, or a codec or link of values", actual="both", hint="changes=None"))
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     declared = _tempered(declared, temperature, observations)
     auto = temperature == "auto"
@@ -185,12 +194,17 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
-    local = Scored(HeldOut(descent, objective) if auto else descent)
+    scored = Scored(HeldOut(descent, objective) if auto else descent)
+    local: Local = Holding(scored, ("*.support",))
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
+    up: Codec | None = None
+    if changes:
+        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, (*spreads, NLL, *([SCORES] if auto else [])))
+        codec, up = changes.codec, changes.uplink()
     return compose(
         "d_turbo_vbi",
         declared.net,
-        Holding(local, ("*.support",)),
+        local,
         heard,
         training=work,
         initial=initial,
@@ -199,6 +213,7 @@ def d_turbo_vbi(
         view=view,
         options=options,
         codec=codec,
+        up=up,
         link=link,
     )
 

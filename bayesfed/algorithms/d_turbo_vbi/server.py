@@ -70,7 +70,7 @@ class TurboStep:
     warm_up
         Number of rounds before q(s) is first updated. Until then every entry stays active.
     inclusion_levels
-        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it.
+        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it. With 1 it is not sent: clients take it as 1.
     """
 
     declared: Declared
@@ -111,7 +111,8 @@ class TurboStep:
         result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
             log_odds = state[f"{name}.log_odds"]
-            result[f"{name}.inclusion"] = encode_inclusion(torch.sigmoid(log_odds), self.inclusion_levels)
+            if self.inclusion_levels > 1:
+                result[f"{name}.inclusion"] = encode_inclusion(torch.sigmoid(log_odds), self.inclusion_levels)
             known = version is not None and version == round - 1
             result[f"{name}.support" + CHANGE * known] = (log_odds > 0) ^ state[f"{name}.before"] if known else log_odds > 0
         return result
@@ -129,7 +130,8 @@ class TurboStep:
         if SCORES in mean:
             state, mean = self._retempered(state, mean, watch)
         if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
-            return state | mean | {WATCH: watch.leaf()}, {"density": 1.0}
+            active = [(state[f"{name}.log_odds"] > 0).float() for name in self.declared.sites]
+            return state | mean | {WATCH: watch.leaf()}, {"density": float(sum(leaf.sum() for leaf in active)) / sum(leaf.numel() for leaf in active)}
         result, totals = state | {WATCH: watch.leaf()}, Totals()
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
         heard = {name: self._heard(site, state, result, mean) for name, site in self.declared.sites.items()}

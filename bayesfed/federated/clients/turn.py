@@ -127,7 +127,8 @@ def reply(task: Task, fit: Fit, memories: Tree, secret: bytes | None, start: flo
     payload, memory, key = fit.payload, fit.memory, task.key.child("up")
     meta: dict[str, Scalar] = {"client": task.client, "round": task.round, "phase": task.phase}
     if isinstance(task.up, ErrorFeedback):
-        payload = task.up.corrected(payload, memories)
+        # A local step may have moved the residuals, as `Holding` does where a support has changed.
+        payload = task.up.corrected(payload, memories | memory)
     packed = task.link.pack(payload, task.up, meta, key)
     if isinstance(task.up, ErrorFeedback):
         memory = memory | task.up.residual(payload, packed, key)

@@ -29,6 +29,8 @@ Direction = Literal["down", "up"]
 LONGEST_REASON = 500
 # Suffix of the name of a leaf that holds only the change since the client last heard from the server.
 CHANGE = ".change"
+# Prefix of the names of leaves from which a client draws what it holds before its first round.
+START = "start/"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -67,8 +68,9 @@ class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
     The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
-    of the active entries, ``NAME.support`` (booleans), and the sd. The message sent back has the
-    active means, the sd and the points. A message with the leaf ``temperature`` has that of its round in place of the likelihood's.
+    of the active entries, ``NAME.support`` (booleans), and the sd. Without ``NAME.inclusion``, active entries
+    are active with certainty. The message sent back has the active means, the sd and the points. A message with the leaf
+    ``temperature`` has that of its round in place of the likelihood's.
 
     Parameters
     ----------
@@ -104,7 +106,9 @@ class MeanFieldElbo:
             if self.spread == "weight":
                 sd = torch.where(mask, scatter_active(sd, mask), 1.0)
             trained[leaf] = sd.log()
-            log_odds = scatter_active(torch.logit(decode_inclusion(message[f"{name}.inclusion"])), mask)
+            # Where q(s) is not sent, active entries are active with certainty.
+            inclusion = message.get(f"{name}.inclusion")
+            log_odds = torch.full_like(mean, math.inf) if inclusion is None else scatter_active(torch.logit(decode_inclusion(inclusion)), mask)
             belief = SiteBelief(mean, sd, log_odds, *2 * [mean.new_ones(2, 1, 1)])
             fixed[f"{name}.precision"] = torch.where(mask, self.blocks.start(belief, site.precision).expected_precision, 0.0)
         if TEMPERATURE in message:

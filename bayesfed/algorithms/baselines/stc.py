@@ -1,25 +1,26 @@
 """STC (Sattler et al., "Robust and communication-efficient federated learning from non-IID data", 2019): sparse and ternary, both ways.
 
 Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, in the client's memory; server residual R, the broadcast change and the cached sums
-P^(s) -> `TernaryStep`.
+P^(s) -> `DeltaServer`.
 """
 
 from __future__ import annotations
 
 from torch import nn
 
-from bayesfed.algorithms.baselines.stc.server import TernaryStep
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.quantisers.sparse import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.federated.aggregation.delta_server import DeltaServer
+from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.delta_downlink import Holding
+from bayesfed.federated.training.delta_uplink import DeltaUplink
 from bayesfed.federated.training.local_work import Training
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import shapes, trainable
@@ -48,17 +49,17 @@ def stc(
     likelihood, link
         As in `fed_avg`.
     """
-    server, work = TernaryStep(share, cache), training or Training(steps=1)
+    server, work = DeltaServer(Average(), Ternary(share), cache=cache), training or Training(steps=1)
     initial = server.initial(travelling(net, "static", where="stc"))
     return compose(
         "stc",
         net,
-        Holding(work.fitting(net, likelihood, "delta")),
+        DeltaUplink(work.fitting(net, likelihood)),
         server,
         training=work,
         initial=initial,
         view=Whole(shapes(trainable(net))),
-        predictor=lambda state: Model(net, server.model(state)),
+        predictor=lambda state: Model(net, server.inner(state)),
         codec=Coded(Sparse()),
         up=ErrorFeedback(Coded(Ternary(share))),
         link=link,

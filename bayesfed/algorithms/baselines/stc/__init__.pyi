@@ -1,2 +1,0 @@
-from .recipe import stc as stc
-from .server import TernaryStep as TernaryStep

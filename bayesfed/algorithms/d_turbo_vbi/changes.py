@@ -1,0 +1,203 @@
+"""`Changes`: messages that say what has changed since a client last heard from the server.
+
+What a message costs otherwise is every active mean, in both directions. The changes of means are coarser: four bits of a change with error feedback
+do what sixteen of the value do. `Changes.ternary` costs least: sparse ternary changes of a model that is sparse from the start, whose first support
+and values the clients draw from a key. Supports are sent as the entries that flipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
+from bayesfed.compress.codecs import Codec
+from bayesfed.compress.coded import Coded
+from bayesfed.compress.feedback import ErrorFeedback
+from bayesfed.compress.leaf import LeafCodec
+from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.uniform import Uniform
+from bayesfed.compress.support import SUPPORT
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.delta_server import DeltaServer
+from bayesfed.federated.core.protocols import START, Local
+from bayesfed.federated.training.delta_uplink import DeltaUplink
+from bayesfed.inference.turbo.blocks import support_evidence
+from bayesfed.inference.turbo.elbo import Spread, spread_leaf
+from bayesfed.keys import Key
+from bayesfed.models.modules import initial_scale
+from bayesfed.models.priors.declared import Declared
+from bayesfed.trees import Tree
+
+SEED, FIGURES = f"{START}seed", f"{START}figures"
+KEY = Key(0, "d_turbo_vbi")
+# More rounds than any run has.
+NEVER = 1 << 31
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How changes of means are sent, and where the first means come from.
+
+    Parameters
+    ----------
+    up, down
+        Codecs of the change of a leaf in each direction. Default: uniform grids of four and six bits. Both ends keep what a message leaves out and
+        add it to the next one.
+    codec
+        Codec of the messages to clients, exact on what `down` decodes to. Default: `Sparse`.
+    cache
+        A client that missed at most this many rounds gets the changes that it missed; others, and new ones, get the active means.
+    start
+        Share of the weights that are active at first, drawn from `key` with values of one magnitude and either sign. None starts from the network's
+        own values, all of them active, which are then sent.
+    key
+        Key of the first support and values.
+    learn
+        Whether supports are learned. False keeps the first support: the control that a learned support is to be compared with.
+
+    Raises
+    ------
+    ArgumentError
+        If `start` is not in (0, 1], or there is none and the support is not learned.
+
+    References
+    ----------
+    Evci et al., "Rigging the lottery: making all tickets winners" (2020), for densities of layers: a layer of M rows and N columns has a share in
+    proportion to (M + N) / (M N).
+    """
+
+    up: LeafCodec = Uniform(4)
+    down: LeafCodec = Uniform(6)
+    codec: Codec = Coded(Sparse())
+    cache: int = 1
+    start: float | None = None
+    key: Key = KEY
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        if self.start is not None and not 0 < self.start <= 1:
+            raise ArgumentError(complain("Changes.start", expected="a share in (0, 1], or None", actual=self.start, hint="0.1"))
+        if self.start is None and not self.learn:
+            raise ArgumentError(complain("Changes", expected="a start, if the support is not learned", actual="start=None", hint="start=0.1"))
+
+    @classmethod
+    def ternary(
+        cls, start: float = 0.1, *, up: float = 0.15, down: float = 0.25, cache: int = 1, key: Key | None = None, learn: bool = True
+    ) -> Changes:
+        """Return the changes that cost least: the signs of the largest ones and one magnitude for each leaf, from a sparse start.
+
+        A network needs more rounds with them than with values.
+
+        Parameters
+        ----------
+        start
+            Share of the weights that are active at first.
+        up, down
+            Share of the active entries that a message changes.
+        cache, key, learn
+            As in `Changes`.
+        """
+        mask = CheapestMask()
+        return cls(Ternary(up, mask), Ternary(down, mask), cache=cache, start=start, key=key or KEY, learn=learn)
+
+    def uplink(self) -> Codec:
+        """Return the codec of clients' payloads."""
+        return ErrorFeedback(Coded(self.up, {"sd": Float(32), "*.sd": Float(32), "nll": Float(32), "scores": Float(32)}))
+
+    def exchanged(
+        self, declared: Declared, local: Local, server: TurboStep, state: Tree, supports: Callable[[Tree], Tree], values: tuple[str, ...]
+    ) -> tuple[DeltaUplink, DeltaServer, Tree]:
+        """Return local step, server and first state of D-Turbo-VBI with changes as messages.
+
+        Parameters
+        ----------
+        declared
+            The model.
+        local, server, state
+            Local step, server and first state of the algorithm that sends values.
+        supports
+            ``state -> supports by site``.
+        values
+            Names of the leaves that clients send whole: sds and scores.
+        """
+        drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
+        told = drawn.told(declared, self) if self.start is not None else None
+        if told:
+            state = drawn.state(state, told, declared, server.spread)
+        if not self.learn:
+            server = replace(server, warm_up=NEVER)
+        outer = DeltaServer(server, self.down, "moments", self.cache, values, supports, told)
+        points = [name for name in declared.initial if name not in declared.sites]
+        return DeltaUplink(local, ("*.support", "*.mean", *points), drawn if told else None, values), outer, outer.initial(state)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """First supports and values, drawn from a key: what server and clients can both compute from a few numbers.
+
+    Parameters
+    ----------
+    matrices
+        Shape ``(M, N)`` of every site.
+    """
+
+    matrices: Mapping[str, tuple[int, int]]
+
+    def told(self, declared: Declared, changes: Changes) -> Tree:
+        """Return the leaves that a first message says them with: the seed, and share and magnitude of every site."""
+        shares = densities(self.matrices, changes.start or 1.0)
+        magnitudes = [initial_scale(declared.initial[name]) / math.sqrt(shares[name]) for name in self.matrices]
+        figures = torch.tensor([[shares[name] for name in self.matrices], magnitudes], dtype=torch.float32)
+        return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
+
+    def __call__(self, told: Tree) -> Tree:
+        """Return supports ``(M, N)`` and active means, given the leaves of `told` without their prefix."""
+        result: Tree = {}
+        key, device = Key(int(told["seed"])), told["figures"].device
+        for (name, matrix), (share, magnitude) in zip(self.matrices.items(), told["figures"].T.tolist(), strict=True):
+            random = key.child(name).numpy()
+            support = torch.from_numpy(random.random(matrix)) < share
+            signs = torch.from_numpy(random.random(int(support.sum()))) < 0.5
+            values = torch.where(signs, -magnitude, magnitude).to(torch.float32)
+            result |= {name + SUPPORT: support.to(device), f"{name}.mean": values.to(device)}
+        return result
+
+    def state(self, state: Tree, told: Tree, declared: Declared, spread: Spread) -> Tree:
+        """Return a state of `TurboStep` before the first round with these supports and values.
+
+        An entry that is not active has the evidence of an entry whose mean is zero.
+        """
+        held, result = self({name.removeprefix(START): leaf for name, leaf in told.items()}), dict(state)
+        for name, site in declared.sites.items():
+            support = held[name + SUPPORT]
+            mean = torch.zeros(site.matrix)
+            mean[support] = held[f"{name}.mean"]
+            nothing = support_evidence(state[spread_leaf(name, spread)].double() ** 2, site.precision)
+            result |= {
+                f"{name}.mean": mean,
+                f"{name}.log_odds": torch.where(support, 20.0, -20.0),
+                f"{name}.evidence": torch.where(support, state[f"{name}.evidence"], nothing.to(state[f"{name}.evidence"])),
+                f"{name}.before": support,
+            }
+        return result
+
+
+def densities(matrices: Mapping[str, tuple[int, int]], share: float) -> dict[str, float]:
+    """Return the share of active entries of every matrix, in proportion to ``(M + N) / (M N)``, at most 1, so that `share` of all are active."""
+    entries, full = {name: rows * columns for name, (rows, columns) in matrices.items()}, set[str]()
+    while True:
+        free = [name for name in matrices if name not in full]
+        wanted = share * sum(entries.values()) - sum(entries[name] for name in full)
+        factor = wanted / sum(sum(matrices[name]) for name in free) if free else 0.0
+        shares = {name: 1.0 if name in full else factor * sum(matrices[name]) / entries[name] for name in matrices}
+        beyond = {name for name in free if shares[name] > 1}
+        if not beyond:
+            return shares
+        full |= beyond

@@ -1,0 +1,145 @@
+"""Changes as messages, in both directions: `DeltaUplink`, `DeltaServer`, and D-Turbo-VBI over them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bayesfed as bf
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity
+from bayesfed.algorithms.d_turbo_vbi.changes import Drawn, densities
+from bayesfed.compress import Float, Ternary
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated import Add, Average, DeltaServer, DeltaUplink, FedAdam, Optimised, Sum, Update, Whole, fraction, rounds
+from bayesfed.federated.core.protocols import START
+from bayesfed.trees import parameters, shapes
+from tests.conftest import tree_equal
+
+WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
+
+
+def turbo(declared, clients, **options):
+    changes = Changes.ternary(0.5, **options)
+    density = ToDensity(0.3, keep=0.8)
+    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, changes=changes, density=density)
+
+
+def held(memory):
+    return {name.removeprefix("held/"): leaf for name, leaf in memory.items() if name.startswith("held/")}
+
+
+def test_lossless_changes_are_fed_avg_of_changes_bit_for_bit(net, clients):
+    server = DeltaServer(Average(), Float(32))
+    model = parameters(net)
+    ours = compose("changes", net, DeltaUplink(WORK.fitting(net)), server, training=WORK, initial=server.initial(model), view=Whole(shapes(model)))
+    plain = compose("changes", net, WORK.fitting(net, kind="delta"), Add(), training=WORK)
+    left, right = ([*rounds(each, bf.InProcess(clients), rounds=3)][-1].state for each in (ours, plain))
+    assert tree_equal(server.inner(left), right)
+
+
+def test_clients_hold_what_the_server_says_they_hold_while_supports_move(declared, clients):
+    algorithm = turbo(declared, clients)
+    (phase,) = algorithm.phases
+    before, switched, sizes = algorithm.initial, 0.0, []
+    for report in rounds(algorithm, bf.InProcess(clients), rounds=4):
+        for memory in report.snapshot.memories.values():
+            for name in declared.sites:
+                active = before[f"{name}.log_odds"] > 0
+                assert torch.equal(held(memory)[f"{name}.support"], active)
+                assert torch.equal(held(memory)[f"{name}.mean"], before[f"{name}.mean"][active])
+                assert memory[f"feedback/{name}.mean"].shape == (int(active.sum()),)
+        for name in declared.sites:
+            off = report.state[f"{name}.log_odds"] <= 0
+            for leaf in ("mean", "mean.residual"):
+                assert not report.state[f"{name}.{leaf}"][off].any()
+        before, switched = report.state, switched + report.server["switched_off"]
+        sizes.append([row.cost.bits for row in report.rows if row.direction == "down"])
+    assert switched > 0
+    # The first message has nothing but what the model is drawn from, and the points.
+    assert sum(sizes[0]) < sum(sizes[1])
+    published = phase.server.publish(before, 4, None)
+    assert not any(name.startswith(START) or name.endswith(".change") for name in published)
+
+
+@pytest.mark.parametrize("cache", [1, 2])
+def test_clients_that_skipped_rounds_catch_up(declared, clients, cache):
+    algorithm = turbo(declared, clients, cache=cache)
+    states, checked = [algorithm.initial], 0
+    for report in rounds(algorithm, bf.InProcess(clients), rounds=6, sampler=fraction(0.5)):
+        for client in report.clients:
+            memory = held(report.snapshot.memories[client])
+            for name in declared.sites:
+                mean = states[-1][f"{name}.mean"][states[-1][f"{name}.log_odds"] > 0]
+                torch.testing.assert_close(memory[f"{name}.mean"], mean, atol=1e-6, rtol=1e-6)
+                checked += 1
+        states.append(report.state)
+    assert checked
+    end = algorithm.phases[0].server
+    assert any(name.endswith(".mean.change") for name in end.publish(states[-1], 6, 6 - cache))
+    assert not any(name.endswith(".mean.change") for name in end.publish(states[-1], 6, 5 - cache))
+
+
+def test_a_round_in_which_nobody_is_heard_changes_nothing(net):
+    server = DeltaServer(Average(), Ternary(0.1), cache=2)
+    reducer = Sum()
+    reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in parameters(net).items()}, 1.0, "delta"))
+    first, _ = server.step(server.initial(parameters(net)), reducer, 0)
+    state, _ = server.step(first, Sum(), 1)
+    assert tree_equal(server.inner(state), server.inner(first))
+    name = "1.weight"
+    assert torch.equal(state[f"{name}.residual"], first[f"{name}.residual"])
+    assert not server.publish(state, 2, 1)[f"{name}.change"].any()
+    assert torch.equal(server.publish(state, 2, 0)[f"{name}.change"], server.publish(first, 1, 0)[f"{name}.change"])
+
+
+def test_a_resumed_run_is_the_same_and_a_dropped_answer_leaves_what_is_held(declared, clients):
+    algorithm, name = turbo(declared, clients), sorted(clients)[0]
+    whole = list(rounds(algorithm, bf.InProcess(clients), rounds=4))
+    resumed = list(rounds(algorithm, bf.InProcess(clients), rounds=4, resume=whole[1].snapshot))
+    assert tree_equal(whole[-1].state, resumed[-1].state)
+    (phase,) = algorithm.phases
+
+    def assign(state, round, profile, key):
+        plan = phase.assign(state, round, profile, key)
+        return replace(plan, weight=-1.0) if round == 1 and profile.name == name else plan
+
+    odd = replace(algorithm, phases=(replace(phase, assign=assign),))
+    first, second, third = (report.snapshot.memories[name] for report in rounds(odd, bf.InProcess(clients), rounds=3, on_client_error="drop"))
+    assert tree_equal(first, second)
+    assert not tree_equal(second, third)
+
+
+def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
+    algorithm = turbo(declared, clients, learn=False, key=bf.Key(3))
+    *_, last = rounds(algorithm, bf.InProcess(clients), rounds=2)
+    drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
+    told = drawn.told(declared, Changes(start=0.5, key=bf.Key(3)))
+    first = drawn({name.removeprefix(START): leaf for name, leaf in told.items()})
+    for name in declared.sites:
+        assert torch.equal(last.state[f"{name}.log_odds"] > 0, first[f"{name}.support"])
+    share = sum(int(first[f"{name}.support"].sum()) for name in declared.sites) / sum(first[f"{name}.support"].numel() for name in declared.sites)
+    assert last.server["density"] == pytest.approx(share)
+    shares = densities({"a": (100, 100), "b": (4, 5)}, 0.1)
+    assert shares["b"] == 1
+    assert 100 * 100 * shares["a"] + 20 == pytest.approx(0.1 * 10020)
+
+
+def test_what_cannot_be_is_refused(declared, clients, net):
+    with pytest.raises(ArgumentError, match="a share in"):
+        Changes(start=0.0)
+    with pytest.raises(ArgumentError, match="a start, if the support is not learned"):
+        Changes(start=None, learn=False)
+    with pytest.raises(ArgumentError, match="changes, or a codec or link of values"):
+        bf.d_turbo_vbi(declared, observations=10, changes=Changes(), codec=bf.Cast(16))
+    with pytest.raises(ArgumentError, match="private"):
+        bf.private(turbo(declared, clients), clip=1.0, noise=1.0, delta=1e-5, key=bf.Key(0), participants=3)
+    (phase,) = turbo(declared, clients).phases
+    with pytest.raises(UpdateError, match="to draw them from"):
+        replace(phase.local, start=None).fit({f"{START}seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions())
+    optimiser, model = FedAdam(), parameters(net)
+    server = DeltaServer(Optimised(Average(), optimiser), Ternary(0.1))
+    reducer = Sum()
+    reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in model.items()}, 1.0, "delta"))
+    with pytest.raises(UpdateError, match="the values that were handed on"):
+        server.step(server.initial(model | optimiser.initial(model)), reducer, 0)
