@@ -130,8 +130,12 @@ class TurboStep:
         if SCORES in mean:
             state, mean = self._retempered(state, mean, watch)
         if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
-            active = [(state[f"{name}.log_odds"] > 0).float() for name in self.declared.sites]
-            return state | mean | {WATCH: watch.leaf()}, {"density": float(sum(leaf.sum() for leaf in active)) / sum(leaf.numel() for leaf in active)}
+            active = [(state[f"{name}.log_odds"] > 0).flatten() for name in self.declared.sites]
+            return state | mean | {WATCH: watch.leaf()}, {
+                "density": float(torch.cat(active).double().mean()),
+                "reactivated": 0.0,
+                "switched_off": 0.0,
+            }
         result, totals = state | {WATCH: watch.leaf()}, Totals()
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
         heard = {name: self._heard(site, state, result, mean) for name, site in self.declared.sites.items()}
