@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.compress import Coded, ErrorFeedback, Float, Ternary, TopK
 from bayesfed.compress.feedback import RESIDUAL
 from bayesfed.errors import ArgumentError, UpdateError
@@ -59,7 +60,8 @@ class Whole:
 
 @pytest.mark.parametrize("sampler", [fraction(1.0), fraction(0.5)])
 def test_sending_what_changed_of_supports_changes_nothing_but_bits(declared, clients, sampler):
-    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), warm_up=1, training=WORK)
+    density = ToDensity(patience=1)
+    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), density=density, training=WORK)
     (phase,) = algorithm.phases
     whole = replace(algorithm, phases=(replace(phase, server=Whole(phase.server)),))
     ours, twin = ([*rounds(each, bf.InProcess(clients), rounds=6, sampler=sampler)] for each in (algorithm, whole))

@@ -58,6 +58,7 @@ from .low_rank.fixed_rank_trees import with_points as with_points
 from .low_rank.hybrid import hybrid as hybrid
 from .low_rank.hybrid import hybrid_ranks as hybrid_ranks
 from .low_rank.hybrid import whole_first as whole_first
+from .modules import layer_weights as layer_weights
 from .modules import weight_matrices as weight_matrices
 from .nets.norms import untracked as untracked
 from .nets.norms import with_statistics as with_statistics

@@ -94,14 +94,20 @@ class ToDensity:
         keep
             Share of the active entries that stay active.
         """
-        entries = sum(rows * columns for rows, columns in sizes.values())
-        wanted = math.ceil(max(self.target * entries, keep * sum(active.values())))
-        common = smallest(lambda field: sum(count(name, field) for name in sizes), wanted, start, within=max(1, entries // 200))
+        entries = {name: rows * columns for name, (rows, columns) in sizes.items()}
+        wanted = math.ceil(max(self.target * sum(entries.values()), keep * sum(active.values())))
+        # No layer loses much more than its share in a round, as one would whose weights all have the same evidence.
+        slowly = {name: math.ceil(keep**2 * active[name]) if active[name] > self.target * entries[name] else 0 for name in sizes}
+        least = {name: max(self.least(*size), slowly[name]) for name, size in sizes.items()}
+
+        def total(field: float) -> int:
+            return sum(max(count(name, field), least[name]) for name in sizes)
+
+        common = smallest(total, wanted, start, within=max(1, sum(entries.values()) // 200))
         result = dict.fromkeys(sizes, common)
-        for name, (rows, columns) in sizes.items():
-            least = self.least(rows, rows * columns)
-            if count(name, common) < least:
-                result[name] = smallest(partial(count, name), least, common, within=max(1, least // 10))
+        for name in sizes:
+            if count(name, common) < least[name]:
+                result[name] = smallest(partial(count, name), least[name], common, within=max(1, least[name] // 10))
         return result
 
 

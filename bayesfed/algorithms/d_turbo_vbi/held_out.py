@@ -1,7 +1,7 @@
 """A temperature that is chosen on rows that clients hold out.
 
 Every tenth row of a client is never trained on. In each round, before its local work, a client scores these rows under the posterior that it
-received, with all its variances multiplied by a half, by 1 and by 2, and sends the three scores with its payload. The server multiplies the
+received, with all its variances as they are, halved and doubled, and sends the three scores with its payload. The server multiplies the
 temperature and the variances by the factor with the best mean score: where the likelihood decides, the variances of a tempered posterior are
 proportional to its temperature, so that the scores of one posterior tell about its neighbours.
 """
@@ -25,7 +25,7 @@ from bayesfed.trees import Tree
 
 # The leaf of the payload with the scores, and the factors of the variances that they are for.
 SCORES = "scores"
-FACTORS = (0.5, 1.0, 2.0)
+FACTORS = (1.0, 0.5, 2.0)
 # One row in so many is held out.
 EVERY = 10
 # Temperatures between which is chosen.
@@ -82,5 +82,7 @@ class HeldOut(Around):
 
 def better(scores: Tensor, temperature: float) -> float:
     """Return the factor by which temperature and variances change, given the clients' mean scores ``(3,)``."""
-    factor = FACTORS[int(scores.argmin())]
+    values = scores.tolist()
+    # The first of equal scores: nothing changes without a reason.
+    factor = FACTORS[values.index(min(values))]
     return min(max(factor, LOWEST / temperature), max(HIGHEST / temperature, 1.0))

@@ -52,7 +52,9 @@ class Watch:
         if math.isinf(self.first):
             return Watch(nll, nll, nll, policy.keep, 0, policy.patience <= round), 0.0
         gained = self.first - self.lowest
-        risen = max(0.0, (nll - self.lowest) / gained) if gained > LEAST_GAIN * abs(self.first) else 0.0
+        # Where little has been gained yet, a loss counts against the value of round 0.
+        scale = max(gained, abs(self.first))
+        risen = max(0.0, (nll - self.lowest) / scale) if scale else 0.0
         if risen >= policy.fall and self.settled:
             return replace(self, last=nll, keep=(1 + self.keep) / 2, lost=self.lost + 1), risen
         lowest = min(self.lowest, nll)

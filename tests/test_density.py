@@ -1,0 +1,196 @@
+"""A density as the aim of D-Turbo-VBI: the field that gives it, floors, when pruning begins, what is taken back, and the temperature beside it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.density import HELD, held_rows, smallest
+from bayesfed.algorithms.d_turbo_vbi.held_out import FACTORS, HIGHEST, LOWEST, HeldOut, better
+from bayesfed.algorithms.d_turbo_vbi.watch import Watch
+from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
+from bayesfed.federated.core.protocols import Fit
+from bayesfed.inference import infer
+from bayesfed.inference.turbo.elbo import MeanFieldElbo
+
+WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
+SOON = ToDensity(patience=0, keep=0.5)
+
+
+def drawn(*shape):
+    return torch.randn(shape, generator=bf.Key(0, "density", str(shape)).generator(), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("wanted", [1, 40, 199, 200])
+def test_the_field_is_about_the_smallest_that_gives_the_count(wanted):
+    odds = drawn(200) * 4
+    field = smallest(lambda field: int((odds + field > 0).sum()), wanted, 3.0, within=0)
+    assert int((odds + field > 0).sum()) >= wanted
+    assert int((odds + field - 2e-3 > 0).sum()) <= wanted
+
+
+def test_fields_give_the_density_and_leave_every_layer_its_floor():
+    odds = {"wide": drawn(10, 100), "thin": drawn(10, 10) - 30}
+    policy = ToDensity(0.2, floor=0.02)
+
+    def count(name, field):
+        return int((odds[name] + field > 0).sum())
+
+    sizes = {name: tuple(leaf.shape) for name, leaf in odds.items()}
+    active = {name: leaf.numel() for name, leaf in odds.items()}
+    gently = policy.fields(count, sizes, active, 0.0, 0.9)
+    assert sum(count(name, gently[name]) for name in odds) == pytest.approx(0.9 * 1100, abs=15)
+    assert count("thin", gently["thin"]) >= 81
+    fields = policy.fields(count, sizes, {"wide": 200, "thin": 20}, 0.0, 0.9)
+    assert sum(count(name, fields[name]) for name in odds) == pytest.approx(0.2 * 1100, abs=15)
+    # At least one for each of its ten rows.
+    assert count("thin", fields["thin"]) >= 10 > count("thin", fields["wide"])
+
+
+def test_a_row_without_an_active_entry_keeps_its_most_probable_one():
+    odds = torch.tensor([[-3.0, -1.0, -2.0], [-1.0, 2.0, -1.0]])
+    assert torch.equal(held_rows(odds), torch.tensor([[-3.0, HELD, -2.0], [-1.0, 2.0, -1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ToDensity(0.0), r"ToDensity.target: expected a share in \(0, 1\]"),
+        (lambda: ToDensity(0.01, floor=0.02), "floor <= target"),
+        (lambda: ToDensity(patience=-1), "ToDensity.patience: expected rounds >= 0"),
+        (lambda: ToDensity.of("a third"), r"expected a share in \(0, 1\], found a third"),
+    ],
+)
+def test_what_is_no_density_is_refused(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
+
+
+def after(*nlls, policy=ToDensity()):
+    watch = Watch()
+    for round, nll in enumerate(nlls):
+        watch, _ = Watch.of(watch.leaf()).after(nll, round, policy)
+    return watch
+
+
+def test_pruning_begins_when_the_fit_gains_little_and_in_the_end_anyway():
+    assert not after(2.0, 1.5, 1.0).settled
+    assert after(2.0, 1.5, 1.0, 0.9).settled
+    # A network that learns nothing at first waits, and not for ever.
+    assert not after(2.3, 2.3, 2.3).settled
+    assert after(*[2.3] * 9).settled
+    # An offset of the likelihood, as a density has one, changes nothing.
+    assert after(-2.0, -2.5, -3.0, -3.1).settled
+
+
+def test_a_round_that_loses_what_was_gained_is_told_and_slows_the_pruning():
+    watch = after(2.0, 1.0, 0.9, 0.85)
+    lost, risen = watch.after(1.6, 4, ToDensity())
+    assert risen == pytest.approx(0.75 / 2.0)
+    assert (lost.lost, lost.lowest) == (1, 0.85)
+    assert watch.keep < lost.keep < 1
+    assert lost.after(0.8, 5, ToDensity())[0].lost == 0
+
+
+def counted(clients):
+    return sum(map(len, clients.values()))
+
+
+def test_a_run_reaches_its_density_and_every_output_stays_reachable(clients, net):
+    result = bf.run(bf.d_turbo_vbi(bf.declare(net), observations=counted(clients), training=WORK, density=SOON), clients, rounds=4, progress=False)
+    assert [value for _, value in result.series("density")] == pytest.approx([0.5, 0.33, 0.33, 0.33], abs=0.01)
+    assert all(bool((result.model.parameters[name] != 0).any(dim=1).all()) for name in ("1.weight", "3.weight"))
+
+
+def test_a_fit_that_falls_apart_is_taken_back_and_then_ends_the_run(clients, net):
+    wild = replace(WORK, schedule=lambda round: 1.0 if round < 3 else 300.0)
+    algorithm = bf.d_turbo_vbi(bf.declare(net), observations=counted(clients), training=wild, density=SOON)
+    with pytest.warns(CollapseWarning, match="weights are active again"), pytest.raises(CollapseError, match="try a lower temperature"):
+        bf.run(algorithm, clients, rounds=12, progress=False)
+
+
+class Recorded:
+    """A local step that keeps the rows that it is given."""
+
+    def __init__(self):
+        self.rows = None
+
+    def fit(self, message, memory, data, key, options):
+        self.rows = data
+        return Fit({}, {}, {})
+
+
+def test_held_out_rows_are_scored_and_not_trained_on(declared, clients):
+    data = clients["client-000"]
+    algorithm = bf.d_turbo_vbi(declared, observations=counted(clients), training=WORK)
+    (phase,) = algorithm.phases
+    message = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], bf.Key(0)).view.restrict(
+        phase.server.publish(algorithm.initial, 0, None)
+    )
+    objective, inner = MeanFieldElbo(declared), Recorded()
+    scores = HeldOut(inner, objective, draws=400).fit(message, {}, data, bf.Key(0), bf.LocalOptions()).payload["scores"]
+    held = torch.arange(len(data)) % 10 == 9
+    assert torch.equal(inner.rows.inputs, data.inputs[~held])
+    # The slow twin draws weights.
+    posterior, noise = algorithm.posterior(algorithm.initial), bf.Key(1).generator()
+    likely = []
+    for _ in range(400):
+        draw = {f"{name}.w": site.mean + site.sd * 2**0.5 * torch.randn(site.mean.shape, generator=noise) for name, site in posterior.belief.items()}
+        logits = posterior.predict(draw, data.inputs[held])
+        likely.append(declared.likelihood.pointwise(logits, data.targets[held]))
+    slow = float((math.log(400) - torch.stack(likely).logsumexp(dim=0)).mean())
+    assert float(scores[FACTORS.index(2.0)]) == pytest.approx(slow, abs=0.01)
+    assert not HeldOut(inner, objective).scores(message, data[:0], bf.Key(0)).any()
+
+
+def test_the_factor_of_the_temperature_is_the_best_of_three_within_bounds():
+    assert FACTORS == (1.0, 0.5, 2.0)
+    assert better(torch.tensor([0.2, 0.3, 0.4]), 0.1) == better(torch.zeros(3), 0.1) == 1.0
+    assert better(torch.tensor([0.2, 0.1, 0.4]), 0.1) == 0.5
+    assert better(torch.tensor([0.3, 0.2, 0.1]), 0.7) == pytest.approx(HIGHEST / 0.7)
+    assert better(torch.tensor([0.2, 0.1, 0.3]), LOWEST) == 1.0
+
+
+def test_auto_without_rows_to_hold_out_is_the_run_at_that_temperature(clients, net):
+    few = {name: data[slice(0, 9)] for name, data in clients.items()}
+    fixed, auto = (
+        bf.run(
+            bf.d_turbo_vbi(bf.declare(net), observations=36, training=WORK, density=SOON, temperature=temperature), few, rounds=2, progress=False
+        ).snapshot.state
+        for temperature in (None, "auto")
+    )
+    assert set(auto) - set(fixed) == {"temperature"}
+    # The temperature travels in 16 bits.
+    assert all(torch.allclose(auto[name].double(), leaf.double(), rtol=1e-3, atol=1e-5) for name, leaf in fixed.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temperature": "automatic"}, "d_turbo_vbi, temperature: expected a number above 0 or 'auto', found 'automatic'"),
+        ({"temperature": -1.0}, "expected a positive number"),
+        ({"density": 0.3, "field": lambda round: 0.0}, "expected a density or a field, found both"),
+    ],
+)
+def test_wrong_temperatures_and_densities(options, words, net):
+    with pytest.raises(ArgumentError, match=words):
+        bf.d_turbo_vbi(bf.declare(net), observations=10, **options)
+
+
+def test_a_temperature_of_the_likelihood_is_not_given_twice(declared):
+    with pytest.raises(ArgumentError, match="expected one temperature, found 'auto' and 0.2 of the likelihood"):
+        bf.d_turbo_vbi(declared, observations=10, temperature="auto")
+
+
+def test_channels_are_rows_that_stay_whole():
+    evidence, field = drawn(5, 7), -0.1
+    result = infer(bf.Channels(field).lower((5, 7)), evidence)
+    rows = evidence.sum(dim=1) + 7 * field
+    assert result.method == "exact"
+    assert torch.allclose(result.belief, rows[:, None].expand(5, 7), atol=1e-6)
+    for wrong in ({"field": math.nan}, {"slip": 0.5}):
+        with pytest.raises(ArgumentError, match="Channels"):
+            bf.Channels(**wrong)
