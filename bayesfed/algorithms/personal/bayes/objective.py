@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,8 +14,9 @@ from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
+from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_outputs, through
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree, has_ties, under
 
 # Prefixes of the two parameters of an entry's normal distribution: its mean, and rho with sd = log(1 + exp(rho)).
 MEAN, RHO = "mean/", "rho/"
@@ -42,25 +44,31 @@ def flat(tree: Tree, order: Sequence[str] | None = None) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True)
 class PersonalElbo:
-    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and over the client's copy of w, which only the divergence moves.
+    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and, unless it is held, over the client's copy of w.
+
+    The likelihood does not depend on w: only the divergence moves it.
 
     Parameters
     ----------
     net
-        The network; its parameters are drawn from q, one draw a step.
+        The network. The noise of q is drawn at the outputs of linear and convolution layers, and at the parameters of others.
     likelihood
         Distribution of targets given the network's outputs.
     strength
         zeta of the paper.
+    hold_shared
+        Whether w stays as it is.
     """
 
     net: nn.Module
     likelihood: Likelihood
     strength: float
+    hold_shared: bool = False
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Train both distributions."""
-        return {name: leaf.clone() for name, leaf in message.items()}, {}
+        """Train both distributions, or q alone."""
+        trained = {name: leaf.clone() for name, leaf in message.items() if name.startswith(OWN) or not self.hold_shared}
+        return trained, {name: leaf for name, leaf in message.items() if name not in trained}
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Do nothing: the weights of each step are another draw."""
@@ -69,19 +77,39 @@ class PersonalElbo:
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
         """Return the loss of a batch with one draw of the weights."""
         own = under(trained, OWN)
-        shared = {name: leaf for name, leaf in trained.items() if not name.startswith(OWN)}
-        mean, sd = flat(own)
-        drawn = torch.addcmul(mean, sd, torch.randn(mean.shape, generator=noise, device=mean.device, dtype=mean.dtype))
-        shapes = {name: leaf.shape for name, leaf in under(own, MEAN).items()}
-        parts = drawn.split([shape.numel() for shape in shapes.values()])
-        weights = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-        nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
+        shared = {name: leaf for name, leaf in (trained | fixed).items() if not name.startswith(OWN)}
+        weights, spread = under(own, MEAN), sds(own)
+        for name in (one for one in spread if one not in self._layers):
+            leaf = weights[name]
+            weights[name] = leaf + spread[name] * torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype)
+        with sampled_outputs(self.net, self._variances(spread), noise):
+            nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
         # The gradient of the divergence reaches both distributions, each with the other held.
         return Terms(nll + self.strength / observations * divergence(own, shared), nll)
 
+    @cached_property
+    def _layers(self) -> Mapping[str, str]:
+        """By name of a parameter: the layer at whose outputs its noise is drawn. Subclasses may use their weights in other ways."""
+        if has_ties(self.net):
+            return {}
+        kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        layers = [path for path, module in self.net.named_modules() if type(module) in kinds]
+        return {f"{path}.{name}" if path else name: path for path in layers for name, _ in self.net.get_submodule(path).named_parameters()}
+
+    def _variances(self, spread: Tree) -> dict[str, VarianceOf]:
+        """Return, by layer, how the variances of its outputs follow from its inputs."""
+
+        def variance_of(path: str) -> VarianceOf:
+            prefix = f"{path}." if path else ""
+            weight, bias = (spread[name].square() if (name := f"{prefix}{leaf}") in spread else None for leaf in ("weight", "bias"))
+            assert weight is not None
+            return lambda layer, squares: through(layer, squares, weight, bias)
+
+        return {path: variance_of(path) for path in dict.fromkeys(self._layers.values())}
+
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Return both distributions."""
-        return trained
+        return trained | fixed
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check the data with the means."""
