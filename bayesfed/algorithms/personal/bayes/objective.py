@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -31,7 +31,11 @@ def sds(tree: Tree) -> Tree:
 
 def divergence(left: Tree, right: Tree) -> Tensor:
     """Return KL(left || right) of independent normals, in nats, over all entries."""
-    (mean, sd), (theirs, wide) = flat(left), flat(right, list(left))
+    return between(*flat(left), *flat(right, list(left)))
+
+
+def between(mean: Tensor, sd: Tensor, theirs: Tensor, wide: Tensor) -> Tensor:
+    """Return the divergence of normals with the first mean and sd from those with the second."""
     return (wide / sd).log().sum() + ((sd.square() + (mean - theirs).square()) / (2 * wide.square()) - 0.5).sum()
 
 
@@ -78,34 +82,34 @@ class PersonalElbo:
         """Return the loss of a batch with one draw of the weights."""
         own = under(trained, OWN)
         shared = {name: leaf for name, leaf in (trained | fixed).items() if not name.startswith(OWN)}
-        weights, spread = under(own, MEAN), sds(own)
-        for name in (one for one in spread if one not in self._layers):
+        weights, (mean, sd) = under(own, MEAN), flat(own)
+        parts = sd.split([leaf.numel() for leaf in weights.values()])
+        spread = {name: part.view_as(leaf) for (name, leaf), part in zip(weights.items(), parts, strict=True)}
+        variances, concerned = self._variances(spread)
+        for name in (one for one in spread if one not in concerned):
             leaf = weights[name]
             weights[name] = leaf + spread[name] * torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype)
-        with sampled_outputs(self.net, self._variances(spread), noise):
+        with sampled_outputs(self.net, variances, noise):
             nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
         # The gradient of the divergence reaches both distributions, each with the other held.
-        return Terms(nll + self.strength / observations * divergence(own, shared), nll)
+        return Terms(nll + self.strength / observations * between(mean, sd, *flat(shared, list(own))), nll)
 
     @cached_property
-    def _layers(self) -> Mapping[str, str]:
-        """By name of a parameter: the layer at whose outputs its noise is drawn. Subclasses may use their weights in other ways."""
-        if has_ties(self.net):
-            return {}
+    def _layers(self) -> list[str]:
+        """Names of the layers at whose outputs noise is drawn. Subclasses may use their weights in other ways."""
         kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-        layers = [path for path, module in self.net.named_modules() if type(module) in kinds]
-        return {f"{path}.{name}" if path else name: path for path in layers for name, _ in self.net.get_submodule(path).named_parameters()}
+        return [] if has_ties(self.net) else [name for name, layer in self.net.named_modules() if type(layer) in kinds]
 
-    def _variances(self, spread: Tree) -> dict[str, VarianceOf]:
-        """Return, by layer, how the variances of its outputs follow from its inputs."""
-
-        def variance_of(path: str) -> VarianceOf:
-            prefix = f"{path}." if path else ""
-            weight, bias = (spread[name].square() if (name := f"{prefix}{leaf}") in spread else None for leaf in ("weight", "bias"))
-            assert weight is not None
-            return lambda layer, squares: through(layer, squares, weight, bias)
-
-        return {path: variance_of(path) for path in dict.fromkeys(self._layers.values())}
+    def _variances(self, spread: Tree) -> tuple[dict[str, VarianceOf], set[str]]:
+        """Return, by layer, how the variances of its outputs follow from its inputs, and the names of all parameters concerned."""
+        variances: dict[str, VarianceOf] = {}
+        concerned: set[str] = set()
+        for layer in self._layers:
+            weight, bias = (f"{layer}.{leaf}".removeprefix(".") for leaf in ("weight", "bias"))
+            if weight in spread:
+                variances[layer] = partial(through, weight=spread[weight].square(), bias=spread[bias].square() if bias in spread else None)
+                concerned |= {weight, bias}
+        return variances, concerned
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Return both distributions."""
