@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
@@ -119,7 +119,8 @@ class Matching:
         total = summed(reducer, "moments")
         if not total.weighs:
             return state, {}
-        mean, result = total.mean(), {}
+        mean = total.mean()
+        result: dict[str, Tensor] = {}
         for name, old in under(state, MEAN).items():
             new = mean[MEAN + name]
             # Coarse codecs can leave less than nothing.
