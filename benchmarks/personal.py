@@ -42,13 +42,14 @@ def work(rate: float) -> bf.Training:
 
 
 def bayes(net: nn.Module, rate: float) -> Algorithm:
-    """Return pFedBayes with 60 steps of Adam, so that clients with few rows take as many steps as others."""
-    return bf.p_fed_bayes(net, initial_sd=0.1, training=bf.Training(batch_size=50, steps=60, optimiser=bf.Adam(rate)))
+    """Return pFedBayes with 100 steps of Adam, so that clients with few rows take as many steps as others."""
+    training = bf.Training(batch_size=50, steps=100, optimiser=bf.Adam(rate))
+    return bf.p_fed_bayes(net, strength=0.03, initial_sd=0.1, prior_update="moments", training=training)
 
 
 def tuned(net: nn.Module, rate: float) -> Algorithm:
-    """Return FedAvg, after which each client fine-tunes for 50 steps."""
-    return bf.personalised(bf.fed_avg(net, training=work(0.1)), steps=50, batch_size=50, optimiser=bf.Sgd(rate))
+    """Return FedAvg, after which each client fine-tunes for 200 steps."""
+    return bf.personalised(bf.fed_avg(net, training=work(0.1)), steps=200, batch_size=50, optimiser=bf.Sgd(rate))
 
 
 # By method: how it is made of a number, what was chosen for that number, and what it was chosen from.

@@ -11,7 +11,8 @@ import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.inference import MeanFieldElbo
-from bayesfed.inference.turbo.elbo import encode_inclusion, sampled_outputs
+from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
+from bayesfed.inference.turbo.elbo import encode_inclusion
 from bayesfed.keys import Key
 from bayesfed.trees import running_statistics
 
@@ -181,7 +182,7 @@ def test_sampled_outputs_of_grouped_convolutions_have_the_variance_of_sampled_we
     drawn = weights[name] + sd * torch.randn(draws, *site.shape, generator=generator)
     by_weight = torch.tensordot(drawn, slopes[0], dims=([1, 2, 3, 4], [3, 4, 5, 6]))
     assert torch.allclose(by_weight[0], run(drawn[0])[0], atol=1e-5)
-    with torch.no_grad(), sampled_outputs(declared.net, noises, generator):
+    with torch.no_grad(), sampled_outputs(declared.net, {"0": noises[name].variance_of}, generator):
         by_output = torch.func.functional_call(declared.net, weights, (inputs.expand(draws, -1, -1, -1),))
     for sample in (by_weight, by_output):
         # An output all of whose weights are off has variance 0, or the floor under its square root.

@@ -8,7 +8,7 @@ import torch
 from torch import distributions, nn
 
 import bayesfed as bf
-from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, divergence, sds
+from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, divergence, sds
 from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import load, save
@@ -27,6 +27,7 @@ METHODS = {
     "fed_babu": lambda net: bf.fed_babu(net, steps=20, training=WORK),
     "ditto": lambda net: bf.ditto(net, strength=0.1, training=WORK),
     "p_fed_bayes": lambda net: bf.p_fed_bayes(net, strength=0.02, training=ADAM),
+    "p_fed_bayes, moments": lambda net: bf.p_fed_bayes(net, strength=0.02, prior_update="moments", training=ADAM),
     "fine-tuned": lambda net: bf.personalised(bf.fed_avg(net, training=WORK), steps=20, batch_size=16, optimiser=bf.Sgd(0.2)),
 }
 
@@ -148,6 +149,57 @@ def test_every_client_has_a_posterior_of_its_own(unlike, net):
     assert distances[1] < 0.2 * distances[0]
 
 
+def test_the_shared_distribution_has_the_moments_of_the_mixture_of_the_clients_posteriors(unlike, net):
+    train, _ = unlike
+    result = bf.run(bf.p_fed_bayes(net, prior_update="moments", training=ADAM), train, rounds=2, progress=False)
+    memories = result.snapshot.memories
+    rows = torch.tensor([float(len(train[name])) for name in memories])
+    means, variances = (torch.stack([of(memory) for memory in memories.values()]) for of in (mean_of, variance_of))
+    mean = torch.einsum("k,kij->ij", rows / rows.sum(), means)
+    variance = torch.einsum("k,kij->ij", rows / rows.sum(), variances + (means - mean).square())
+    assert torch.allclose(result.posterior.mean["3.weight"], mean, atol=1e-6)
+    assert torch.allclose(result.posterior.sd["3.weight"], variance.sqrt(), rtol=1e-3)
+    half = bf.run(bf.p_fed_bayes(net, prior_update="moments", server_rate=0.5, training=ADAM), train, rounds=1, progress=False)
+    whole = bf.run(bf.p_fed_bayes(net, prior_update="moments", training=ADAM), train, rounds=1, progress=False)
+    for name, leaf in whole.algorithm.initial.items():
+        assert torch.allclose(half.snapshot.state[name], (leaf + whole.snapshot.state[name]) / 2, atol=1e-6)
+
+
+def mean_of(memory):
+    return memory[OWN + MEAN + "3.weight"]
+
+
+def variance_of(memory):
+    return nn.functional.softplus(memory[OWN + RHO + "3.weight"]).square()
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(8, 2), nn.Conv1d(2, 2, 4), nn.LayerNorm(8)], ids=lambda layer: type(layer).__name__)
+def test_the_noise_of_a_posterior_has_the_moments_of_drawn_weights(layer):
+    """At the outputs of linear and convolution layers each row has its own; other layers' parameters are drawn, once for all rows."""
+    generator, outputs = bf.Key(0, "noise").generator(), []
+    row = torch.randn(8, generator=generator)
+
+    class Kept(bf.Categorical):
+        def loss(self, output, targets):
+            outputs.append(output.detach().flatten(1))
+            return output.sum()
+
+    tree = {MEAN + name: leaf.detach() for name, leaf in layer.named_parameters()}
+    tree |= {RHO + name: torch.full_like(leaf, -1.0) for name, leaf in layer.named_parameters()}
+    objective = PersonalElbo(layer, Kept(), 1.0)
+    trained, fixed = objective.start(tree | {OWN + name: leaf for name, leaf in tree.items()})
+    inputs = row.view(2, 4).expand(4000, 2, 4) if isinstance(layer, nn.Conv1d) else row.expand(4000, 8)
+    objective.loss(trained, fixed, bf.Dataset(inputs, torch.zeros(4000, dtype=torch.long)), 1.0, generator)
+    if isinstance(layer, nn.LayerNorm):
+        assert torch.equal(outputs[0][0], outputs[0][1])
+        assert not torch.allclose(outputs[0][0], layer(row), atol=1e-3)
+        return
+    sd, exact = sds(tree), layer(inputs[:1]).detach().flatten()
+    spread = (sd["weight"].flatten(1).square() @ row.square() + sd["bias"].square()).sqrt()
+    assert bool(((outputs[0].mean(0) - exact).abs() < 5 * spread / 4000**0.5).all())
+    assert torch.allclose(outputs[0].std(0), spread, rtol=0.06)
+
+
 # Scores
 
 
@@ -204,6 +256,7 @@ def over_flower(result, algorithm):
         (lambda net, result, test: bf.ditto(net, strength=1.0, training=ADAM), "ditto, optimiser of training: expected Sgd without momentum"),
         (lambda net, result, test: bf.fed_per(net, local=lambda name, module: True), "a predicate that leaves a parameter to share"),
         (lambda net, result, test: bf.p_fed_bayes(net, initial_sd=0.0), "initial_sd > 0"),
+        (lambda net, result, test: bf.p_fed_bayes(net, prior_update="exact"), "'gradient' or 'moments'"),
         (lambda net, result, test: bf.personalised(bf.stc(net)), "messages that hold a network's parameters, found changes of the model"),
         (lambda net, result, test: bf.personalised(bf.p_fed_bayes(net)), "without posterior, found 1 phases, 0 sizes, a posterior"),
         (lambda net, result, test: bf.personalised(bf.fed_avg(net), where=lambda name, module: False), "a predicate that chooses a parameter"),
@@ -212,7 +265,7 @@ def over_flower(result, algorithm):
         (lambda net, result, test: result.personal_scores(test).mean("brier"), "one of .*'accuracy'.*found 'brier'"),
         (lambda net, result, test: over_flower(result, bf.fed_per(net)).clients, "its memory, found one that is kept at the client"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_wrong_settings_are_refused(make, match, unlike, shared, net):
     with pytest.raises(ArgumentError, match=match):

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -22,11 +22,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import linear
 
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
+from bayesfed.inference.objectives.sampled_outputs import sampled_outputs, through
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.models.priors.belief import SiteBelief
 from bayesfed.models.priors.declared import Declared, Site
@@ -164,9 +164,9 @@ class MeanFieldElbo:
     def _output(self, trained: Tree, fixed: Tree, inputs: Tensor, noise: Generator) -> Tensor:
         weights, spreads = self._weights(trained, fixed)
         layers = {name: noise for name, noise in spreads.items() if self.sample and name not in self._shared and noise.at_outputs(self.declared.net)}
-        for name in spreads.keys() - layers.keys() if self.sample else ():
+        for name in (one for one in spreads if self.sample and one not in layers):
             weights[name] = weights[name] + spreads[name].draw(noise)
-        with sampled_outputs(self.declared.net, layers, noise):
+        with sampled_outputs(self.declared.net, {one.site.module: one.variance_of for one in layers.values()}, noise):
             output: Tensor = functional_call(self.declared.net, weights, (inputs,), tie_weights=self._tied)
         return output
 
@@ -230,42 +230,5 @@ class Noise(NamedTuple):
             return variance * squares.sum(dim=-1, keepdim=True).expand(*squares.shape[:-1], layer.out_features)
         if not self.log_sd.ndim:
             weight = squares.new_ones(self.site.shape) if self.mask is None else self.mask.view(self.site.shape)
-            return variance * _linear(layer, squares, weight)
-        return _linear(layer, squares, (variance if self.mask is None else variance * self.mask).view(self.site.shape))
-
-
-def _linear(layer: nn.Module, inputs: Tensor, weight: Tensor) -> Tensor:
-    if isinstance(layer, nn.Linear):
-        return linear(inputs, weight)
-    result: Tensor = layer._conv_forward(inputs, weight, None)  # type: ignore[operator]
-    return result
-
-
-@contextmanager
-def sampled_outputs(net: nn.Module, noises: Mapping[str, Noise], generator: Generator) -> Iterator[None]:
-    """Add Gaussian noise to the outputs of linear and convolution layers inside the block, as if their weights were drawn.
-
-    Parameters
-    ----------
-    net
-        The network.
-    noises
-        Noise by site, of the layers concerned.
-    generator
-        Generator of the draws, on the device of the network.
-    """
-
-    def hook(noise: Noise):  # type: ignore[no-untyped-def]
-        def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            # Clamped: where all inputs of a unit are zero, the square root has no gradient.
-            sd = noise.variance_of(layer, inputs[0].square()).clamp_min(1e-12).sqrt()
-            return output + sd * torch.randn(output.shape, generator=generator, device=output.device, dtype=output.dtype)
-
-        return add
-
-    handles = [net.get_submodule(noise.site.module).register_forward_hook(hook(noise)) for noise in noises.values()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+            return variance * through(layer, squares, weight)
+        return through(layer, squares, (variance if self.mask is None else variance * self.mask).view(self.site.shape))

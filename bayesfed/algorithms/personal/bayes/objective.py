@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,8 +14,9 @@ from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
+from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_outputs, through
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree, has_ties, under
 
 # Prefixes of the two parameters of an entry's normal distribution: its mean, and rho with sd = log(1 + exp(rho)).
 MEAN, RHO = "mean/", "rho/"
@@ -29,7 +31,11 @@ def sds(tree: Tree) -> Tree:
 
 def divergence(left: Tree, right: Tree) -> Tensor:
     """Return KL(left || right) of independent normals, in nats, over all entries."""
-    (mean, sd), (theirs, wide) = flat(left), flat(right, list(left))
+    return between(*flat(left), *flat(right, list(left)))
+
+
+def between(mean: Tensor, sd: Tensor, theirs: Tensor, wide: Tensor) -> Tensor:
+    """Return the divergence of normals with the first mean and sd from those with the second."""
     return (wide / sd).log().sum() + ((sd.square() + (mean - theirs).square()) / (2 * wide.square()) - 0.5).sum()
 
 
@@ -42,25 +48,31 @@ def flat(tree: Tree, order: Sequence[str] | None = None) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True)
 class PersonalElbo:
-    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and over the client's copy of w, which only the divergence moves.
+    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and, unless it is held, over the client's copy of w.
+
+    The likelihood does not depend on w: only the divergence moves it.
 
     Parameters
     ----------
     net
-        The network; its parameters are drawn from q, one draw a step.
+        The network. The noise of q is drawn at the outputs of linear and convolution layers, and at the parameters of others.
     likelihood
         Distribution of targets given the network's outputs.
     strength
         zeta of the paper.
+    hold_shared
+        Whether w stays as it is.
     """
 
     net: nn.Module
     likelihood: Likelihood
     strength: float
+    hold_shared: bool = False
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Train both distributions."""
-        return {name: leaf.clone() for name, leaf in message.items()}, {}
+        """Train both distributions, or q alone."""
+        trained = {name: leaf.clone() for name, leaf in message.items() if name.startswith(OWN) or not self.hold_shared}
+        return trained, {name: leaf for name, leaf in message.items() if name not in trained}
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Do nothing: the weights of each step are another draw."""
@@ -69,19 +81,39 @@ class PersonalElbo:
     def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
         """Return the loss of a batch with one draw of the weights."""
         own = under(trained, OWN)
-        shared = {name: leaf for name, leaf in trained.items() if not name.startswith(OWN)}
-        mean, sd = flat(own)
-        drawn = torch.addcmul(mean, sd, torch.randn(mean.shape, generator=noise, device=mean.device, dtype=mean.dtype))
-        shapes = {name: leaf.shape for name, leaf in under(own, MEAN).items()}
-        parts = drawn.split([shape.numel() for shape in shapes.values()])
-        weights = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-        nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
+        shared = {name: leaf for name, leaf in (trained | fixed).items() if not name.startswith(OWN)}
+        weights, (mean, sd) = under(own, MEAN), flat(own)
+        parts = sd.split([leaf.numel() for leaf in weights.values()])
+        spread = {name: part.view_as(leaf) for (name, leaf), part in zip(weights.items(), parts, strict=True)}
+        variances, concerned = self._variances(spread)
+        for name in (one for one in spread if one not in concerned):
+            leaf = weights[name]
+            weights[name] = leaf + spread[name] * torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype)
+        with sampled_outputs(self.net, variances, noise):
+            nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
         # The gradient of the divergence reaches both distributions, each with the other held.
-        return Terms(nll + self.strength / observations * divergence(own, shared), nll)
+        return Terms(nll + self.strength / observations * between(mean, sd, *flat(shared, list(own))), nll)
+
+    @cached_property
+    def _layers(self) -> list[str]:
+        """Names of the layers at whose outputs noise is drawn. Subclasses may use their weights in other ways."""
+        kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        return [] if has_ties(self.net) else [name for name, layer in self.net.named_modules() if type(layer) in kinds]
+
+    def _variances(self, spread: Tree) -> tuple[dict[str, VarianceOf], set[str]]:
+        """Return, by layer, how the variances of its outputs follow from its inputs, and the names of all parameters concerned."""
+        variances: dict[str, VarianceOf] = {}
+        concerned: set[str] = set()
+        for layer in self._layers:
+            weight, bias = (f"{layer}.{leaf}".removeprefix(".") for leaf in ("weight", "bias"))
+            if weight in spread:
+                variances[layer] = partial(through, weight=spread[weight].square(), bias=spread[bias].square() if bias in spread else None)
+                concerned |= {weight, bias}
+        return variances, concerned
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Return both distributions."""
-        return trained
+        return trained | fixed
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check the data with the means."""
