@@ -69,10 +69,10 @@ def test_what_is_no_density_is_refused(make, words):
         make()
 
 
-def after(*nlls, policy=ToDensity()):
+def after(*nlls):
     watch = Watch()
     for round, nll in enumerate(nlls):
-        watch, _ = Watch.of(watch.leaf()).after(nll, round, policy)
+        watch, _ = Watch.of(watch.leaf()).after(nll, round, ToDensity())
     return watch
 
 
