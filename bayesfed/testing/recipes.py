@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bayesfed import algorithms as shipped
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.fed_rlr.encodings import Factors, Points
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import fit_flexible
@@ -36,6 +37,8 @@ from bayesfed.wireless.devices import Device
 
 KEY = Key(0, "tiny recipes")
 FEATURES, CLASSES, CLIENTS = 6, 3, 4
+# A density that is aimed at from the first round on, so that two rounds show it.
+SOON = ToDensity(0.3, keep=0.5, patience=0)
 PLENTY = Device(energy_j=1e6, bandwidth_hz=1e9)
 
 
@@ -80,9 +83,9 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_l1": lambda: Tiny(shipped.fed_l1(net(), **work), rows()),
         "fed_mid": lambda: Tiny(shipped.fed_mid(net(), **work), rows()),
         "fed_prune": lambda: Tiny(shipped.fed_prune(net(), **work), rows()),
-        "d_turbo_vbi": lambda: Tiny(turbo(**work), rows()),
-        "d_turbo_vbi changes": lambda: Tiny(turbo(changes=Changes.ternary(0.5), **work), rows()),
-        "d_turbo_vbi grid": lambda: Tiny(turbo(codec=PosteriorGrid(), **work), rows()),
+        "d_turbo_vbi": lambda: Tiny(turbo(density=SOON, **work), rows()),
+        "d_turbo_vbi changes": lambda: Tiny(turbo(changes=Changes.ternary(0.5), density=SOON, **work), rows()),
+        "d_turbo_vbi grid": lambda: Tiny(turbo(codec=PosteriorGrid(), density=SOON, **work), rows()),
         "fed_rlr": lambda: Tiny(shipped.fed_rlr(net(), 2, **work), rows()),
         "fed_rlr factors": lambda: Tiny(shipped.fed_rlr(net(), 2, transmission=Factors("none"), **work), rows()),
         "fed_rlr points": lambda: Tiny(shipped.fed_rlr(net(), 2, transmission=Points(), **work), rows()),

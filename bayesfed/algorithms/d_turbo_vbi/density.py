@@ -103,7 +103,7 @@ class ToDensity:
         def total(field: float) -> int:
             return sum(max(count(name, field), least[name]) for name in sizes)
 
-        common = smallest(total, wanted, start, within=max(1, sum(entries.values()) // 200))
+        common = smallest(total, wanted, start, within=max(1, wanted // 50))
         result = dict.fromkeys(sizes, common)
         for name in sizes:
             if count(name, common) < least[name]:

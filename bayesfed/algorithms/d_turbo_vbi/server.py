@@ -130,12 +130,7 @@ class TurboStep:
         if SCORES in mean:
             state, mean = self._retempered(state, mean, watch)
         if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
-            active = [(state[f"{name}.log_odds"] > 0).flatten() for name in self.declared.sites]
-            return state | mean | {WATCH: watch.leaf()}, {
-                "density": float(torch.cat(active).double().mean()),
-                "reactivated": 0.0,
-                "switched_off": 0.0,
-            }
+            return self._unchanged(state | mean | {WATCH: watch.leaf()})
         result, totals = state | {WATCH: watch.leaf()}, Totals()
         result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
         heard = {name: self._heard(site, state, result, mean) for name, site in self.declared.sites.items()}
@@ -162,6 +157,16 @@ class TurboStep:
         return result, totals.info() | {"field": float(result[FIELD])} | (
             {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
         )
+
+    def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
+        """Return the state of a round that switched nothing off, and its figures."""
+        active = torch.cat([(state[f"{name}.log_odds"] > 0).flatten() for name in self.declared.sites])
+        info = {"density": float(active.double().mean()), "reactivated": 0.0, "switched_off": 0.0}
+        if self.use_prior:
+            sites = self.declared.sites.items()
+            divergences = [kl_divergence(self.belief_of(site, state), state[f"{name}.prior_log_odds"], site.precision) for name, site in sites]
+            info["kl"] = float(torch.stack(divergences).sum())
+        return state, info
 
     def _retempered(self, state: Tree, mean: Tree, watch: Watch) -> tuple[Tree, Tree]:
         """Return the state with the temperature, and the means with the sds, that held-out rows ask for, once the network has learned."""
