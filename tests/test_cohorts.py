@@ -207,7 +207,7 @@ OBSTACLES = {
     "own classes": (lambda net: bf.fed_avg(net, masked=True, training=WORK_OF), "LocalClasses does more than gradient steps"),
     "posterior": (
         lambda net: bf.d_turbo_vbi(bf.declare(net), observations=100, training=bf.Training(steps=2)),
-        "Holding does more than gradient steps",
+        "DeltaUplink does more than gradient steps",
     ),
     "branches": (lambda net: bf.fed_avg(Branches(net), training=WORK_OF), "vmap"),
 }

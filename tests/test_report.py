@@ -80,7 +80,7 @@ def test_the_page_has_everything_and_loads_nothing(saved, tmp_path):
     # Three metrics against rounds, megabytes and seconds; two layers with a support.
     assert text.count('<figure class="chart">') == 9
     assert page.images == 2
-    for words in ("train.local.local.objective.declared.likelihood", "TurboStep", "Xia", "McMahan", torch.__version__, "± ", "87.50"):
+    for words in ("train.local.local.local.objective.declared.likelihood", "TurboStep", "Xia", "McMahan", torch.__version__, "± ", "87.50"):
         assert words in text, words
     assert "<i>" not in text.replace("&lt;i&gt;", "")
     accuracy = Folder(saved / "sparse").metrics(0)["accuracy"], Folder(saved / "sparse").metrics(1)["accuracy"]

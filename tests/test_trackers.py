@@ -107,9 +107,9 @@ def test_settings_are_plain_and_leave_out_keys(plain, net):
     assert not [name for name, value in settings.items() if "key" in name or value in (7, "noise")]
     work = bf.Training(optimiser=bf.Adam(0.25), schedule=bf.cosine(0.1, 50))
     settings = settings_of(bf.d_turbo_vbi(bf.declare(net, likelihood=bf.Categorical()), observations=10, training=work))
-    assert settings["train.local.local.optimiser"] == "Adam"
-    assert settings["train.local.local.optimiser.learning_rate"] == 0.25
-    assert settings["train.server"] == "TurboStep"
+    assert settings["train.local.local.local.optimiser"] == "Adam"
+    assert settings["train.local.local.local.optimiser.learning_rate"] == 0.25
+    assert (settings["train.server"], settings["train.server.server"]) == ("DeltaServer", "TurboStep")
     assert len(settings) < 100
 
 

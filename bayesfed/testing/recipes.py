@@ -18,6 +18,7 @@ from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.fed_rlr.encodings import Factors, Points
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import fit_flexible
+from bayesfed.compress.codecs import Cast
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.data.dataset import Dataset
@@ -84,7 +85,8 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_mid": lambda: Tiny(shipped.fed_mid(net(), **work), rows()),
         "fed_prune": lambda: Tiny(shipped.fed_prune(net(), **work), rows()),
         "d_turbo_vbi": lambda: Tiny(turbo(density=SOON, **work), rows()),
-        "d_turbo_vbi changes": lambda: Tiny(turbo(changes=Changes.ternary(0.5), density=SOON, **work), rows()),
+        "d_turbo_vbi 16 bits": lambda: Tiny(turbo(codec=Cast(16), density=SOON, **work), rows()),
+        "d_turbo_vbi ternary": lambda: Tiny(turbo(changes=Changes.ternary(0.5), density=SOON, **work), rows()),
         "d_turbo_vbi grid": lambda: Tiny(turbo(codec=PosteriorGrid(), density=SOON, **work), rows()),
         "fed_rlr": lambda: Tiny(shipped.fed_rlr(net(), 2, **work), rows()),
         "fed_rlr factors": lambda: Tiny(shipped.fed_rlr(net(), 2, transmission=Factors("none"), **work), rows()),

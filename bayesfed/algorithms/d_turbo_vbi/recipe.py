@@ -104,10 +104,10 @@ def d_turbo_vbi(
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
-        Codec of both directions. Default, as in the paper: 16-bit floats.
+        Codec of both directions, with which active means are sent whole: ``Cast(16)`` as in the paper. Default: changes of means are sent instead.
     changes
-        How changes of active means are sent in both directions, in place of the means themselves, and what the clients hold before round 0. Default:
-        the means themselves are sent.
+        How changes of active means are sent in both directions, and what the clients hold before round 0. Default: `Changes()`, unless a codec or a
+        link is given.
     spread, initial_sd
         Whether all weights share one posterior sd, or each layer or each weight has its own; and its initial value. Default: a tenth of the initial
         scale of the layer, of the narrowest one where all share one.
@@ -126,7 +126,7 @@ def d_turbo_vbi(
         initial values.
     inclusion_levels
         Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
-        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent, and clients take it as 1. Default: 256, and 1 with `changes`.
+        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent, and clients take it as 1. Default: 1 with changes, else 256.
     before_averaging
         Update q(s) and q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
@@ -160,6 +160,8 @@ def d_turbo_vbi(
         inclusion_levels = 1 if changes else 256
     if not 1 <= inclusion_levels <= 256:
         raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 1 to 256", actual=inclusion_levels, hint="16"))
+    if changes is None and codec is None and link is None:
+        changes = Changes()
     if changes and (codec or link):
         raise ArgumentError(complain("d_turbo_vbi", expected="changes, or a codec or link of values", actual="both", hint="changes=None"))
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
