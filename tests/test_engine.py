@@ -257,7 +257,7 @@ class Median:
 
 
 def test_nothing_is_switched_off_while_warming_up(declared, clients):
-    densities = [report.server["density"] for report in rounds(turbo(declared, clients, warm_up=2), bf.InProcess(clients), rounds=3)]
+    densities = [report.server["density"] for report in rounds(turbo(declared, clients, warm_up=2, field=no_field), bf.InProcess(clients), rounds=3)]
     assert densities[:2] == [1.0, 1.0]
     assert densities[2] < 1.0
 

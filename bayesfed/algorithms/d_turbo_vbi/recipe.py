@@ -61,6 +61,8 @@ from bayesfed.trees import Tree
 LikelihoodScale = Literal["global", "local"]
 # Temperature, in rows for each weight, where the likelihood leaves it open.
 ROWS_A_WEIGHT = 0.1
+# Nats a row beyond which a score says no more than that the network has fallen apart.
+MOST_NLL = 1e4
 
 
 @recipe(cites=("xia2024bayesian",))
@@ -201,7 +203,7 @@ def d_turbo_vbi(
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
     up: Codec | None = None
     if changes:
-        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, (*spreads, NLL, *([SCORES] if auto else [])))
+        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else [])))
         codec, up = changes.codec, changes.uplink()
     return compose(
         "d_turbo_vbi",
@@ -243,7 +245,7 @@ class Scored(Around):
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Run the local step and add its score."""
         fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(payload=fit.payload | {NLL: torch.tensor(fit.info["nll"], device=data.inputs.device)})
+        return fit._replace(payload=fit.payload | {NLL: torch.tensor(min(fit.info["nll"], MOST_NLL), device=data.inputs.device)})
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Watch:
     first: float = math.inf
     last: float = math.inf
     lowest: float = math.inf
-    keep: float = math.nan
+    keep: float = 1.0
     lost: int = 0
     settled: bool = False
 
