@@ -23,6 +23,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
+from bayesfed.algorithms.lora.anchored import Anchored
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
@@ -48,6 +49,7 @@ def fs_lora(
     ranks: Sequence[int],
     capacity: Capacity,
     *,
+    anchored: bool = False,
     sampling: Sampling = "uniform",
     broadcast: bool = False,
     likelihood: Likelihood | None = None,
@@ -88,7 +90,7 @@ def fs_lora(
     if sampling not in get_args(Sampling):
         raise ArgumentError(complain("fs_lora, sampling", expected="'uniform' or 'importance'", actual=repr(sampling), hint="'uniform'"))
     weighted = sampling == "importance"
-    (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=True, by_slice=weighted)
+    (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=weighted and not anchored)
     full, layers = shapes(initial), sorted(adapters(net))
 
     def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
@@ -99,13 +101,13 @@ def fs_lora(
     def view(turn: Turn) -> Slices:
         key = turn.key.child("sketch")
         drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
-        return Slices(drawn, full, weighted, broadcast)
+        return Slices(drawn, full, weighted and not anchored, broadcast or anchored)
 
     work = training or Training(batch_size=16)
     return compose(
         "fs_lora",
         net,
-        [Sketched(work.fitting(made, likelihood, "delta"), made) for made in nets],
+        [(Anchored if anchored else Sketched)(work.fitting(made, likelihood, "delta"), made) for made in nets],
         Add(),
         training=work,
         view=view,
