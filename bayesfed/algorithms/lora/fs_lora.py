@@ -23,7 +23,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
-from bayesfed.algorithms.lora.anchored import Anchored
+from bayesfed.algorithms.lora.anchored import Anchored, Anchors
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
@@ -31,7 +31,7 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.servers import Add
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.core.protocols import Link, Local
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.keys import Key
@@ -51,6 +51,7 @@ def fs_lora(
     *,
     anchored: bool = False,
     sampling: Sampling = "uniform",
+    by_coverage: bool = False,
     broadcast: bool = False,
     likelihood: Likelihood | None = None,
     training: Training | None = None,
@@ -59,7 +60,10 @@ def fs_lora(
     up: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters of one rank on devices of unlike strength. Each client gets some slices, drawn anew every round.
+    """Train adapters of one rank on devices of unlike strength. Each client trains some slices, drawn anew every round.
+
+    As printed, a client's network has the drawn slices alone, multiplied by ``r / k``. Anchored, its network is the server's: the other slices are
+    merged into the frozen base for the fit, and the drawn ones are trained at their own scale. What is trained and sent up is the same.
 
     Parameters
     ----------
@@ -69,11 +73,17 @@ def fs_lora(
         Numbers of slices k of the sizes, falling. The adapters' own rank alone is federated LoRA.
     capacity
         Which size a client trains in a round.
+    anchored
+        Merge slices that were not drawn into the base. False is FSLoRA as printed.
     sampling
-        "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and each is multiplied by one over its probability;
-        the multipliers travel down.
+        "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and in the printed mode each is multiplied by one
+        over its probability; the multipliers travel down.
+    by_coverage
+        Divide what was added to a slice by the weights of the clients that had it, not of all clients as in (5). Only in the printed mode: anchored
+        clients each correct the whole error.
     broadcast
-        Send whole adapters and let clients cut their slices, as in the paper. False sends only the slices.
+        Send whole adapters and let clients cut their slices, as in the paper. False sends only the slices that are trained. Anchored clients then keep
+        the others as they last received them, and are sent all slices the first time and after more than eight rounds without an answer.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
@@ -84,13 +94,16 @@ def fs_lora(
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, or running statistics, ranks do not fall from at most that to at least 1, or there is no such
-        sampling.
+        If the network has no adapters of one rank, or running statistics, ranks do not fall from at most that to at least 1, there is no such
+        sampling, or an anchored sum is to be divided by coverage.
     """
     if sampling not in get_args(Sampling):
         raise ArgumentError(complain("fs_lora, sampling", expected="'uniform' or 'importance'", actual=repr(sampling), hint="'uniform'"))
+    if anchored and by_coverage:
+        raise ArgumentError(complain("fs_lora, by_coverage", expected="False for anchored sketches", actual=True, hint="anchored=False"))
     weighted = sampling == "importance"
-    (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=weighted and not anchored)
+    multiplied = weighted and not anchored
+    (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=multiplied)
     full, layers = shapes(initial), sorted(adapters(net))
 
     def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
@@ -101,14 +114,20 @@ def fs_lora(
     def view(turn: Turn) -> Slices:
         key = turn.key.child("sketch")
         drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
-        return Slices(drawn, full, weighted and not anchored, broadcast or anchored)
+        partly = ranks[turn.size] < rank
+        return Slices(drawn, full, multiplied, partly if anchored else broadcast, named=anchored and partly, by_coverage=by_coverage)
+
+    def trained(made: nn.Module) -> Local:
+        fitting = work.fitting(made, likelihood, "delta")
+        return Anchored(fitting, made, keeps=keeps) if anchored else Sketched(fitting, made)
 
     work = training or Training(batch_size=16)
+    keeps = anchored and not broadcast and min(ranks) < rank
     return compose(
         "fs_lora",
         net,
-        [(Anchored if anchored else Sketched)(work.fitting(made, likelihood, "delta"), made) for made in nets],
-        Add(),
+        [trained(made) for made in nets],
+        Anchors() if keeps else Add(),
         training=work,
         view=view,
         capacity=capacity,

@@ -6,7 +6,7 @@ The server knows which slices it drew, so a payload holds only columns of B and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +21,20 @@ from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
-from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
+from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers, without
 
 # Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients that get whole adapters.
 SCALE, SKETCH = "scale", "lora_sketch"
+# A published leaf that is never sent: the client holds a copy of all slices.
+KNOWN = ".known"
 
 
 @dataclass(frozen=True)
 class Slices:
     """A view of some slices of every adapter and of all other leaves. A payload is put back among zeros.
 
-    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA.
+    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA. A client
+    that holds a copy of all slices (`KNOWN`) is sent those that it trains, also where others are sent whole adapters.
 
     Parameters
     ----------
@@ -45,6 +48,8 @@ class Slices:
         Send whole adapters with the indices of the slices to use: the paper's down-link, in which every client gets the same.
     named
         Send the indices with the slices, for clients that keep a memory or a posterior of every slice.
+    by_coverage
+        Whether slices weigh nothing where a client lacks them, so that a sum is divided by the weights of those that had a slice.
     rest
         Values that stand for the slices that a client did not get. None stands for zeros, which suits changes; the server's own values suit averages
         of values.
@@ -61,6 +66,7 @@ class Slices:
     broadcast: bool = False
     named: bool = False
     rest: Mapping[str, Tensor] | None = None
+    by_coverage: bool = False
 
     def __post_init__(self) -> None:
         ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
@@ -89,7 +95,8 @@ class Slices:
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut the slices, or name them, and add the multipliers."""
-        sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        tree, known = without(tree, KNOWN), KNOWN in tree
+        sent = dict(tree) if self.broadcast and not known else cut_slices(tree, self.indices)
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
                 sent[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
@@ -101,7 +108,12 @@ class Slices:
         """Put the slices back in place, then weigh."""
         check(payload, self.expected, where="payload")
         whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}
-        return Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
+        update = Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
+        if not self.by_coverage:
+            return update
+        weights = {name: torch.full_like(leaf, weight) for name, leaf in payload.items()}
+        nothing = {name: torch.zeros_like(update.total[name]) for name in self._sliced}
+        return replace(update, weight=put_slices(weights, self.indices, nothing))
 
 
 @dataclass(frozen=True)
