@@ -29,7 +29,8 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     run that is resumed continues with them bit for bit. Entries that no client of a round covers count as unchanged.
 
     `flex_lora` and `fed_stack_lora` take `FedAvgM`: momentum of the product of their adapters and of the merged weights. Clients of `fed_stack_lora`
-    keep the velocity beside the delta; those that did not hear the last round are sent both.
+    keep the velocity beside the delta; those that did not hear the last round are sent both. `bayesian_lora` and `federated_svi` take any optimiser
+    with `MeanParameters`; `SummedGradients` has one of its own.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def _check_averages(phase: Phase, where: str) -> None:
     server = phase.server
     while isinstance(server, Noised | Robust):
         server = server.server
-    if not isinstance(server, Average | Add):
+    if not isinstance(server, Average | Add) and not getattr(server, "averages", False):
         hint = "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl"
         raise ArgumentError(complain(where, expected="a server that is Average or Add", actual=type(server).__name__, hint=hint))
     local: Local | None = phase.local
