@@ -36,11 +36,11 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
-from bayesfed.models.adapters.sketching import Drawn, cyclic_sketch, importance_sketch, random_sketch, slice_norms
+from bayesfed.models.adapters.sketching import Drawn, importance_sketch, random_sketch, slice_norms
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, leaf_of, shapes
 
-Sampling = Literal["uniform", "importance", "cyclic"]
+Sampling = Literal["uniform", "importance"]
 
 
 @recipe(cites=("fang2025federated", "hu2021lora"))
@@ -49,7 +49,7 @@ def fs_lora(
     ranks: Sequence[int],
     capacity: Capacity,
     *,
-    anchored: bool = False,
+    anchored: bool = True,
     sampling: Sampling = "uniform",
     by_coverage: bool = False,
     broadcast: bool = False,
@@ -113,10 +113,7 @@ def fs_lora(
 
     def view(turn: Turn) -> Slices:
         key = turn.key.child("sketch")
-        if sampling == "cyclic":
-            drawn = {name: cyclic_sketch(rank, ranks[turn.size], turn.round, Key(0, "cycle", turn.profile.name, name)) for name in layers}
-        else:
-          drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
+        drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
         partly = ranks[turn.size] < rank
         return Slices(drawn, full, multiplied, partly if anchored else broadcast, named=anchored and partly, by_coverage=by_coverage)
 

@@ -57,31 +57,6 @@ def random_sketch(rank: int, k: int, key: Key) -> Drawn:
     return Drawn(indices, torch.full((k,), rank / k, dtype=torch.float64))
 
 
-def cyclic_sketch(rank: int, k: int, round: int, key: Key) -> Drawn:
-    """Return k of r slices, the next ones in a random order that the key fixes, so that each is drawn every ``r / k`` rounds.
-
-    Parameters
-    ----------
-    rank
-        r.
-    k
-        Number of slices to draw.
-    round
-        Number of the round.
-    key
-        Random key of the order: that of a client and a layer, the same in all rounds.
-
-    Raises
-    ------
-    ArgumentError
-        If k is not from 1 to r.
-    """
-    check_rank("cyclic_sketch, k", k, rank)
-    order = torch.randperm(rank, generator=key.generator())
-    indices = order[(round * k + torch.arange(k)) % rank].sort().values
-    return Drawn(indices, torch.full((k,), rank / k, dtype=torch.float64))
-
-
 def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) -> Drawn:
     """Draw k of r slices, heavier ones more often, by systematic sampling in random order, which meets every probability exactly (Madow, 1949).
 
