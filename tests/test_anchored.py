@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.lora.anchored import PATIENCE, merged_rest
-from bayesfed.algorithms.lora.sketch_view import KNOWN, Slices
-from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.algorithms.lora.anchored import merged_slices
+from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.lora.slices import BITS, coarse, cut_slices, fine, others
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.update import Sum
-from bayesfed.federated.training.delta_downlink import HELD
 from bayesfed.models import Drawn, merged
 from bayesfed.testing import check_local, check_view
-from bayesfed.trees import shapes, trainable
+from bayesfed.trees import shapes
 from tests.conftest import tree_equal
 from tests.test_fs_lora import KEY, ONE, WORK, R, adapted, begun, close, run
 
@@ -76,43 +76,49 @@ def test_the_mean_of_anchored_steps_is_the_whole_step_and_of_printed_ones_is_not
 # What travels
 
 
-def test_clients_that_were_heard_are_sent_the_slices_that_they_train(clients):
-    net = adapted(head=())
-    algorithm = anchored(net, 2)
-    phase, leaves = algorithm.phases[0], begun(net)
-    view = phase.assign(leaves, 3, Profile("a", 7), KEY).view
-    sizes = {}
-    for version in (None, 2, 3 - PATIENCE, 2 - PATIENCE):
-        message = view.restrict(phase.server.publish(leaves, 3, version))
-        assert KNOWN not in message
-        sizes[version] = message["1.lora_a"].shape[0]
-    assert sizes == {None: R, 2: 2, 3 - PATIENCE: 2, 2 - PATIENCE: R}
-    down = [run(anchored(net, 2, broadcast=flag), clients, rounds=2).bits("down") for flag in (False, True)]
-    assert down[1] - down[0] > 0.8 * 32 * len(clients) * (R - 2) * (16 + 64)
+def test_slices_that_are_not_trained_travel_in_four_bits(clients):
+    leaves = begun(net := adapted(head=()))
+    view = anchored(net, 2).phases[0].assign(leaves, 3, Profile("a", 7), KEY).view
+    message = view.restrict(leaves)
+    sizes = {name: leaf.numel() * leaf.element_size() for name, leaf in message.items()}
+    rest = R - 2
+    assert sizes.pop("1.lora_b") + sizes.pop("1.lora_a") == 4 * 2 * (16 + 64)
+    wanted = {"1.lora_b.codes": rest * 16 // 2, "1.lora_a.codes": rest * 64 // 2, "1.lora_b.ranges": 8 * rest, "1.lora_a.ranges": 8 * rest}
+    assert sizes == wanted
+    down = [run(anchored(net, 2, broadcast=flag), clients, rounds=1).bits("down") for flag in (False, True)]
+    assert down[1] > 1.3 * down[0]
 
 
-def test_held_slices_anchor_a_message_without_them(digits):
+@pytest.mark.parametrize("axis", [0, 1])
+def test_coarse_slices_are_off_by_half_a_level_at_most(axis):
+    leaf = torch.randn(5, 7, generator=KEY.generator())
+    leaf.select(axis, 2).zero_()
+    codes, ranges = coarse(leaf, axis)
+    assert (codes.dtype, len(codes), ranges.shape) == (torch.uint8, 18, (2, leaf.shape[axis]))
+    back = fine(codes, ranges, leaf.shape[1 - axis], axis)
+    level = (leaf.amax(1 - axis) - leaf.amin(1 - axis)) / (2**BITS - 1)
+    assert bool(((back - leaf).abs().amax(1 - axis) <= 0.51 * level).all())
+    assert not bool(back.select(axis, 2).any())
+
+
+def test_coarse_anchors_are_those_of_whole_adapters_but_for_rounding(digits):
     net, data = adapted(), digits[0][:24]
-    then, now, local = begun(net, 0), begun(net, 1), first(anchored(net, 2))
-    heard = local.fit(named(then, [0, 2], broadcast=True).restrict(then), {}, data, KEY, bf.LocalOptions())
-    assert torch.equal(heard.memory[f"{HELD}1.lora_b"], then["1.lora_b"])
-    view = named(now, [1, 5])
-    mixed = dict(now)
-    mixed["1.lora_b"] = then["1.lora_b"].index_copy(1, torch.tensor([1, 5]), now["1.lora_b"][:, [1, 5]])
-    cut = local.fit(view.restrict(now), heard.memory, data, KEY, bf.LocalOptions())
-    whole = local.fit(named(now, [1, 5], broadcast=True).restrict(mixed), {}, data, KEY, bf.LocalOptions())
-    assert tree_equal(cut.payload, whole.payload)
-    assert tree_equal(cut.memory, whole.memory)
-    with pytest.raises(UpdateError, match="sending whole adapters"):
-        local.fit(view.restrict(now), {}, data, KEY, bf.LocalOptions())
+    leaves, local = begun(net, 1), first(anchored(net, 2))
+    told, whole = named(leaves, [1, 5], named=False, anchored=True), named(leaves, [1, 5], broadcast=True)
+    rounded = dict(leaves)
+    for name, axis in (("1.lora_b", 1), ("1.lora_a", 0)):
+        rest = others(torch.tensor([1, 5]), R)
+        kept = leaves[name].index_select(axis, rest)
+        rounded[name] = leaves[name].index_copy(axis, rest, fine(*coarse(kept, axis), kept.shape[1 - axis], axis))
+    fits = [local.fit(view.restrict(tree), {}, data, KEY, bf.LocalOptions()).payload for view, tree in ((told, leaves), (whole, rounded))]
+    assert close(*fits, 1e-5)
 
 
-def test_anchored_runs_go_on_from_a_snapshot_and_need_no_memory_with_broadcast(clients):
+def test_anchored_runs_go_on_from_a_snapshot_and_clients_keep_nothing(clients):
     algorithm = bf.fs_lora(adapted(dropout=0.1), [R, 2], bf.dynamic(2), anchored=True, training=WORK)
     begin = run(algorithm, clients, rounds=2)
     assert tree_equal(run(algorithm, clients, rounds=3, resume=begin.snapshot).snapshot.state, run(algorithm, clients, rounds=3).snapshot.state)
-    assert begin.snapshot.memories
-    assert not any(run(anchored(adapted(), 2, broadcast=True), clients).snapshot.memories.values())
+    assert not any(begin.snapshot.memories.values())
 
 
 def test_anchored_views_and_locals_keep_the_laws(digits):
@@ -213,7 +219,8 @@ def test_products_take_momentum_alone():
 def test_what_is_merged_is_the_rest():
     net = adapted()
     leaves, layer = begun(net), net.get_submodule("1")
-    rest = [0, 1, 3, 5]
+    rest = others(torch.tensor([2, 4]), R)
+    assert rest.tolist() == [0, 1, 3, 5]
     wanted = layer.base.weight + layer.scale * leaves["1.lora_b"][:, rest] @ leaves["1.lora_a"][rest]
-    assert torch.allclose(merged_rest(net, leaves, {"1": torch.tensor([2, 4])})["1.base.weight"], wanted, atol=1e-6)
-    assert merged_rest(net, trainable(net), {}) == {}
+    assert torch.allclose(merged_slices(net, cut_slices(leaves, {"1": rest}), ["1"])["1.base.weight"], wanted, atol=1e-6)
+    assert merged_slices(net, {}, ["1"]) == {}

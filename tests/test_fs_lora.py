@@ -251,7 +251,9 @@ def test_the_papers_broadcast_sends_all_slices_and_says_which():
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 def test_slices_and_broadcast_train_alike(clients, sampling):
-    states = [run(bf.fs_lora(adapted(), [2], **ONE, anchored=False, broadcast=flag, sampling=sampling, training=WORK), clients) for flag in (False, True)]
+    states = [
+        run(bf.fs_lora(adapted(), [2], **ONE, anchored=False, broadcast=flag, sampling=sampling, training=WORK), clients) for flag in (False, True)
+    ]
     assert tree_equal(states[0].snapshot.state, states[1].snapshot.state)
     down = [sum(row.cost.bits for row in one.history[-1].rows if row.direction == "down") for one in states]
     assert down[1] > down[0] + 8 * 4 * len(clients) * (R - 2) * (16 + 64) - 4000

@@ -22,9 +22,9 @@ from .synthetic import SparseRegression as SparseRegression
 from .synthetic import blobs as blobs
 from .synthetic import digits as digits
 from .synthetic import sparse_regression as sparse_regression
-from .transformed import dihedral as dihedral
-from .transformed import permutations as permutations
 from .texts.pretrained import minilm_folder as minilm_folder
 from .texts.sentiment import sentiment as sentiment
 from .texts.texts import Texts as Texts
 from .texts.tokens import tokenised as tokenised
+from .transformed import dihedral as dihedral
+from .transformed import permutations as permutations

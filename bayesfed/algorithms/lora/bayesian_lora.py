@@ -10,9 +10,9 @@ rows' term at B S A        a network of k slices, its scale times ``r / k``
 sum over j in S of KL_j    of the slices a client has, times ``r / k``
 =========================  ===================================================
 
-As printed, sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The posterior
-of a slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. Anchored, a client fits a block of the server's
-posterior at the mean product of the other slices, and has no such price. With k = r both are `federated_svi`, bit for bit.
+As printed, sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The
+posterior of a slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. Anchored, a client fits a block
+of the server's posterior at the mean product of the other slices, and has no such price. With k = r both are `federated_svi`, bit for bit.
 """
 
 from __future__ import annotations

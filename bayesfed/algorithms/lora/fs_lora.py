@@ -12,6 +12,8 @@ H, gamma, xi            `steps`, the optimiser, `batch_size`
 ratio k_i / r           `capacity` among `ranks`: `fixed`, `dynamic`, `by_device`
 ======================  ==============================================
 
+The rows of (3), (4) are those of the printed mode; `anchored` describes the other.
+
 The total update of section 3.3 lacks a minus sign; (5) adds differences, as this recipe does. Top-k (C.2) is a codec: ``up=Coded(TopK(0.5))``.
 """
 
@@ -23,8 +25,8 @@ from typing import Literal, get_args
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
-from bayesfed.algorithms.lora.anchored import Anchored, Anchors
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
+from bayesfed.algorithms.lora.anchored import Anchored
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
@@ -82,8 +84,8 @@ def fs_lora(
         Divide what was added to a slice by the weights of the clients that had it, not of all clients as in (5). Only in the printed mode: anchored
         clients each correct the whole error.
     broadcast
-        Send whole adapters and let clients cut their slices, as in the paper. False sends only the slices that are trained. Anchored clients then keep
-        the others as they last received them, and are sent all slices the first time and after more than eight rounds without an answer.
+        Send whole adapters and let clients cut their slices, as in the paper. False sends only the slices that are trained and, anchored, the others
+        in 4 bits an entry.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
@@ -115,19 +117,18 @@ def fs_lora(
         key = turn.key.child("sketch")
         drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
         partly = ranks[turn.size] < rank
-        return Slices(drawn, full, multiplied, partly if anchored else broadcast, named=anchored and partly, by_coverage=by_coverage)
+        return Slices(drawn, full, multiplied, broadcast and (partly or not anchored), by_coverage=by_coverage, anchored=anchored and not broadcast)
 
     def trained(made: nn.Module) -> Local:
         fitting = work.fitting(made, likelihood, "delta")
-        return Anchored(fitting, made, keeps=keeps) if anchored else Sketched(fitting, made)
+        return Anchored(fitting, made) if anchored else Sketched(fitting, made)
 
     work = training or Training(batch_size=16)
-    keeps = anchored and not broadcast and min(ranks) < rank
     return compose(
         "fs_lora",
         net,
         [trained(made) for made in nets],
-        Anchors() if keeps else Add(),
+        Add(),
         training=work,
         view=view,
         capacity=capacity,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.lora.slices import Sliced, cut_slices, put_slices, sliced
+from bayesfed.algorithms.lora.slices import Sliced, coarse, cut_slices, others, put_slices, sliced
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.views import Whole
@@ -21,20 +21,19 @@ from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
-from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers, without
+from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
 # Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients that get whole adapters.
 SCALE, SKETCH = "scale", "lora_sketch"
-# A published leaf that is never sent: the client holds a copy of all slices.
-KNOWN = ".known"
+# Last parts of the names of what stands for the slices that a client does not train.
+CODES, RANGES = "codes", "ranges"
 
 
 @dataclass(frozen=True)
 class Slices:
     """A view of some slices of every adapter and of all other leaves. A payload is put back among zeros.
 
-    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA. A client
-    that holds a copy of all slices (`KNOWN`) is sent those that it trains, also where others are sent whole adapters.
+    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA.
 
     Parameters
     ----------
@@ -48,6 +47,8 @@ class Slices:
         Send whole adapters with the indices of the slices to use: the paper's down-link, in which every client gets the same.
     named
         Send the indices with the slices, for clients that keep a memory or a posterior of every slice.
+    anchored
+        Send the other slices as well, as the codes of `coarse`.
     by_coverage
         Whether slices weigh nothing where a client lacks them, so that a sum is divided by the weights of those that had a slice.
     rest
@@ -67,6 +68,7 @@ class Slices:
     named: bool = False
     rest: Mapping[str, Tensor] | None = None
     by_coverage: bool = False
+    anchored: bool = False
 
     def __post_init__(self) -> None:
         ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
@@ -95,8 +97,12 @@ class Slices:
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut the slices, or name them, and add the multipliers."""
-        tree, known = without(tree, KNOWN), KNOWN in tree
-        sent = dict(tree) if self.broadcast and not known else cut_slices(tree, self.indices)
+        sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        if self.anchored:
+            for name, (layer, axis) in self._sliced.items():
+                rest = others(self.indices[layer], self.full[name][axis])
+                if len(rest):
+                    sent[f"{name}.{CODES}"], sent[f"{name}.{RANGES}"] = coarse(tree[name].index_select(axis, rest.to(tree[name].device)), axis)
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
                 sent[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)

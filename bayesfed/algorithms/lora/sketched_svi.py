@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.federated_svi.local import SviLocal
-from bayesfed.algorithms.lora.anchored import merged_rest
+from bayesfed.algorithms.lora.anchored import merged_slices
 from bayesfed.algorithms.lora.sketch_view import read_sketch
-from bayesfed.algorithms.lora.slices import cut_slices, put_slices
+from bayesfed.algorithms.lora.slices import cut_slices, others, put_slices
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
@@ -27,6 +27,7 @@ from bayesfed.federated.core.update import Kind
 from bayesfed.inference.variational.fusion import PVI, SITE
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import Tree, under
@@ -104,7 +105,8 @@ class SketchedSvi:
 
     def _anchors(self, anchor: SviLocal, message: Tree, indices: Mapping[str, Tensor], key: Key) -> Tree:
         """Return base weights plus the posterior mean of what was not drawn, a mean over draws, by their names in the network."""
+        rest = {name: others(chosen, adapters(self.model.net)[name].rank) for name, chosen in indices.items()}
         parameters = anchor.fusion.parameters(message, anchor.fused)
         posterior = FittedGuide(anchor.fused.pair, anchor.fused.layout, parameters, anchor.program)
-        draws = [merged_rest(self.net, posterior.draw(key.child(number)), indices) for number in range(DRAWS)]
+        draws = [merged_slices(self.net, cut_slices(posterior.draw(key.child(number)), rest), rest) for number in range(DRAWS)]
         return {name: torch.stack([draw[name] for draw in draws]).mean(0) for name in draws[0]}

@@ -22,7 +22,6 @@ from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.geometry.thin import product_svd
 from bayesfed.trees import Shapes, Tree, check, leaf_of, without
 
-
 # Prefix of the factors of a round ago, beside the moments of an optimiser.
 BEFORE = f"{OPTIMISER}before/"
 
@@ -170,9 +169,9 @@ class Refactored:
         if self.optimiser:
             rest |= self._moved(state, rest, self.optimiser)
         result, errors = dict(rest), [0.0]
+        if self.optimiser:
+            pairs = {name: self._carried(state, name, *pair, self.optimiser) for name, pair in pairs.items()}
         for name, (b, a) in pairs.items():
-            if self.optimiser:
-                b, a = self._carried(state, name, b, a, self.optimiser)
             kept_b, kept_a = refactored(b, a, self.rank)
             result[leaf_of(name, "lora_b")], result[leaf_of(name, "lora_a")] = kept_b, kept_a
             # The share of the product's energy that is left out, from two norms that need no product.
