@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import bayesfed as bf
 from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.models import Drawn, adapters, resized
 from bayesfed.trees import Tree, shapes
 
@@ -45,7 +46,7 @@ def biases(settings: Settings, place: Place) -> Iterator[tuple[str | float | int
     what is left is no sampling error.
     """
     task = task_of(settings, place)
-    clients = task.clients(dict(settings), 0)
+    clients = task.clients(settings, 0)
     net = adapted(settings, 0, task.net)
     work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]))
     state = bf.run(bf.fed_lora(net, training=work), clients, rounds=BEGUN, progress=False).snapshot.state
@@ -75,7 +76,7 @@ def _views(net: nn.Module, state: Tree, *, named: bool) -> Iterator[Slices]:
             yield Slices(drawn, shapes(state), broadcast=named, named=named)
 
 
-def _update(algorithm: bf.Algorithm, state: Tree, data: bf.Dataset, view: Slices | None) -> Tensor:
+def _update(algorithm: Algorithm, state: Tree, data: bf.Dataset, view: Slices | None) -> Tensor:
     """Return a client's change of the adapters, zeros where it has no slices, as one vector."""
     local = algorithm.phases[0].local
     fit = local.fit(view.restrict(state) if view else state, {}, data, bf.Key(0, "fit"), bf.LocalOptions())

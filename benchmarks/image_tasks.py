@@ -6,6 +6,7 @@ or not), "permutations" 20 (orders of the pixels). Clients have rows of all doma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,7 +36,7 @@ class ImageTask:
     train: bf.Dataset
     test: bf.Dataset
 
-    def clients(self, settings: dict[str, Any], seed: int) -> dict[str, bf.Dataset]:
+    def clients(self, settings: Mapping[str, Any], seed: int) -> dict[str, bf.Dataset]:
         """Return the rows of every client."""
         if settings["split"] == "apart":
             return bf.federate(self.train, by_domain(self.train.domains))

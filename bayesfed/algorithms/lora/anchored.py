@@ -72,9 +72,8 @@ def merged_slices(net: nn.Module, slices: Mapping[str, Tensor], layers: Collecti
         Names of the layers.
     """
     weights = {}
-    for name in layers:
-        if leaf_of(name, "lora_a") in slices:
-            layer, base = net.get_submodule(name), net.get_parameter(leaf_of(name, "base.weight")).detach()
-            b, a = (slices[leaf_of(name, leaf)] for leaf in ("lora_b", "lora_a"))
+    for name, layer in adapters(net).items():
+        if name in layers and leaf_of(name, "lora_a") in slices:
+            base, (b, a) = layer.base.weight.detach(), (slices[leaf_of(name, leaf)] for leaf in ("lora_b", "lora_a"))
             weights[leaf_of(name, "base.weight")] = base + ((b * layer.scale) @ a).to(base)
     return weights

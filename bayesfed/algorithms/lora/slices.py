@@ -86,4 +86,5 @@ def fine(codes: Tensor, ranges: Tensor, length: int, axis: int) -> Tensor:
     """Return the leaf that `coarse` coded, of slices with `length` entries."""
     low, high = ranges[:, :, None]
     levels = torch.stack([codes >> BITS, codes & (2**BITS - 1)], 1).flatten()[: len(low) * length].reshape(len(low), length)
-    return (low + levels.to(ranges) * ((high - low) / (2**BITS - 1))).movedim(0, axis)
+    rows: Tensor = low + levels.to(ranges) * ((high - low) / (2**BITS - 1))
+    return rows.movedim(0, axis)
