@@ -138,9 +138,7 @@ def shown(title: str, found: dict[str, list[Run]]) -> None:
         settings = runs[0].settings
         chosen = [f"{settings['learning_rate']:g}", f"{settings['momentum']:g}"]
         rows.append([case, len(runs), *chosen, f"{statistics.mean(row[3] for row in last):.2f}", spread, f"{last[0][1]:.2f}", f"{last[0][2]:.2f}"])
-    print(
-        f"\n{title}, {len(next(iter(found.values())))} seeds\n\n" + table(["method", "rate", "momentum", "%", "sd", "MB up", "MB down"], rows) + "\n"
-    )
+    print(f"\n{title}\n\n" + table(["method", "seeds", "rate", "momentum", "%", "sd", "MB up", "MB down"], rows) + "\n")
 
 
 def mean(runs: Sequence[Run]) -> float:
