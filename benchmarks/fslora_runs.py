@@ -126,6 +126,8 @@ def recipe(settings: Settings, seed: int, net: nn.Module, clients: list[str]) ->
     if "top" in settings:
         common["up"] = Coded(TopK(settings["top"]))
     own = {name: settings[name] for name in ("sampling", "broadcast", "by_norm") if name in settings}
+    if settings["recipe"] == "fs_lora":
+        own["anchored"] = settings.get("anchored", False)
     method: Callable[..., Algorithm] = getattr(bf, settings["recipe"])
     sized = () if settings["recipe"] in ("fed_avg", "fed_lora", "ffa_lora") else (ranks, bf.fixed(clients, len(ranks)))
     return method(made, *sized, **own, **common)

@@ -401,3 +401,38 @@ def test_bad_input_is_refused(digits):
     for bad in ({"rank": -1}, {"init_scale": 0.0}, {"init_scale": math.inf}):
         with pytest.raises(ArgumentError, match="SliceNormal"):
             bf.SliceNormal(model, **bad)
+
+
+# Anchored
+
+
+@pytest.mark.parametrize("rule", ["mean", "pvi", "gradients"])
+def test_anchored_slices_are_fitted_over_the_mean_of_the_others(digits, rule):
+    clients, data = few(digits)
+    make = partial(bf.bayesian_lora, declared(), anchored=True, **settings(data, rule))
+    whole, plain = (run(one, clients).snapshot.state for one in (make([R, K], **FIRST), make([R], **FIRST, anchored=False)))
+    assert tree_equal(whole, plain)
+    algorithm = make([K], **FIRST)
+    message, view, options = message_of(algorithm)
+    local = algorithm.phases[0].local.locals[0]
+    assert message["1.lora_sketch"].tolist() == view.indices["1"].tolist()
+    assert local.local.sites == {}
+    fit = local.fit(message, {}, clients["client-0"], KEY, options)
+    assert shapes(fit.payload) == view.expected
+    weights = local._anchors(local.anchor, {name: leaf for name, leaf in message.items() if SKETCH not in name}, view.indices, KEY)
+    net, rest = adapted(), torch.tensor([j for j in range(R) if j not in view.indices["1"].tolist()])
+    layer = net.get_submodule("1")
+    mean = layer.base.weight + layer.scale * layer.lora_b[:, rest] @ layer.lora_a[rest]
+    # Eight draws of sd 0.01.
+    assert (weights["1.base.weight"] - mean).abs().max() < 0.03
+    assert not tree_equal(run(algorithm, clients).snapshot.state, whole)
+
+
+def test_means_of_posteriors_take_momentum(digits):
+    clients, data = few(digits)
+    algorithm = bf.bayesian_lora(declared(), [R, K], bf.fixed(sorted(clients), 2), anchored=True, **settings(data, "mean"))
+    plain, zero, carried = (run(one, clients, 3) for one in (algorithm, *(bf.server_optimised(algorithm, bf.FedAvgM(1.0, m)) for m in (0.0, 0.5))))
+    assert tree_equal(plain.snapshot.state, zero.snapshot.state)
+    assert not torch.equal(plain.posterior.draw(KEY)["3.weight"], carried.posterior.draw(KEY)["3.weight"])
+    with pytest.raises(ArgumentError, match="server_optimised"):
+        bf.server_optimised(bf.bayesian_lora(declared(), [K], **FIRST, **settings(data, "gradients")), bf.FedAvgM())

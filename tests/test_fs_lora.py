@@ -149,7 +149,7 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
         whole = {name: (leaf - rate * gradients[name]).detach() for name, leaf in whole.items()}
     view = Slices({"1": draw}, shapes(leaves), sampling == "importance")
     made = resized(net, k, factor=R / k if sampling == "uniform" else 1.0, by_slice=sampling == "importance")
-    algorithm = bf.fs_lora(net, [k], **ONE, sampling=sampling, training=bf.Training(steps=3, batch_size=32, optimiser=bf.Sgd(rate)))
+    algorithm = bf.fs_lora(net, [k], **ONE, anchored=False, sampling=sampling, training=bf.Training(steps=3, batch_size=32, optimiser=bf.Sgd(rate)))
     (local,) = algorithm.phases[0].local.locals
     assert isinstance(local, Sketched)
     assert shapes(trainable(made)) == shapes(trainable(local.net)) == view.expected
@@ -162,7 +162,7 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
 
 def test_all_slices_are_federated_lora_bit_for_bit(clients):
     plain = run(bf.fed_lora(adapted(dropout=0.1), training=WORK), clients)
-    for rest in ({}, {"broadcast": True}):
+    for rest in ({}, {"broadcast": True}, {"anchored": False}, {"anchored": False, "broadcast": True}):
         ours = run(bf.fs_lora(adapted(dropout=0.1), [R], **ONE, training=WORK, **rest), clients)
         assert tree_equal(ours.snapshot.state, plain.snapshot.state)
     assert bool(plain.snapshot.state["1.lora_b"].any())
@@ -213,9 +213,11 @@ def test_clients_without_rows_weigh_nothing():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_change_nothing(clients, workers):
     capacity = bf.dynamic(2)
-    with bf.InProcess(clients, workers=workers) as pool:
-        state = run(bf.fs_lora(adapted(), [4, 2], capacity, sampling="importance", training=WORK), pool).snapshot.state
-    assert tree_equal(state, run(bf.fs_lora(adapted(), [4, 2], capacity, sampling="importance", training=WORK), clients).snapshot.state)
+    for flag in (True, False):
+        algorithm = bf.fs_lora(adapted(), [4, 2], capacity, anchored=flag, sampling="importance", training=WORK)
+        with bf.InProcess(clients, workers=workers) as pool:
+            state = run(algorithm, pool).snapshot.state
+        assert tree_equal(state, run(algorithm, clients).snapshot.state)
 
 
 # What travels
@@ -229,7 +231,7 @@ def values(message):
 
 @pytest.mark.parametrize("k", [1, 3, R])
 def test_adapter_bytes_are_the_slices(k):
-    algorithm = bf.fs_lora(adapted(head=()), [k], **ONE)
+    algorithm = bf.fs_lora(adapted(head=()), [k], **ONE, anchored=False)
     assignment = algorithm.phases[0].assign(algorithm.initial, 0, Profile("a", 7), KEY)
     view = assignment.view
     up = values(assignment.up.encode({name: torch.ones(shape) for name, shape in view.expected.items()}, {}, KEY))
@@ -241,7 +243,7 @@ def test_adapter_bytes_are_the_slices(k):
 def test_the_papers_broadcast_sends_all_slices_and_says_which():
     net = adapted(head=())
     for sampling, extra in (("uniform", {}), ("importance", {"1.scale": 4 * 2})):
-        algorithm = bf.fs_lora(net, [2], **ONE, broadcast=True, sampling=sampling)
+        algorithm = bf.fs_lora(net, [2], **ONE, anchored=False, broadcast=True, sampling=sampling)
         assignment = algorithm.phases[0].assign(algorithm.initial, 0, Profile("a", 7), KEY)
         message = assignment.down.encode(assignment.view.restrict(algorithm.initial), {}, KEY)
         assert values(message) == {"1.lora_b": 4 * R * 16, "1.lora_a": 4 * R * 64, "1.lora_sketch": 2} | extra
@@ -249,7 +251,9 @@ def test_the_papers_broadcast_sends_all_slices_and_says_which():
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 def test_slices_and_broadcast_train_alike(clients, sampling):
-    states = [run(bf.fs_lora(adapted(), [2], **ONE, broadcast=flag, sampling=sampling, training=WORK), clients) for flag in (False, True)]
+    states = [
+        run(bf.fs_lora(adapted(), [2], **ONE, anchored=False, broadcast=flag, sampling=sampling, training=WORK), clients) for flag in (False, True)
+    ]
     assert tree_equal(states[0].snapshot.state, states[1].snapshot.state)
     down = [sum(row.cost.bits for row in one.history[-1].rows if row.direction == "down") for one in states]
     assert down[1] > down[0] + 8 * 4 * len(clients) * (R - 2) * (16 + 64) - 4000
@@ -410,7 +414,7 @@ def test_views_and_locals_keep_the_laws(digits):
     net, data = adapted(dropout=0.1), digits[0][slice(0, 24)]
     leaves = begun(net)
     for algorithm in (
-        bf.fs_lora(net, [2], **ONE, sampling="importance", broadcast=True, training=WORK),
+        bf.fs_lora(net, [2], **ONE, anchored=False, sampling="importance", broadcast=True, training=WORK),
         bf.hetero_lora(net, [2], **ONE, training=WORK),
     ):
         (local,), view = algorithm.phases[0].local.locals, algorithm.phases[0].assign(leaves, 0, Profile("a", 24), KEY).view

@@ -26,3 +26,5 @@ from .texts.pretrained import minilm_folder as minilm_folder
 from .texts.sentiment import sentiment as sentiment
 from .texts.texts import Texts as Texts
 from .texts.tokens import tokenised as tokenised
+from .transformed import dihedral as dihedral
+from .transformed import permutations as permutations

@@ -31,6 +31,11 @@ class Fuse:
     fusion: Fusion
     schedule: Schedule = constant
 
+    @property
+    def averages(self) -> bool:
+        """Whether a step is a mean, leaf by leaf, of parameters that may take any value."""
+        return self.fusion.kind == "value"
+
     def initial(self) -> Tree:
         """Return the state before round 0."""
         return self.fusion.initial(self.fused)

@@ -10,9 +10,9 @@ rows' term at B S A        a network of k slices, its scale times ``r / k``
 sum over j in S of KL_j    of the slices a client has, times ``r / k``
 =========================  ===================================================
 
-Sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The posterior of a
-slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. With k = r this is `federated_svi`, bit for
-bit.
+As printed, sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The
+posterior of a slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. Anchored, a client fits a block
+of the server's posterior at the mean product of the other slices, and has no such price. With k = r both are `federated_svi`, bit for bit.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def bayesian_lora(
     scale: Literal["local", "global"],
     observations: int,
     example: Dataset,
+    anchored: bool = False,
     training: Training | None = None,
     averaging: float = 0.5,
     antithetic: bool = True,
@@ -80,6 +81,9 @@ def bayesian_lora(
     fusion, scale, observations, example
         As in `federated_svi`. A client does not affect the slices that it does not have: rules that add get zeros for them, rules that average get
         their present values. `ProductOfExperts`, which ends after one round, does not suit sketches.
+    anchored
+        As in `fs_lora`: merge the mean product of the slices that a client does not train into the base, and fit the others as they are. False is
+        FSLoRA's sketch, with rows' terms, prior and entropy of the slices multiplied by ``r / k``. Anchored clients are sent all slices.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Adam(1e-2)``.
     averaging, antithetic, elbo, codec, link, seed
@@ -110,7 +114,7 @@ def bayesian_lora(
             seed=seed,
         )
 
-    nets = by_rank(model.net, ranks, where="bayesian_lora", sketched=True)
+    nets = by_rank(model.net, ranks, where="bayesian_lora", sketched=not anchored)
     whole = fitted(model)
     (phase,) = whole.phases
     full = shapes(published(phase.server, whole.initial, 0, None))
@@ -121,6 +125,8 @@ def bayesian_lora(
             return phase.local
         part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
         sketched = cast(SviLocal, fitted(part).phases[0].local)
+        if anchored:
+            return SketchedSvi(sketched, model, nets[number], whole.initial, cast(SviLocal, phase.local))
         weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in ("lora_b", "lora_a", JOINT)}
         return SketchedSvi(replace(sketched, sites=weights), model, nets[number], whole.initial)
 
@@ -132,7 +138,7 @@ def bayesian_lora(
             return replace(given, options=options)
         drawn = {name: random_sketch(rank, ranks[size], key.child("sketch", name)) for name in layers}
         rest = None if fusion.adds else published(phase.server, state, round, None)
-        return replace(given, view=Slices(drawn, full, named=True, rest=rest), options=options)
+        return replace(given, view=Slices(drawn, full, named=True, rest=rest, broadcast=anchored), options=options)
 
     locals = tuple(local(k, number) for number, k in enumerate(ranks))
     return replace(whole, name="bayesian_lora", phases=(replace(phase, assign=assign, local=Sized(locals)),))

@@ -2,27 +2,35 @@
 
 The pretrained weights are never written to. Merges add up in a separate delta, ``(m, n)`` for each layer, which the server and every client keep.
 A client that heard the last round gets the stack, ``K (m + n)`` numbers a layer for K slices of all clients together. Other clients get the delta.
+
+With server momentum a merge moves the delta by a velocity, ``v <- momentum v + rate scale B A``. Clients keep it beside the delta and compute it from
+the same stacks, so that momentum sends nothing more to clients that heard the last round; others get the velocity with the delta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.stacking import stacked
 from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
+from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.training.model_sizes import Sized
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.adapters.lora_layers import fresh_adapter
 from bayesfed.trees import Tree, leaf_of, placed, without
 
 DELTA, STACK = "delta/", "stack/"
+VELOCITY = MOMENTUM + DELTA
 
 
 def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
@@ -34,14 +42,18 @@ def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
     }
 
 
-def merge(net: nn.Module, deltas: Mapping[str, Tensor], tree: Mapping[str, Tensor]) -> Tree:
-    """Return the deltas after the stacks in a tree were merged: ``delta + scale B A``."""
-    merged = {name: leaf for name, leaf in deltas.items() if name.startswith(DELTA)}
+def merge(net: nn.Module, deltas: Mapping[str, Tensor], tree: Mapping[str, Tensor], optimiser: FedAvgM | None = None) -> Tree:
+    """Return the deltas, and with momentum the velocities, after the stacks in a tree were merged: ``delta + scale B A``."""
+    merged = {name: leaf for name, leaf in deltas.items() if name.startswith((DELTA, VELOCITY))}
     for name, layer in adapters(net).items():
         if f"{STACK}{name}/b" in tree:
             b, a = tree[f"{STACK}{name}/b"], tree[f"{STACK}{name}/a"]
-            before, product = merged.get(DELTA + name), (b * layer.scale) @ a
-            merged[DELTA + name] = product if before is None else before + product
+            before, step = merged.get(DELTA + name), (b * layer.scale) @ a
+            if optimiser:
+                last = merged.get(VELOCITY + name)
+                step = optimiser.learning_rate * step
+                step = merged[VELOCITY + name] = step if last is None else step + optimiser.momentum * last
+            merged[DELTA + name] = step if before is None else before + step
     return merged
 
 
@@ -55,14 +67,26 @@ class Merge:
     ----------
     net
         The network with adapters, for their scale.
+    optimiser
+        Momentum of the server. None: merges are not carried on.
     """
 
     net: nn.Module
+    optimiser: FedAvgM | None = None
+
+    def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
+        """Return the phase with momentum of the merged weights and of the other leaves, and the moments of the latter."""
+        if not isinstance(phase.local, Sized) or not all(isinstance(local, Merging) for local in phase.local.locals):
+            actual = type(phase.local).__name__
+            raise ArgumentError(complain("momentum of merges", expected="clients that merge", actual=actual, hint="fed_stack_lora"))
+        locals = tuple(replace(local, optimiser=optimiser) for local in phase.local.locals if isinstance(local, Merging))
+        return replace(phase, server=replace(self, optimiser=optimiser), local=Sized(locals)), optimiser.initial(initial)
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the last stack to clients that hold the delta before it, and the delta to others."""
-        left_out = DELTA if version is not None and version == round - 1 else STACK
-        return without(state, left_out)
+        if version is not None and version == round - 1:
+            return without(without(state, DELTA), OPTIMISER)
+        return {name: leaf for name, leaf in state.items() if not name.startswith((STACK, OPTIMISER)) or name.startswith(VELOCITY)}
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Merge; a round of clients without data changes nothing."""
@@ -73,7 +97,11 @@ class Merge:
         pairs, rest = stack.mean()
         sent = {f"{STACK}{name}/{leaf}": factor for name, pair in pairs.items() for leaf, factor in zip("ba", pair, strict=True)}
         slices = float(sum(b.shape[1] for b, _ in pairs.values()))
-        return rest | merge(self.net, state, sent) | sent, {"stacked_slices": slices}
+        if self.optimiser:
+            moments = {MOMENTUM + name: state[MOMENTUM + name] for name in rest if MOMENTUM + name in state}
+            rest, moments = self.optimiser.step({name: state[name] for name in rest}, rest, moments)
+            rest = rest | moments
+        return rest | merge(self.net, state, sent, self.optimiser) | sent, {"stacked_slices": slices}
 
 
 @dataclass(frozen=True)
@@ -86,16 +114,19 @@ class Merging(Around):
         The local step that trains the network, of kind "factors".
     net
         The network that `local` trains. Its frozen weights are never written to.
+    optimiser
+        Momentum of the server.
     """
 
     net: nn.Module
+    optimiser: FedAvgM | None = None
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Merge, draw new adapters and train them."""
-        said = {name: leaf for name, leaf in message.items() if name.startswith(DELTA)}
-        known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith(DELTA)}
-        deltas = merge(self.net, known, message)
-        begun = without(without(message, DELTA), STACK)
+        said = {name: leaf for name, leaf in message.items() if name.startswith((DELTA, VELOCITY))}
+        known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith((DELTA, VELOCITY))}
+        deltas = merge(self.net, known, message, self.optimiser)
+        begun = {name: leaf for name, leaf in message.items() if not name.startswith((DELTA, STACK, VELOCITY))}
         for name, layer in adapters(self.net).items():
             b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
             begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}

@@ -6,12 +6,12 @@ The server knows which slices it drew, so a payload holds only columns of B and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.lora.slices import Sliced, cut_slices, put_slices, sliced
+from bayesfed.algorithms.lora.slices import Sliced, coarse, cut_slices, others, put_slices, sliced
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.views import Whole
@@ -25,6 +25,8 @@ from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
 # Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients that get whole adapters.
 SCALE, SKETCH = "scale", "lora_sketch"
+# Last parts of the names of what stands for the slices that a client does not train.
+CODES, RANGES = "codes", "ranges"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Slices:
         Send whole adapters with the indices of the slices to use: the paper's down-link, in which every client gets the same.
     named
         Send the indices with the slices, for clients that keep a memory or a posterior of every slice.
+    anchored
+        Send the other slices as well, as the codes of `coarse`.
+    by_coverage
+        Whether slices weigh nothing where a client lacks them, so that a sum is divided by the weights of those that had a slice.
     rest
         Values that stand for the slices that a client did not get. None stands for zeros, which suits changes; the server's own values suit averages
         of values.
@@ -61,6 +67,8 @@ class Slices:
     broadcast: bool = False
     named: bool = False
     rest: Mapping[str, Tensor] | None = None
+    by_coverage: bool = False
+    anchored: bool = False
 
     def __post_init__(self) -> None:
         ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
@@ -90,6 +98,11 @@ class Slices:
     def restrict(self, tree: Tree) -> Tree:
         """Cut the slices, or name them, and add the multipliers."""
         sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        if self.anchored:
+            for name, (layer, axis) in self._sliced.items():
+                rest = others(self.indices[layer], self.full[name][axis])
+                if len(rest):
+                    sent[f"{name}.{CODES}"], sent[f"{name}.{RANGES}"] = coarse(tree[name].index_select(axis, rest.to(tree[name].device)), axis)
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
                 sent[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
@@ -101,7 +114,12 @@ class Slices:
         """Put the slices back in place, then weigh."""
         check(payload, self.expected, where="payload")
         whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}
-        return Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
+        update = Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
+        if not self.by_coverage:
+            return update
+        weights = {name: torch.full_like(leaf, weight) for name, leaf in payload.items()}
+        nothing = {name: torch.zeros_like(update.total[name]) for name in self._sliced}
+        return replace(update, weight=put_slices(weights, self.indices, nothing))
 
 
 @dataclass(frozen=True)

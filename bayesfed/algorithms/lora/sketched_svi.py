@@ -3,6 +3,9 @@
 Neither the rows of a client nor its share of the prior affect the slices that it does not have in a round. The slices that it has count more, so that
 the mean over draws is the whole: the adapter's product is multiplied by ``r / k``, as in FSLoRA, and so are the prior and the entropy of the slices,
 ``E[sum over drawn j of (r / k) KL_j] = KL``.
+
+Anchored, a client is sent the posterior of all slices and merges the mean product of those that it does not have into the base, as
+`bayesfed.algorithms.lora.anchored` does. It then fits a block of the server's own posterior, and nothing is multiplied.
 """
 
 from __future__ import annotations
@@ -10,20 +13,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.federated_svi.local import SviLocal
+from bayesfed.algorithms.lora.anchored import merged_slices
 from bayesfed.algorithms.lora.sketch_view import read_sketch
-from bayesfed.algorithms.lora.slices import cut_slices, put_slices
+from bayesfed.algorithms.lora.slices import cut_slices, others, put_slices
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.inference.variational.fusion import PVI, SITE
+from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import Tree, under
+
+# Draws of the slices that a client does not have, whose mean product is merged.
+DRAWS = 8
 
 
 def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor]) -> BayesianNet:
@@ -59,12 +69,15 @@ class SketchedSvi:
         The network of k slices.
     initial
         The state of all slices before round 0.
+    anchor
+        The local step for the model of all slices, whose posterior of the other slices is merged into the base. None: they are left out.
     """
 
     local: SviLocal
     model: BayesianNet
     net: nn.Module
     initial: Tree
+    anchor: SviLocal | None = None
     uses_global_randomness: bool = True
 
     @property
@@ -79,10 +92,21 @@ class SketchedSvi:
         if not whole and isinstance(self.local.fusion, PVI):
             share = options.share
             whole = {name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()}
-        fused = self.local.fused
-        pair = replace(fused.pair, model=cut_model(self.model, self.net, indices))
+        fused, model = self.local.fused, cut_model(self.model, self.net, indices)
+        if self.anchor:
+            model = replace(model, values=model.values | self._anchors(self.anchor, message, indices, key.child("anchors")))
+            message = cut_slices(message, indices)
+        pair = replace(fused.pair, model=model)
         local = replace(self.local, fused=replace(fused, pair=pair))
         held = {f"{SITE}{name}": leaf for name, leaf in cut_slices(whole, indices).items()}
         fit = local.fit(message, held, data, key, options)
         kept = put_slices(under(fit.memory, SITE), indices, whole)
         return Fit(fit.payload, {f"{SITE}{name}": leaf for name, leaf in kept.items()}, fit.info)
+
+    def _anchors(self, anchor: SviLocal, message: Tree, indices: Mapping[str, Tensor], key: Key) -> Tree:
+        """Return base weights plus the posterior mean of what was not drawn, a mean over draws, by their names in the network."""
+        rest = {name: others(chosen, adapters(self.model.net)[name].rank) for name, chosen in indices.items()}
+        parameters = anchor.fusion.parameters(message, anchor.fused)
+        posterior = FittedGuide(anchor.fused.pair, anchor.fused.layout, parameters, anchor.program)
+        draws = [merged_slices(self.net, cut_slices(posterior.draw(key.child(number)), rest), rest) for number in range(DRAWS)]
+        return {name: torch.stack([draw[name] for draw in draws]).mean(0) for name in draws[0]}

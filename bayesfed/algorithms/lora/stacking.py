@@ -7,7 +7,7 @@ The view `Unlike` and the reducer `Stack` make the sum; the server `Refactored` 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,10 +15,15 @@ from torch.nn import functional
 
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.errors import UpdateError, complain
+from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
+from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
 from bayesfed.geometry.thin import product_svd
-from bayesfed.trees import Shapes, Tree, check, leaf_of
+from bayesfed.trees import Shapes, Tree, check, leaf_of, without
+
+# Prefix of the factors of a round ago, beside the moments of an optimiser.
+BEFORE = f"{OPTIMISER}before/"
 
 
 def adapter_leaves(layers: Collection[str]) -> set[str]:
@@ -133,10 +138,24 @@ class Refactored:
         Names of the layers with adapters.
     rank
         Rank of the server's adapters, whose leading slices clients get.
+    optimiser
+        Momentum of the server, of products: factors before and after a truncation have nothing in common. None: no momentum.
     """
 
     layers: tuple[str, ...]
     rank: int
+    optimiser: FedAvgM | None = None
+
+    def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
+        """Return the phase with momentum, and the moments before round 0: of adapters their factors a round ago."""
+        factors = adapter_leaves(self.layers)
+        before = {BEFORE + name: leaf for name, leaf in initial.items() if name in factors}
+        rest = optimiser.initial({name: leaf for name, leaf in initial.items() if name not in factors})
+        return replace(phase, server=replace(self, optimiser=optimiser)), before | rest
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the model alone."""
+        return without(state, OPTIMISER)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Factorise the mean product. A round of clients without data changes nothing.
@@ -147,7 +166,11 @@ class Refactored:
         if not (stack.total and stack.total.number()):
             return state, {}
         pairs, rest = stack.mean()
+        if self.optimiser:
+            rest |= self._moved(state, rest, self.optimiser)
         result, errors = dict(rest), [0.0]
+        if self.optimiser:
+            pairs = {name: self._carried(state, name, *pair, self.optimiser) for name, pair in pairs.items()}
         for name, (b, a) in pairs.items():
             kept_b, kept_a = refactored(b, a, self.rank)
             result[leaf_of(name, "lora_b")], result[leaf_of(name, "lora_a")] = kept_b, kept_a
@@ -155,6 +178,21 @@ class Refactored:
             whole, kept = _energy(b, a), float(kept_b.double().square().sum())
             errors.append((max(0.0, whole - kept) / whole) ** 0.5 if whole else 0.0)
         return {name: result[name] for name in state}, {"svd_error": max(errors)}
+
+    def _carried(self, state: Tree, name: str, b: Tensor, a: Tensor, optimiser: FedAvgM) -> tuple[Tensor, Tensor]:
+        """Return factors of ``P + rate (mean - P) + momentum (P - P before)`` for the product P of the state: FedAvgM as the heavy ball."""
+        rate, momentum = optimiser.learning_rate, optimiser.momentum
+        names = [leaf_of(name, leaf) for leaf in ("lora_b", "lora_a")]
+        (now_b, now_a), (before_b, before_a) = ([state[prefix + leaf] for leaf in names] for prefix in ("", BEFORE))
+        terms = [(rate, b, a), (1 - rate + momentum, now_b, now_a), (-momentum, before_b, before_a)]
+        used = [(weight * left, right) for weight, left, right in terms if weight]
+        return torch.cat([left for left, _ in used], 1), torch.cat([right for _, right in used], 0)
+
+    def _moved(self, state: Tree, rest: Tree, optimiser: FedAvgM) -> Tree:
+        """Return the other leaves after the optimiser's step, and all moments."""
+        moments = {MOMENTUM + name: state[MOMENTUM + name] for name in rest if MOMENTUM + name in state}
+        stepped, moments = optimiser.step({name: state[name] for name in rest}, rest, moments)
+        return stepped | moments | {name: state[name.removeprefix(BEFORE)] for name in state if name.startswith(BEFORE)}
 
 
 def _energy(b: Tensor, a: Tensor) -> float:

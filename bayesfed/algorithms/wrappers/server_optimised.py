@@ -10,7 +10,7 @@ from bayesfed.algorithms.wrappers.noising import Noised
 from bayesfed.algorithms.wrappers.phases import each_phase
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.robust import Robust
-from bayesfed.federated.aggregation.server_optimisers import OPTIMISER, Optimised, ServerOptimiser
+from bayesfed.federated.aggregation.server_optimisers import OPTIMISER, FedAvgM, Optimised, ServerOptimiser, TakesMomentum
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Local, Profile, Skip
@@ -28,10 +28,14 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     `hetero_fl` and others, also inside or outside of `private` and `robust`. The moments belong to the server's state: they are never sent, and a
     run that is resumed continues with them bit for bit. Entries that no client of a round covers count as unchanged.
 
+    `flex_lora` and `fed_stack_lora` take `FedAvgM`: momentum of the product of their adapters and of the merged weights. Clients of `fed_stack_lora`
+    keep the velocity beside the delta; those that did not hear the last round are sent both. `bayesian_lora` and `federated_svi` take any optimiser
+    with `MeanParameters`; `SummedGradients` has one of its own.
+
     Parameters
     ----------
     algorithm
-        Method of one phase, whose server averages.
+        Method of one phase, whose server averages, or takes momentum (`TakesMomentum`).
     optimiser
         `FedAvgM()`, `FedAdam()`, `FedYogi()` or `FedAdagrad()`, or a `ServerOptimiser` of your own.
 
@@ -57,21 +61,36 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, fed_prox, fed_lora"))
 
-    def changed(phase: Phase) -> Phase:
-        _check_averages(phase, where)
-
+    def planned(phase: Phase) -> Phase:
         def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
             return phase.assign(without(state, OPTIMISER), round, profile, key)
 
-        return replace(phase, assign=plan, server=Optimised(phase.server, optimiser))
+        return replace(phase, assign=plan)
+
+    def changed(phase: Phase) -> Phase:
+        _check_averages(phase, where)
+        return replace(planned(phase), server=Optimised(phase.server, optimiser))
+
+    def carried(phase: Phase, server: TakesMomentum) -> tuple[Algorithm, Tree]:
+        if not isinstance(optimiser, FedAvgM):
+            actual = type(optimiser).__name__
+            raise ArgumentError(complain(where, expected="momentum of products", actual=actual, hint="FedAvgM(1.0, 0.5)"))
+        phase, moments = server.with_momentum(planned(phase), optimiser, algorithm.initial)
+        return replace(algorithm, phases=(phase,)), moments
+
+    (only,) = algorithm.phases
+    if isinstance(only.server, TakesMomentum):
+        served, moments = carried(only, only.server)
+    else:
+        served, moments = each_phase(algorithm, "server_optimised", changed), optimiser.initial(algorithm.initial)
 
     def bare(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
         return lambda state: served(without(state, OPTIMISER))
 
     personal = algorithm.personal
     return replace(
-        each_phase(algorithm, "server_optimised", changed),
-        initial=algorithm.initial | optimiser.initial(algorithm.initial),
+        served,
+        initial=algorithm.initial | moments,
         predictor=bare(algorithm.predictor),
         posterior=bare(algorithm.posterior) if algorithm.posterior else None,
         sizes={name: bare(size) for name, size in algorithm.sizes.items()},
@@ -84,7 +103,7 @@ def _check_averages(phase: Phase, where: str) -> None:
     server = phase.server
     while isinstance(server, Noised | Robust):
         server = server.server
-    if not isinstance(server, Average | Add):
+    if not isinstance(server, Average | Add) and not getattr(server, "averages", False):
         hint = "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl"
         raise ArgumentError(complain(where, expected="a server that is Average or Add", actual=type(server).__name__, hint=hint))
     local: Local | None = phase.local

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core.algorithm import Phase, Server, published
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, under, without
@@ -171,6 +171,25 @@ class FedYogi(Adaptive):
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()
+
+
+@runtime_checkable
+class TakesMomentum(Protocol):
+    """A server whose step is no average leaf by leaf, and that says itself what momentum is: of products of adapters, of merged weights."""
+
+    def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
+        """Return the server's phase with momentum, and further leaves of the state before round 0, whose names begin with ``optimiser/``.
+
+        Parameters
+        ----------
+        phase
+            Phase of the server.
+        optimiser
+            Rate and momentum.
+        initial
+            State before round 0.
+        """
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""`Anchored`: a client trains some slices of the adapters as they are, over frozen weights that hold all other slices.
+
+The client of FSLoRA as printed descends on a network that lacks the slices it did not draw. An anchored one merges these into the base for the length
+of a fit, and so descends on the server's own network along a random block of coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from bayesfed.algorithms.lora.sketch_view import CODES, RANGES, read_sketch
+from bayesfed.algorithms.lora.slices import AXES, cut_slices, fine, others
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.wrappers import Around
+from bayesfed.keys import Key
+from bayesfed.models.adapters.lora import adapters
+from bayesfed.trees import Tree, leaf_of, placed
+
+
+@dataclass(frozen=True)
+class Anchored(Around):
+    """Let `local` train the slices of a message, over base weights with all other slices merged into them.
+
+    The other slices are codes (`Slices.anchored`), or those of whole adapters that the message does not name. The merged weights exist for one fit;
+    the network's own are never written to.
+
+    Parameters
+    ----------
+    local
+        The local step that trains the network.
+    net
+        The network that `local` trains, with adapters of k slices at the scale of the whole.
+    """
+
+    net: nn.Module
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Merge what is not trained, and fit the slices."""
+        model, indices = read_sketch(message)
+        rest = {name: others(chosen, len(model[leaf_of(name, "lora_a")])) for name, chosen in indices.items()}
+        weights = merged_slices(self.net, cut_slices(model, rest) if indices else _decoded(model), rest or adapters(self.net))
+        sent = {name: leaf for name, leaf in cut_slices(model, indices).items() if name.rpartition(".")[2] not in (CODES, RANGES)}
+        with placed(self.net, dict(self.net.named_parameters()) | weights):
+            return self.local.fit(sent, memory, data, key, options)
+
+
+def _decoded(message: Mapping[str, Tensor]) -> Tree:
+    """Return the slices of which a message has codes, by the names of their leaves."""
+    found = {}
+    for coded in [name for name in message if name.endswith(f".{CODES}")]:
+        name = coded.removesuffix(f".{CODES}")
+        axis = AXES[name.rpartition(".")[2]]
+        found[name] = fine(message[coded], message[f"{name}.{RANGES}"], message[name].shape[1 - axis], axis)
+    return found
+
+
+def merged_slices(net: nn.Module, slices: Mapping[str, Tensor], layers: Collection[str]) -> Tree:
+    """Return base weights plus some slices, ``W + scale B' A'``, by their names in the network.
+
+    Parameters
+    ----------
+    net
+        A network with adapters at the scale of the whole.
+    slices
+        B and A of the slices to merge. Layers that have none are left out.
+    layers
+        Names of the layers.
+    """
+    weights = {}
+    for name, layer in adapters(net).items():
+        if name in layers and leaf_of(name, "lora_a") in slices:
+            base, (b, a) = layer.base.weight.detach(), (slices[leaf_of(name, leaf)] for leaf in ("lora_b", "lora_a"))
+            weights[leaf_of(name, "base.weight")] = base + ((b * layer.scale) @ a).to(base)
+    return weights
