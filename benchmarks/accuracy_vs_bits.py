@@ -247,9 +247,9 @@ def fewer(task: Settings, runs: Sequence[Finished], gains: Sequence[tuple[float,
     if CONTROL in by_name:
         control = by_name[CONTROL][0]
         for goal in SHARES:
-            mine, random = reached(ours.curve, goal), reached(control.curve, goal)
-            if mine and random:
-                print(f"  megabytes to {100 * goal:g} %: learned support {mine:.2f}, random support {random:.2f}")
+            learned, random = reached(ours.curve, goal), reached(control.curve, goal)
+            if learned and random:
+                print(f"  megabytes to {100 * goal:g} %: learned support {learned:.2f}, random support {random:.2f}")
         print(f"  last accuracy: learned support {last:.2f} %, random support {100 * control.curve[-1][1]:.2f} %")
     return met
 

@@ -80,7 +80,7 @@ def recipes(example: bf.Dataset) -> Iterator[tuple[str, Callable[..., Algorithm]
     yield "d_turbo_vbi", lambda net, **options: bf.d_turbo_vbi(bf.declare(net), observations=16, **options)
     yield "federated_svi", lambda net, **options: bf.federated_svi(bf.bayesian(net, bf.Gaussian(1.0)), AutoNormal, **rule, **options)
     yield "fed_avg, personalised", lambda net, **options: bf.personalised(bf.fed_avg(net, **options), steps=1)
-    for name in algorithms.__all__:
+    for name in dir(algorithms):
         recipe = getattr(algorithms, name)
         if inspect.isfunction(recipe) and "training" in (parameters := inspect.signature(recipe).parameters):
             asked = {own for own, one in parameters.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD}

@@ -59,6 +59,8 @@ class Attention(nn.Module):
 class Transformer(nn.Module):
     """A layer of a transformer with rotary positions, whose frequencies are a constant buffer."""
 
+    frequencies: Tensor
+
     def __init__(self, width: int = 32, heads: int = 4) -> None:
         """Make the layers."""
         super().__init__()

@@ -37,10 +37,12 @@ def test_turbo_over_a_clear_channel_is_as_digitally_and_sends_active_entries_onl
 @pytest.mark.parametrize("spread", ["shared", "weight"])
 def test_a_sd_that_noise_made_negative_stops_the_run(spread, digits, clients, net):
     link = bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=-30.0)
+    algorithm = turbo(net, len(digits[0]), link, spread=spread)
     # The noise undoes rounds before it makes a standard deviation negative.
-    with warnings.catch_warnings(), pytest.raises(UpdateError, match="expected standard deviations above 0"):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)
-        bf.run(turbo(net, len(digits[0]), link, spread=spread), clients, rounds=12, progress=False)
+        with pytest.raises(UpdateError, match="expected standard deviations above 0"):
+            bf.run(algorithm, clients, rounds=12, progress=False)
 
 
 def test_moments_that_noise_made_improper_stop_the_run_too(digits, clients, net):

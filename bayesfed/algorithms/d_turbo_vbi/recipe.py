@@ -203,7 +203,8 @@ def d_turbo_vbi(
     heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
     up: Codec | None = None
     if changes:
-        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else [])))
+        whole = (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
+        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, whole)
         codec, up = changes.codec, changes.uplink()
     return compose(
         "d_turbo_vbi",
