@@ -158,12 +158,12 @@ def d_turbo_vbi(
         raise ArgumentError(complain("d_turbo_vbi", expected="a density or a field", actual="both", hint=f"density={density}"))
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
+    if changes is None and codec is None and link is None:
+        changes = Changes()
     if inclusion_levels is None:
         inclusion_levels = 1 if changes else 256
     if not 1 <= inclusion_levels <= 256:
         raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 1 to 256", actual=inclusion_levels, hint="16"))
-    if changes is None and codec is None and link is None:
-        changes = Changes()
     if changes and (codec or link):
         raise ArgumentError(complain("d_turbo_vbi", expected="changes, or a codec or link of values", actual="both", hint="changes=None"))
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
