@@ -7,6 +7,7 @@ import torch
 import xarray
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import keep
 from bayesfed.inspect import plot_accuracy_against_bits, plot_forest, plot_series, plot_support_maps, plot_unit_maps, save, table, to_arviz
@@ -17,9 +18,10 @@ def finished():
     train, test = bf.digits()
     clients = bf.federate(train, bf.dirichlet(train.targets, 4, 0.5, bf.Key(0, "partition")))
     declared = bf.declare(bf.mlp([64, 16, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.2))
+    work = bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(5e-3))
     frames = {}
     result = bf.run(
-        bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(5e-3))),
+        bf.d_turbo_vbi(declared, observations=len(train), training=work, density=ToDensity(patience=0, keep=0.5)),
         clients,
         rounds=4,
         test=test,

@@ -5,13 +5,14 @@ import itertools
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.federated import bits, rounds
 from bayesfed.keys import Key
 from tests.test_engine import final, turbo
 
 
 def test_the_ledger_counts_the_bytes_that_were_sent(declared, clients):
-    report = final(turbo(declared, clients), bf.InProcess(clients), rounds=1)
+    report = final(turbo(declared, clients, codec=bf.Cast(16)), bf.InProcess(clients), rounds=1)
     assert [(row.client, row.direction) for row in report.rows] == [(name, way) for name in sorted(clients) for way in ("down", "up")]
     weights = sum(site.matrix[0] * site.matrix[1] for site in declared.sites.values())
     biases = 26
@@ -22,7 +23,8 @@ def test_the_ledger_counts_the_bytes_that_were_sent(declared, clients):
 
 
 def test_only_active_entries_travel(declared, clients):
-    reports = list(rounds(turbo(declared, clients), bf.InProcess(clients), rounds=3))
+    algorithm = turbo(declared, clients, codec=bf.Cast(16), density=ToDensity(patience=0, keep=0.5))
+    reports = list(rounds(algorithm, bf.InProcess(clients), rounds=3))
     total = sum(site.matrix[0] * site.matrix[1] for site in declared.sites.values())
     for before, after in itertools.pairwise(reports):
         active = before.server["density"] * total
