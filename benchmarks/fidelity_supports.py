@@ -17,6 +17,7 @@ from targets import at_least, target
 from torch import Tensor, nn
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import no_field
 from bayesfed.inspect.tables import table
 from bayesfed.models.random_fields.support_priors import Transition
 
@@ -76,6 +77,7 @@ def learned(truth: Planted, rounds: int) -> Tensor:
         initial_sd=0.05,
         codec=bf.Cast(32),
         exchange=bf.Exchange(tolerance=1e-6),
+        field=no_field,
         warm_up=rounds // 3,
     )
     found = bf.run(algorithm, bf.federate(truth.data, bf.iid(ROWS, 5, bf.Key(0, "planted"))), rounds=rounds, progress=False)

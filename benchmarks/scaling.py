@@ -23,6 +23,7 @@ from targets import calls_timed, target
 from tqdm import tqdm
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import no_field
 from bayesfed.federated import rounds
 from bayesfed.inspect import table
 
@@ -85,7 +86,7 @@ def server_step(width: int, repeats: int) -> list[str | float]:
     """Time the server's step for a network."""
     widths = [784, width, width, 10]
     declared = bf.declare(bf.mlp(widths, bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05))
-    algorithm = bf.d_turbo_vbi(declared, observations=1000, training=bf.Training(steps=2, batch_size=32), warm_up=0)
+    algorithm = bf.d_turbo_vbi(declared, observations=1000, training=bf.Training(steps=2, batch_size=32), field=no_field)
     with calls_timed(type(algorithm.phases[0].server), "step") as seconds:
         list(rounds(algorithm, bf.InProcess(federation((784, 10), 2, 64)), rounds=repeats + 1))
     weights = sum(above * below for above, below in pairwise(widths))

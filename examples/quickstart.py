@@ -26,10 +26,10 @@ def main() -> None:
     clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
 
-    # What is believed: active weights cluster along rows and columns. An eighth of them is to be left.
+    # What is believed: active weights cluster along rows and columns. A fifth of them is to be left.
     prior = bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma())
     work = bf.Training(steps=25, optimiser=bf.Adam(5e-3))
-    ours = bf.d_turbo_vbi(bf.declare(net, prior), observations=len(train), density=0.12, training=work)
+    ours = bf.d_turbo_vbi(bf.declare(net, prior), observations=len(train), density=0.2, training=work)
     plain = bf.fed_avg(net, training=work, codec=bf.Cast(16))
 
     frames: dict[int, torch.Tensor] = {}
