@@ -77,7 +77,7 @@ def fs_lora(
         Which size a client trains in a round.
     anchored
         Merge slices that were not drawn into the base. The default, since it is ahead by 6 points where rank matters and no worse elsewhere
-        (``benchmarks/fslora.py``: images, one seed, with server momentum; sentiment, three seeds). False is FSLoRA as printed.
+        (``benchmarks/fslora.py``: images, with server momentum 0.5 against the printed mode without; sentiment). False is FSLoRA as printed.
     sampling
         "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and in the printed mode each is multiplied by one
         over its probability; the multipliers travel down.
