@@ -119,4 +119,6 @@ def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(mo
     aside = {case: bench.runs(case, split="apart") for case in (images.OURS, "FlexLoRA", "FedStackLoRA")}
     longer = bench.runs("all at 8", rounds=bench.document["image_bytes"]["rounds"])
     monkeypatch.setattr(images, "RIVALS", ("FlexLoRA", "FedStackLoRA"))
-    assert all([*images.ranks_matter(found), *images.leads(found), *images.near(aside), *images.equal_bytes(found | {"all at 8": longer})])
+    assert all([*images.ranks_matter(found), *images.leads(found), *images.near(aside)])
+    # FFA-LoRA, all of whose clients train rank 64, is ahead there.
+    assert images.equal_bytes(found | {"all at 8": longer}) == [False]

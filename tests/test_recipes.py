@@ -13,6 +13,7 @@ from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.models.random_fields.support_priors import neighbour_share
 
 
+@pytest.mark.slow
 def test_it_learns_digits_sparsely(digits, clients):
     train, test = digits
     net = bf.mlp([64, 64, 10], bf.Key(0, "net"))
