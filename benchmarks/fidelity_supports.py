@@ -77,6 +77,7 @@ def learned(truth: Planted, rounds: int) -> Tensor:
         initial_sd=0.05,
         codec=bf.Cast(32),
         exchange=bf.Exchange(tolerance=1e-6),
+        temperature=1.0,
         field=no_field,
         warm_up=rounds // 3,
     )

@@ -88,6 +88,7 @@ def state(made, seed=0):
     return bf.run(made.algorithm, made.pool, seed=seed, progress=False, **made.options).snapshot.state
 
 
+@pytest.mark.slow
 def test_a_recipe_of_one_s_own_runs_and_is_compared_beside_a_shipped_one(folder, capsys):
     mine, shipped = write(folder, PROX), write(folder, 'kind = "fed_avg"\n', name="fed_avg")
     out = str(folder / "results")

@@ -74,6 +74,7 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
     assert (folder / "pictures" / "curves.png").is_file()
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_run_again_and_never_written_over(make, tmp_path, capsys):
     out, path = tmp_path / "results", make()
     assert command("run", path, "--out", out) == 0

@@ -199,6 +199,7 @@ def test_schools_are_spread_in_order():
         assert fp.pooled(clients).inputs[:, 0].tolist() == [15, 10, 16, 11, 9, 11, 10, 18]
 
 
+@pytest.mark.slow
 def test_the_logistic_reference_agrees_with_importance_sampling():
     """Draws of a wide t around the mode, weighted by the model's joint, know nothing of the sampler's."""
     stored = json.loads(REFERENCE.read_text())["logistic"]["w"]

@@ -58,7 +58,7 @@ class Whole:
         return self.server.step(state, reducer, round)
 
 
-@pytest.mark.parametrize("sampler", [fraction(1.0), fraction(0.5)])
+@pytest.mark.parametrize("sampler", [pytest.param(fraction(1.0), marks=pytest.mark.slow), fraction(0.5)])
 def test_sending_what_changed_of_supports_changes_nothing_but_bits(declared, clients, sampler):
     density = ToDensity(patience=1)
     algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), density=density, training=WORK)

@@ -52,6 +52,7 @@ def by_peft(folder, net=None):
 
 @pytest.mark.parametrize("scaling", ["lora", "rs"])
 @pytest.mark.parametrize("head", [["classifier"], []], ids=["head", "adapters"])
+@pytest.mark.slow
 def test_peft_reads_what_is_written_here(tmp_path, scaling, head):
     net = adapted(scaling=scaling, alpha=6.0, dropout=0.1, head=head)
     tree = drawn(net)

@@ -113,6 +113,7 @@ def test_fine_tuning_touches_what_is_chosen_and_begins_with_the_personal_model(u
     assert all("lora_" in name for name in small.clients["client-000"].model.parameters)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_personal_models(unlike, net, tmp_path):
     train, _ = unlike
     for number, make in enumerate(METHODS.values()):

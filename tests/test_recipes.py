@@ -126,6 +126,8 @@ def test_counting_rows_once_leaves_the_averaged_posterior_too_wide(count):
             declared,
             observations=600,
             likelihood_scale=scale,
+            temperature=1.0,
+            field=no_field,
             spread="weight",
             training=bf.Training(steps=60, batch_size=60, optimiser=bf.Adam(0.05)),
             initial_sd=0.05,

@@ -133,6 +133,7 @@ def test_calibrated_priors_have_the_density_and_clusters_asked_for(density, clus
     assert ones / ends == pytest.approx(cluster_size, rel=0.02)
 
 
+@pytest.mark.slow
 def test_calibrated_draws_look_as_asked():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -28,6 +28,10 @@ from bayesfed.models.random_fields.sampling import ClusteredSupport
 from bayesfed.trees import Tree, leaf_of, parameters, running_statistics
 
 
+# Coupling in nats from which on a chain of supports is in one state.
+WHOLE = 9.0
+
+
 @dataclass(frozen=True)
 class Site:
     """One parameter with a prior.
@@ -61,7 +65,10 @@ class Site:
     @property
     def rows_are_clusters(self) -> bool:
         """Whether the prior makes every row a chain of its own (`Channels`), so that rows are meant to go as a whole."""
-        return isinstance(self.support, Grid) and self.support.size == (1, self.matrix[1]) and self.matrix[1] > 1
+        if not isinstance(self.support, Grid) or self.support.size != (1, self.matrix[1]):
+            return False
+        coupling = self.support.row.coupling
+        return isinstance(coupling, float) and coupling > WHOLE
 
 
 @dataclass(frozen=True)
