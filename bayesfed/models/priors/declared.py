@@ -27,7 +27,6 @@ from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.sampling import ClusteredSupport
 from bayesfed.trees import Tree, leaf_of, parameters, running_statistics
 
-
 # Coupling in nats from which on a chain of supports is in one state.
 WHOLE = 9.0
 
