@@ -82,7 +82,7 @@ class DeltaServer:
 
     def initial(self, state: Tree) -> Tree:
         """Return the state before the first round, given that of the inner server."""
-        names = self._changing(state)
+        names = self._changing(self._values(state, 0))
         extra = {f"{name}{RESIDUAL}": torch.zeros_like(state[name]) for name in names}
         sums = {f"{name}{SUM}{back}": torch.zeros_like(state[name]) for name in names for back in range(1, self.cache + 1)}
         return state | extra | sums
@@ -100,7 +100,7 @@ class DeltaServer:
         if not first and not 1 <= behind <= self.cache:
             return inner
         result, masks = dict(inner) | ((self.start or {}) if first else {}), self.masks(state)
-        for name in self._changing(state):
+        for name in self._changing(inner):
             if first and name.rpartition(".")[0] not in masks:
                 # A leaf of which nothing is drawn.
                 continue
@@ -118,11 +118,13 @@ class DeltaServer:
         UpdateError
             If the inner server publishes other values than it was given.
         """
-        names, inner, masks = self._changing(state), self.inner(state), self.masks(state)
+        inner, masks = self.inner(state), self.masks(state)
+        held = self._values(inner, round)
+        names = self._changing(held)
         total = summed(reducer, self.kind if self.kind != "value" else "delta") if getattr(reducer, "total", True) else None
         if total is None or not total.weight:
             return self._kept(state, inner, {name: torch.zeros_like(state[name]) for name in names}, {}, {}), {}
-        mean, changes, residuals, held = total.mean(), dict[str, Tensor](), dict[str, Tensor](), self._values(inner, round)
+        mean, changes, residuals = total.mean(), dict[str, Tensor](), dict[str, Tensor]()
         for name in names:
             wanted = mean[name] + state[f"{name}{RESIDUAL}"]
             changes[name] = self._compressed(wanted, _mask(name, wanted, masks), Key(round, "change", name))
@@ -152,10 +154,9 @@ class DeltaServer:
         # In the order of `initial`, so that a resumed run is the same to the bit.
         return {name: result[name] for name in state}
 
-    def _changing(self, state: Tree) -> list[str]:
+    def _changing(self, values: Tree) -> list[str]:
         """Return the names of the published leaves of which changes are sent: floating-point ones, but those that clients send whole."""
-        whole = published(self.server, self.inner(state), 0, None)
-        return [name for name, leaf in whole.items() if leaf.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in self.values)]
+        return [name for name, leaf in values.items() if leaf.is_floating_point() and not any(fnmatchcase(name, pattern) for pattern in self.values)]
 
     def _values(self, inner: Tree, round: int) -> Tree:
         return published(self.server, inner, round, None)
