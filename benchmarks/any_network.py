@@ -14,7 +14,7 @@ import inspect
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -133,12 +133,15 @@ def collapses() -> int:
     return silent
 
 
-def table(rows: list[Row]) -> None:
-    """Print what was measured."""
-    print(f"{'network':24} {'seed':>4} {'FedAvg':>7} {'ours':>7} {'weights':>8} {'thinnest':>8} {'NLL':>6} {'of mean':>7}")
+def table(rows: Iterable[Row]) -> list[Row]:
+    """Print what was measured, each row when it is there, and return it."""
+    print(f"{'network':24} {'seed':>4} {'FedAvg':>7} {'ours':>7} {'weights':>8} {'thinnest':>8} {'NLL':>6} {'of mean':>7}", flush=True)
+    done = []
     for row in rows:
+        done.append(row)
         figures = f"{row.fed_avg:7.1%} {row.ours:7.1%} {row.share:8.1%} {row.thinnest:8.1%} {row.nll:6.3f} {row.mean_nll:7.3f}"
-        print(f"{row.network:24} {row.seed:4d} {figures}" + f"  ({row.warned} warnings)" * bool(row.warned))
+        print(f"{row.network:24} {row.seed:4d} {figures}" + f"  ({row.warned} warnings)" * bool(row.warned), flush=True)
+    return done
 
 
 def main() -> None:
@@ -150,8 +153,7 @@ def main() -> None:
     names = [options.only] if options.only else list(NETWORKS)
     seeds = (0,) if options.check or options.only else (0, 1, 2)
     with ProcessPoolExecutor(2) as pool:
-        rows = list(pool.map(measured, *zip(*[(name, seed) for name in names for seed in seeds], strict=True)))
-        table(rows)
+        rows = table(pool.map(measured, *zip(*[(name, seed) for name in names for seed in seeds], strict=True)))
         refused = [line for lines in pool.map(tried, names) for line in lines]
     print(*refused, sep="\n")
     met = [

@@ -9,10 +9,13 @@ import bayesfed as bf
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity
 from bayesfed.algorithms.d_turbo_vbi.changes import Drawn, densities
+from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress import Float, Ternary
+from bayesfed.compress.support import gather_active
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Add, Average, DeltaServer, DeltaUplink, FedAdam, Optimised, Sum, Update, Whole, fraction, rounds
 from bayesfed.federated.core.protocols import START
+from bayesfed.inference.turbo.elbo import MeanFieldElbo
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
 
@@ -143,3 +146,19 @@ def test_what_cannot_be_is_refused(declared, clients, net):
     reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in model.items()}, 1.0, "delta"))
     with pytest.raises(UpdateError, match="the values that were handed on"):
         server.step(server.initial(model | optimiser.initial(model)), reducer, 0)
+
+
+def test_clients_compute_the_inclusion_that_the_server_has(net, clients):
+    """Without couplings the mean prior log-odds are each entry's own, so that precisions are those of the q(s) that is not sent."""
+    declared = bf.declare(net, bf.Prior(bf.Independent(0.5)), likelihood=bf.Categorical(temperature=0.2))
+    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, field=lambda round: -1.0, changes=Changes())
+    state = [*rounds(algorithm, bf.InProcess(clients), rounds=3)][-1].state
+    (phase,) = algorithm.phases
+    supports = {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+    message = gather_active(phase.server.publish(state, 3, None), supports)
+    told, silent = (MeanFieldElbo(declared).start(each)[1] for each in (message, {k: v for k, v in message.items() if not k.endswith(".prior")}))
+    for name, belief in TurboStep(declared).belief(phase.server.inner(state)).items():
+        wanted = torch.where(supports[name], belief.expected_precision, 0.0)
+        assert 0 < int((wanted > 0).sum()) < wanted.numel()
+        torch.testing.assert_close(told[f"{name}.precision"], wanted, rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(silent[f"{name}.precision"], wanted, rtol=1e-2)

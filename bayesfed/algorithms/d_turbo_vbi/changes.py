@@ -133,7 +133,7 @@ class Changes:
             state = drawn.state(state, told, declared, server.spread)
         if not self.learn:
             server = replace(server, warm_up=NEVER)
-        outer = DeltaServer(server, self.down, "moments", self.cache, values, supports, told)
+        outer = DeltaServer(server, self.down, "moments", self.cache, (*values, *(f"{name}.prior" for name in declared.sites)), supports, told)
         points = [name for name in declared.initial if name not in declared.sites]
         return DeltaUplink(local, ("*.support", "*.mean", *points), drawn if told else None, values), outer, outer.initial(state)
 

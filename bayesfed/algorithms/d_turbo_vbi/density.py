@@ -112,21 +112,26 @@ class ToDensity:
 
 
 def smallest(count: Callable[[float], int], wanted: int, start: float, *, within: int) -> float:
-    """Return about the smallest field under which `count` is at least `wanted`: by bisection, until it is at most `within` above.
+    """Return about the smallest field under which `count` is at least `wanted`: by interpolation in a bracket, until it is at most `within` above.
 
     Where the count jumps, the field above the jump is returned. Beyond ``MOST`` log-odds the search ends.
     """
     low = high = start
-    reach = 1.0
+    reach = 0.25
     while count(high) < wanted and high < MOST:
-        low, high, reach = high, min(MOST, high + reach), 2 * reach
-    reach = 1.0
+        low, high, reach = high, min(MOST, high + reach), 3 * reach
+    reach = 0.25
     while low == high or (count(low) >= wanted and low > -MOST):
-        high, low, reach = low, max(-MOST, low - reach), 2 * reach
-    for _ in range(30):
-        if high - low < 1e-3 or count(high) - wanted <= within:
+        if wanted <= count(low) <= wanted + within:
+            return low
+        high, low, reach = low, max(-MOST, low - reach), 3 * reach
+    for number in range(30):
+        below, above = count(low), count(high)
+        if high - low < 1e-3 or above - wanted <= within:
             break
-        middle = (low + high) / 2
+        # Half of what is allowed above, so that a straight line between the ends lands inside; by halves every other time, for jumps.
+        share = min(0.95, max(0.05, (wanted + within / 2 - below) / (above - below))) if number % 3 < 2 else 0.5
+        middle = low + share * (high - low)
         low, high = (middle, high) if count(middle) < wanted else (low, middle)
     return high
 

@@ -128,7 +128,8 @@ def d_turbo_vbi(
         initial values.
     inclusion_levels
         Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
-        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent, and clients take it as 1. Default: 1 with changes, else 256.
+        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent: clients compute it from their means. Default: 1 with changes,
+        else 256.
     before_averaging
         Update q(s) and q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample

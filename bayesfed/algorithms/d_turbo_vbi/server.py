@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
 from bayesfed.algorithms.d_turbo_vbi.held_out import SCORES, better
@@ -45,6 +46,8 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
 FIELD, WATCH, NLL = "field", "watch", "nll"
 # Rounds in a row that may be lost before the run ends.
 MOST_LOST = 4
+# Log-odds of an entry that is active without a doubt.
+CERTAIN = 20.0
 # Leaves of a site's state that are not published.
 SECRET = ("log_odds", "prior_log_odds", "evidence", "messages", "transitions", "before")
 
@@ -70,7 +73,8 @@ class TurboStep:
     warm_up
         Number of rounds before q(s) is first updated. Until then every entry stays active.
     inclusion_levels
-        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it. With 1 it is not sent: clients take it as 1.
+        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it. With 1 it is not sent: clients compute it from
+        the means that they have and from the site's mean prior log-odds, ``NAME.prior``.
     """
 
     declared: Declared
@@ -95,7 +99,7 @@ class TurboStep:
             state |= {
                 f"{name}.mean": points[name].reshape(site.matrix).clone(),
                 # Active with certainty at first: no data have been seen that could switch an entry off.
-                f"{name}.log_odds": torch.full(site.matrix, 20.0),
+                f"{name}.log_odds": torch.full(site.matrix, CERTAIN),
                 f"{name}.prior_log_odds": support.prior_log_odds,
                 f"{name}.evidence": support.evidence,
                 f"{name}.messages": support.messages,
@@ -113,9 +117,19 @@ class TurboStep:
             log_odds = state[f"{name}.log_odds"]
             if self.inclusion_levels > 1:
                 result[f"{name}.inclusion"] = encode_inclusion(torch.sigmoid(log_odds), self.inclusion_levels)
+            else:
+                result[f"{name}.prior"] = self._mean_prior(name, state)
             known = version is not None and version == round - 1
             result[f"{name}.support" + CHANGE * known] = (log_odds > 0) ^ state[f"{name}.before"] if known else log_odds > 0
         return result
+
+    def _mean_prior(self, name: str, state: Tree) -> Tensor:
+        """Return the mean log-odds, over a site's active entries, that q(s) has beyond the evidence; `CERTAIN` where whole rows are active or not."""
+        log_odds, certain = state[f"{name}.log_odds"], state[f"{name}.log_odds"].new_tensor(CERTAIN)
+        active = log_odds > 0
+        if self.declared.sites[name].rows_are_clusters or not bool(active.any()):
+            return certain
+        return (log_odds - state[f"{name}.evidence"])[active].mean().clamp(max=certain)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average, then exchange messages between the modules, site by site."""

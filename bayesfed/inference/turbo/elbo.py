@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -68,9 +68,9 @@ class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
     The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
-    of the active entries, ``NAME.support`` (booleans), and the sd. Without ``NAME.inclusion``, active entries
-    are active with certainty. The message sent back has the active means, the sd and the points. A message with the leaf
-    ``temperature`` has that of its round in place of the likelihood's.
+    of the active entries, ``NAME.support`` (booleans), and the sd. With ``NAME.prior`` (one number, log-odds) in place of ``NAME.inclusion``,
+    q(s) follows from that and from the means. With neither, active entries are active with certainty. The message sent back has the active
+    means, the sd and the points. A message with the leaf ``temperature`` has that of its round in place of the likelihood's.
 
     Parameters
     ----------
@@ -106,10 +106,13 @@ class MeanFieldElbo:
             if self.spread == "weight":
                 sd = torch.where(mask, scatter_active(sd, mask), 1.0)
             trained[leaf] = sd.log()
-            # Where q(s) is not sent, active entries are active with certainty.
-            inclusion = message.get(f"{name}.inclusion")
-            log_odds = torch.full_like(mean, math.inf) if inclusion is None else scatter_active(torch.logit(decode_inclusion(inclusion)), mask)
-            belief = SiteBelief(mean, sd, log_odds, *2 * [mean.new_ones(2, 1, 1)])
+            belief = SiteBelief(mean, sd, torch.full_like(mean, math.inf), *2 * [mean.new_ones(2, 1, 1)])
+            if (inclusion := message.get(f"{name}.inclusion")) is not None:
+                belief = replace(belief, log_odds=scatter_active(torch.logit(decode_inclusion(inclusion)), mask))
+            elif (prior := message.get(f"{name}.prior")) is not None:
+                # An active entry has q(s) of at least a half.
+                own = self.blocks.update(self.blocks.start(belief, site.precision), prior.expand_as(mean), site.precision)
+                belief = replace(belief, log_odds=own.log_odds.clamp(min=0.0).to(mean))
             fixed[f"{name}.precision"] = torch.where(mask, self.blocks.start(belief, site.precision).expected_precision, 0.0)
         if TEMPERATURE in message:
             fixed[TEMPERATURE] = message[TEMPERATURE]
