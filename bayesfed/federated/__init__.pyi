@@ -67,6 +67,7 @@ from .engine.ledger import channel_uses as channel_uses
 from .engine.ledger import energy_j as energy_j
 from .engine.ledger import latency_s as latency_s
 from .engine.ledger import macs as macs
+from .engine.record_files import RecordFile as RecordFile
 from .engine.records import untimed as untimed
 from .engine.reports import Record as Record
 from .engine.reports import RoundReport as RoundReport

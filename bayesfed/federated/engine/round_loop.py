@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.rosters import Roster, Versions
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
@@ -103,37 +104,37 @@ def rounds(
     if least < 1:
         raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
     run_id = _run_id(algorithm, seed, resume, run_id)
-    keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
+    roster = Roster(pool.profiles)
+    keyed = check_secrets("secrets", secrets, roster.names) if secrets is not None else {}
     settings = settings_of_run(algorithm, sampler, pool.profiles)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
     pool.restore(resume.memories)
-    remembering = tuple(resume.memories)
-    locals, profiles = {phase.name: phase.local for phase in algorithm.phases}, {p.name: p for p in pool.profiles}
-    state, versions = resume.state, dict(resume.versions)
+    locals, memories = {phase.name: phase.local for phase in algorithm.phases}, resume.memories
+    state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         for check in algorithm.checks:
-            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=tuple(profiles.values()), remembering=remembering, changed=changed))
-        chosen = sampler(number, list(profiles), Key(seed, "sample", number))
-        if not chosen or set(chosen) - profiles.keys() or len(set(chosen)) != len(chosen):
+            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed))
+        chosen = sampler(number, roster.names, Key(seed, "sample", number))
+        if not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in algorithm.phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
-            asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
+            asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
             # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
             with one_thread():
                 state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
             # A client that failed may not hold this version. An older version is always safe.
-            versions |= dict.fromkeys(entries.infos, number)
+            versions = versions.updated(dict.fromkeys(entries.infos, number))
             server |= info
             clients.update(entries.infos)
             # Sorted, since the order of events depends on how far a pool asks ahead.
             rows += sorted(entries.rows, key=lambda row: row.client)
-        snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories(), run_id, resume.history, settings)
-        remembering = tuple(snapshot.memories)
+        memories = pool.memories()
+        snapshot = Snapshot(algorithm.name, seed, number + 1, state, versions, memories, run_id, resume.history, settings)
         yield RoundReport(
             round=number,
             rows=tuple(rows),
