@@ -35,6 +35,7 @@ from .federated import Compressed as Compressed
 from .federated import FedAdagrad as FedAdagrad
 from .federated import FedAdam as FedAdam
 from .federated import FedAvgM as FedAvgM
+from .federated import FedBuff as FedBuff
 from .federated import FedYogi as FedYogi
 from .federated import InProcess as InProcess
 from .federated import Krum as Krum

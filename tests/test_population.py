@@ -18,7 +18,7 @@ from bayesfed.federated.engine import snapshot_files
 from bayesfed.federated.engine.records import to_line
 from bayesfed.testing.recipes import tiny_recipes
 
-RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi"]
+RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi pvi"]
 
 
 def tree_equal(left, right):

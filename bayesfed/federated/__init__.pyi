@@ -48,6 +48,7 @@ from .core.update import Kind as Kind
 from .core.update import Reducer as Reducer
 from .core.update import Sum as Sum
 from .core.update import Update as Update
+from .engine.asynchronous.fed_buff import FedBuff as FedBuff
 from .engine.callbacks import Callback as Callback
 from .engine.callbacks import accuracy as accuracy
 from .engine.callbacks import early_stop as early_stop

@@ -14,6 +14,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
+from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.record_files import RecordFile, history_in
 from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
@@ -40,6 +41,7 @@ def run(
     run_id: str | None = None,
     resume_anyway: bool = False,
     records: str | Path | None = None,
+    asynchronous: FedBuff | None = None,
 ) -> Result:
     """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
 
@@ -68,6 +70,8 @@ def run(
     records
         Folder for the records of all rounds: they are appended to ``records.jsonl`` there, and ``Result.history`` reads them back. A resumed run goes
         on in its folder. Default: they are in memory, about 3.5 kB for every client and round.
+    asynchronous
+        `FedBuff`: run asynchronously in simulated time; a round is then a step of the server.
 
     Raises
     ------
@@ -104,6 +108,7 @@ def run(
         secrets=secrets,
         run_id=run_id,
         resume_anyway=resume_anyway,
+        asynchronous=asynchronous,
     )
     with ExitStack() as opened:
         for watcher in watchers:

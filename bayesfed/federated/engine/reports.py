@@ -39,6 +39,8 @@ class Snapshot:
         Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds. A `RecordFile` if there are many.
     settings
         Settings and clients of the run as short texts by name (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
+    in_flight
+        Answers that are on their way, in an asynchronous run (`FedBuff`); else empty.
     """
 
     algorithm: str
@@ -50,6 +52,7 @@ class Snapshot:
     run: str = ""
     history: Sequence[Record] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    in_flight: Tree = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

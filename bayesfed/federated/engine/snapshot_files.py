@@ -28,12 +28,12 @@ from bayesfed.federated.engine.record_files import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
-# Of a snapshot whose memories are in a file of their own, or whose versions are among the tensors, the format is LARGE.
+# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions are among the tensors, the format is LARGE.
 FORMAT, LARGE = 1, 2
 # Most versions that are written as JSON, and longest history in bytes that is read as a whole.
 FEW, SHORT = 10_000, 1 << 24
 # Fields of a snapshot that are not written as JSON beside the digests.
-APART = ("state", "memories", "history")
+APART = ("state", "memories", "history", "in_flight")
 
 
 def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path]:
@@ -55,7 +55,7 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
     write_whole(path, tensors)
     apart = (*APART, "versions") if many else APART
     content: dict[str, Any] = {
-        "format": LARGE if stored or many else FORMAT,
+        "format": LARGE if stored or many or snapshot.in_flight else FORMAT,
         "snapshot": {part.name: getattr(snapshot, part.name) for part in fields(snapshot) if part.name not in apart},
         "clients": [] if stored else list(snapshot.memories),
         "tensors": {"bytes": len(tensors), "blake2b": tensors_digest},
@@ -84,13 +84,16 @@ def read(folder: Path, number: int) -> Snapshot:
         content = _unsealed(path.read_bytes())
         raw = _checked(_tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"]).read_bytes()
         history = RecordFile(_checked(history_file(folder, content["history"]["file"]), content["history"], prefix=True), content["history"]["bytes"])
-        state, memories, versions = Tree(), {client: Tree() for client in content["clients"]}, Tree()
+        state, memories = Tree(), {client: Tree() for client in content["clients"]}
+        versions, in_flight = Tree(), Tree()
         for name, leaf in from_safetensors(raw).items():
             kind, _, rest = name.partition("/")
             if kind == "state":
                 state[rest] = leaf
             elif kind == "versions":
                 versions[rest] = leaf
+            elif kind == "flight":
+                in_flight[rest] = leaf
             else:
                 index, _, rest = rest.partition("/")
                 memories[content["clients"][int(index)]][rest] = leaf
@@ -101,7 +104,7 @@ def read(folder: Path, number: int) -> Snapshot:
         if "memories" in content:
             known = StoredMemories.of(_checked(_memories(folder, number, content["memories"]["blake2b"]), content["memories"]))
         records = tuple(history) if content["history"]["bytes"] <= SHORT else history
-        return Snapshot(**given, state=state, memories=known, history=records)
+        return Snapshot(**given, state=state, memories=known, history=records, in_flight=in_flight)
     except (OSError, WireError, CheckpointError, KeyError, ValueError, TypeError, IndexError, RecursionError) as problem:
         raise CheckpointError(complain(str(path), expected="an undamaged checkpoint", actual=problem, hint="an older one")) from problem
 
@@ -186,6 +189,7 @@ def _versions_of(leaves: Tree) -> Versions:
 
 def _flat(snapshot: Snapshot) -> Tree:
     tree = {f"state/{name}": leaf for name, leaf in snapshot.state.items()}
+    tree |= {f"flight/{name}": leaf for name, leaf in snapshot.in_flight.items()}
     if isinstance(snapshot.memories, StoredMemories):
         return tree
     for index, memory in enumerate(snapshot.memories.values()):
