@@ -148,7 +148,7 @@ def rounds(
             clients.update(entries.infos)
             # Sorted, since the order of events depends on how far a pool asks ahead.
             rows += sorted(entries.rows, key=lambda row: row.client)
-        memories = pool.memories()
+        memories = window.memories() if window else pool.memories()
         flights = window.in_flight() if window else {}
         snapshot = Snapshot(algorithm.name, seed, number + 1, state, versions, memories, run_id, resume.history, settings, flights)
         yield RoundReport(

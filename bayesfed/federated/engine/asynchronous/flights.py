@@ -33,8 +33,6 @@ class Flight:
         What it adds to the sum.
     memory
         What the client keeps once the answer has arrived.
-    resumed
-        Whether it comes from a snapshot, so that the pool does not know the memory.
     """
 
     due: float
@@ -42,7 +40,6 @@ class Flight:
     info: Info
     update: Update
     memory: Tree
-    resumed: bool = False
 
     @property
     def order(self) -> tuple[float, str, int]:
@@ -82,7 +79,7 @@ def from_tree(tree: Tree) -> tuple[float, list[Flight], dict[int, Tree]]:
         weight = under(leaves, "weight/") if entry["weight"] is None else entry["weight"]
         row = Row(**{**entry["row"], "cost": Cost(**entry["row"]["cost"])})
         update = Update(under(leaves, "total/"), weight, entry["kind"])
-        flights.append(Flight(entry["due"], row, entry["info"], update, under(leaves, "memory/"), resumed=True))
+        flights.append(Flight(entry["due"], row, entry["info"], update, under(leaves, "memory/")))
     for name, leaf in under(tree, "base/").items():
         round, _, rest = name.partition("/")
         bases.setdefault(int(round), {})[rest] = leaf

@@ -54,6 +54,20 @@ class Window:
 
     def __post_init__(self) -> None:
         self.clock, self._flights, self._bases = from_tree(self.begun)
+        # A pool has no unsettled answers of an earlier run, and nobody at work reads its memory. So it gets the new memories now, and snapshots
+        # have the old ones until the answers arrive.
+        self._before: dict[str, Tree] = {}
+        if self._flights:
+            known = dict(self.pool.memories())
+            self._before = {flight.row.client: known.get(flight.row.client, {}) for flight in self._flights}
+            self.pool.restore({name: tree for name, tree in (known | {f.row.client: f.memory for f in self._flights}).items() if tree})
+
+    def memories(self) -> Mapping[str, Tree]:
+        """Return what each client remembers, by the answers that have arrived."""
+        known = self.pool.memories()
+        if not self._before:
+            return known
+        return {name: tree for name, tree in sorted((dict(known) | self._before).items()) if tree}
 
     def in_flight(self) -> Tree:
         """Return everything that is on its way as tensors, for a snapshot."""
@@ -139,12 +153,8 @@ class Window:
         self._flights.sort(key=lambda flight: flight.order)
 
     def _settle(self, flight: Flight) -> None:
-        client = flight.row.client
-        if not flight.resumed:
-            self.pool.settle(client, True)
-        elif flight.memory or client in self.pool.memories():
-            others = {name: tree for name, tree in self.pool.memories().items() if name != client}
-            self.pool.restore(others | ({client: flight.memory} if flight.memory else {}))
+        if self._before.pop(flight.row.client, None) is None:
+            self.pool.settle(flight.row.client, True)
 
     def _counted(self, flight: Flight, occasion: Occasion, current: Tree) -> Update:
         """Return an answer as it counts now: unchanged, bit for bit, if the server took no step since it was asked."""
