@@ -67,7 +67,7 @@ def regression(inputs: Tensor, targets: Tensor | None = None) -> Tensor:
     """Logistic regression on three classes."""
     weight = pyro.sample("weight", dist.Normal(torch.zeros(3, 64), 1.0).to_event(2))
     with pyro.plate("rows", len(inputs)):
-        labels: Tensor = pyro.sample("labels", dist.Categorical(logits=inputs @ weight.T), obs=targets)
+        labels: Tensor = pyro.sample("labels", dist.Categorical(logits=inputs.flatten(1) @ weight.T), obs=targets)
     return labels
 
 
