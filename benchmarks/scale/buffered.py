@@ -1,10 +1,10 @@
-"""Asynchronous rounds beside synchronous ones, in simulated seconds: FedAvg and PVI on devices of which the fastest are thirty times the slowest.
+"""Asynchronous rounds beside synchronous ones, in simulated seconds: FedAvg on devices of which the fastest are thirty times the slowest.
 
     python benchmarks/scale/buffered.py --check
 
 A hundred clients have digits by Dirichlet 0.3, and the larger a client, the slower its device. Ten clients are at work at any moment: a synchronous
 round asks ten and waits for the last one, or for a deadline that half of all clients keep; FedBuff steps after five answers. All runs last as many
-simulated seconds. PVI fits a logistic regression to three of the digits.
+simulated seconds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,8 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import pyro
-import pyro.distributions as dist
-import torch
-from pyro.infer.autoguide import AutoNormal
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -35,10 +29,9 @@ Clients = Mapping[str, bf.Dataset]
 Curve = list[tuple[float, float]]
 
 
-def problem(seed: int, classes: int) -> tuple[dict[str, bf.Dataset], bf.Dataset]:
-    """Return clients with digits of so many classes, and rows to score on."""
+def problem(seed: int) -> tuple[dict[str, bf.Dataset], bf.Dataset]:
+    """Return clients with digits, and rows to score on."""
     train, test = bf.digits()
-    train, test = (part[part.targets < classes] for part in (train, test))
     parts = bf.dirichlet(train.targets, CLIENTS, 0.3, bf.Key(seed, "partition"), minimum=1)
     return bf.federate(train, parts), test
 
@@ -57,39 +50,20 @@ def turn_s(rows: int, device: bf.Device) -> float:
     return work_cycles(MACS, rows, macs_per_cycle=device.macs_per_cycle) / device.max_frequency_hz
 
 
-def fed_avg(seed: int, clients: Clients, damping: float) -> Algorithm:
+def fed_avg(seed: int) -> Algorithm:
     """Return FedAvg of a small network."""
     net = bf.mlp([64, 32, 10], bf.Key(seed, "net"))
     return bf.fed_avg(net, training=bf.Training(steps=5, batch_size=16, optimiser=bf.Sgd(0.1)))
 
 
-def regression(inputs: Tensor, targets: Tensor | None = None) -> Tensor:
-    """Logistic regression on three classes."""
-    weight = pyro.sample("weight", dist.Normal(torch.zeros(3, 64), 1.0).to_event(2))
-    with pyro.plate("rows", len(inputs)):
-        labels: Tensor = pyro.sample("labels", dist.Categorical(logits=inputs.flatten(1) @ weight.T), obs=targets)
-    return labels
-
-
-def pvi(seed: int, clients: Clients, damping: float) -> Algorithm:
-    """Return PVI of a logistic regression."""
-    observations, example = sum(map(len, clients.values())), next(iter(clients.values()))[:2]
-    work = bf.Training(steps=10, batch_size=None, optimiser=bf.Adam(0.05))
-    return bf.federated_svi(
-        regression, AutoNormal, fusion=bf.PVI(damping=damping), scale="local", observations=observations, example=example, training=work, seed=seed
-    )
-
-
-def curve(way: str, make: Callable[[int, Clients, float], Algorithm], classes: int, until: float, seed: int) -> Curve:
+def curve(way: str, until: float, seed: int) -> Curve:
     """Return (simulated second, accuracy) after every step of the server."""
-    clients, test = problem(seed, classes)
+    clients, test = problem(seed)
     fleet = devices(clients)
     deadline = statistics.median(turn_s(len(rows), fleet[name]) for name, rows in clients.items()) if way == "with a deadline" else math.inf
-    # The largest damping under which a sum of so many factors is a step of one.
-    algorithm = bf.timed(make(seed, clients, 1 / (BUFFER if way == "FedBuff" else AT_WORK)), MACS, deadline_s=deadline)
+    algorithm = bf.timed(fed_avg(seed), MACS, deadline_s=deadline)
     pool = bf.InProcess(clients, devices={name: device.figures() for name, device in fleet.items()})
-    pinned = make is pvi
-    buffer = bf.FedBuff(BUFFER, AT_WORK, staleness="constant" if pinned else "polynomial") if way == "FedBuff" else None
+    buffer = bf.FedBuff(BUFFER, AT_WORK) if way == "FedBuff" else None
     sampler = bf.federated.everyone if buffer else bf.fraction(AT_WORK / CLIENTS)
     clock, points = 0.0, Curve()
     for report in rounds(algorithm, pool, rounds=10**6, seed=seed, sampler=sampler, on_client_error="drop", asynchronous=buffer):
@@ -114,8 +88,8 @@ def ends(points: Curve) -> float:
 def targets(check: bool) -> bool:
     """Run all, print a table and the targets, and return whether these are met."""
     seeds, met = range(1 if check else 3), list[bool]()
-    for name, make, classes, until, level in (("FedAvg", fed_avg, 10, 100.0, 0.8), ("PVI", pvi, 3, 60.0, 0.95)):
-        curves = {way: [curve(way, make, classes, until, seed) for seed in seeds] for way in WAYS}
+    for name, until, level in (("FedAvg", 100.0, 0.8),):
+        curves = {way: [curve(way, until, seed) for seed in seeds] for way in WAYS}
         print(f"{name}, {until:g} simulated s       at the end   seconds to {level:g}")
         times, last = {}, {}
         for way, runs in curves.items():
