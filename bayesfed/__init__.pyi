@@ -8,6 +8,7 @@ from .compress import FlexibleMap as FlexibleMap
 from .compress import PosteriorGrid as PosteriorGrid
 from .compress import fit_flexible as fit_flexible
 from .data import Dataset as Dataset
+from .data import Population as Population
 from .data import cifar10 as cifar10
 from .data import cifar100 as cifar100
 from .data import digits as digits
@@ -23,7 +24,9 @@ from .data import held_out as held_out
 from .data import held_out_rows as held_out_rows
 from .data import iid as iid
 from .data import minilm_folder as minilm_folder
+from .data import power_law as power_law
 from .data import sentiment as sentiment
+from .data import split_clients as split_clients
 from .data import split_rows as split_rows
 from .data import tokenised as tokenised
 from .data import within_domains as within_domains
@@ -32,6 +35,7 @@ from .federated import Compressed as Compressed
 from .federated import FedAdagrad as FedAdagrad
 from .federated import FedAdam as FedAdam
 from .federated import FedAvgM as FedAvgM
+from .federated import FedBuff as FedBuff
 from .federated import FedYogi as FedYogi
 from .federated import InProcess as InProcess
 from .federated import Krum as Krum

@@ -52,3 +52,4 @@ from .wrappers.phases import equal_weights as equal_weights
 from .wrappers.private import private as private
 from .wrappers.robust import robust as robust
 from .wrappers.server_optimised import server_optimised as server_optimised
+from .wrappers.timed import timed as timed

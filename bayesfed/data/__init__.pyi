@@ -7,6 +7,7 @@ from .partition import held_out as held_out
 from .partition import iid as iid
 from .partition import shards as shards
 from .partition import within_domains as within_domains
+from .population import Population as Population
 from .readers.cifar import cifar10 as cifar10
 from .readers.cifar import cifar100 as cifar100
 from .readers.hugging_face import from_hugging_face as from_hugging_face
@@ -16,7 +17,9 @@ from .readers.images import from_image_folder as from_image_folder
 from .readers.npz import from_npz as from_npz
 from .readers.tables import from_csv as from_csv
 from .readers.torch_sets import from_torch as from_torch
+from .sizes import power_law as power_law
 from .splits import held_out_rows as held_out_rows
+from .splits import split_clients as split_clients
 from .splits import split_rows as split_rows
 from .synthetic import SparseRegression as SparseRegression
 from .synthetic import blobs as blobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -11,8 +12,15 @@ from pathlib import Path
 PARTIAL = ".part"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file atomically: after a crash at any moment the file is either the old one or the new one.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    content
+        Content of the file, whole or in parts, which are written one after another.
 
     Raises
     ------
@@ -23,7 +31,9 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            _pour(file, content)
+            for part in (content,) if isinstance(content, bytes) else content:
+                _pour(file, part)
+            os.fsync(file)
         finally:
             os.close(file)
         os.replace(partial, path)
@@ -47,6 +57,7 @@ def append(path: Path, length: int, content: bytes) -> None:
         os.ftruncate(file, length)
         os.lseek(file, 0, os.SEEK_END)
         _pour(file, content)
+        os.fsync(file)
     finally:
         os.close(file)
 
@@ -71,8 +82,17 @@ def digest(content: bytes) -> str:
     return blake2b(content, digest_size=32).hexdigest()
 
 
+def digest_of_file(path: Path, length: int | None = None) -> tuple[int, str]:
+    """Return the length and the BLAKE2b digest of a file, or of as much of its beginning, which is never in memory as a whole."""
+    hasher, read = blake2b(digest_size=32), 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 20 if length is None else min(1 << 20, length - read)):
+            hasher.update(part)
+            read += len(part)
+    return read, hasher.hexdigest()
+
+
 def _pour(file: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]
-    os.fsync(file)

@@ -1,19 +1,23 @@
-"""Rows split into those to train and those to test on: of one set, as an experiment file says in ``[data]``, or of every client."""
+"""Rows split into those to train and those to test on: of one set, as an experiment file says in ``[data]``, of every client, or whole clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
+
+import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import held_out
+from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
-from bayesfed.errors.checks import a, check
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import KEY, Role, a, check, checked
 from bayesfed.keys import Key
 
-__all__ = ["held_out_rows", "split_rows", "split_texts"]
+__all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]
 
 
 def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Dataset]:
@@ -83,6 +87,51 @@ def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
         parts = {name: split_rows(own, share, key=key.child(name)) for name, own in rows.items()}
         return {name: train for name, (train, _) in parts.items()}, {name: test for name, (_, test) in parts.items()}
     return held_out_rows(rows, share, key)
+
+
+Given = TypeVar("Given", Population, Clients)
+
+
+@checked(clients=Role(lambda clients: isinstance(clients, Mapping), "a data set for each client by name", "bf.federate(train, parts)"), key=KEY)
+def split_clients(clients: Given, share: float = 0.2, *, key: Key | None = None) -> tuple[Given, Given]:
+    """Hold out whole clients, with all their rows: to test a model on clients that it never met.
+
+    Parameters
+    ----------
+    clients
+        A data set for each client by name, or a `Population`, of which nothing is loaded.
+    share
+        Share of the clients that are held out, between 0 and 1; at least one client is held out and one is not.
+    key
+        Key of the draw. Default: ``Key(0, "clients")``.
+
+    Returns
+    -------
+    tuple
+        Clients to train on and unseen clients, each of the form of `clients`.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not between 0 and 1, or there are fewer than two clients.
+
+    Examples
+    --------
+    >>> seen, unseen = split_clients(clients, 0.2)
+    >>> run(fed_avg(net), seen, rounds=40, test=concatenated(list(unseen.values())))
+    """
+    if not 0 < share < 1:
+        raise ArgumentError(complain("split_clients, share", expected="a number between 0 and 1", actual=share, hint="0.2"))
+    if len(clients) < 2:
+        raise ArgumentError(complain("split_clients", expected="at least two clients", actual=len(clients), hint="split_rows(clients, 0.2)"))
+    count = min(max(1, round(share * len(clients))), len(clients) - 1)
+    order = torch.randperm(len(clients), generator=(key or Key(0, "clients")).generator()).tolist()
+    sides = sorted(order[count:]), sorted(order[:count])
+    if isinstance(clients, Population):
+        return clients.part(sides[0]), clients.part(sides[1])
+    names = sorted(clients)
+    seen, unseen = ({names[place]: clients[names[place]] for place in side} for side in sides)
+    return seen, unseen
 
 
 def split_texts(

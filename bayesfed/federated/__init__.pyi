@@ -48,6 +48,7 @@ from .core.update import Kind as Kind
 from .core.update import Reducer as Reducer
 from .core.update import Sum as Sum
 from .core.update import Update as Update
+from .engine.asynchronous.fed_buff import FedBuff as FedBuff
 from .engine.callbacks import Callback as Callback
 from .engine.callbacks import accuracy as accuracy
 from .engine.callbacks import early_stop as early_stop
@@ -67,6 +68,7 @@ from .engine.ledger import channel_uses as channel_uses
 from .engine.ledger import energy_j as energy_j
 from .engine.ledger import latency_s as latency_s
 from .engine.ledger import macs as macs
+from .engine.record_files import RecordFile as RecordFile
 from .engine.records import untimed as untimed
 from .engine.reports import Record as Record
 from .engine.reports import RoundReport as RoundReport

@@ -31,7 +31,8 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.engine.records import from_line, to_line
+from bayesfed.federated.engine.record_files import lines
+from bayesfed.federated.engine.records import from_line
 from bayesfed.federated.engine.reports import Record
 from bayesfed.inspect.personal import PersonalScores
 from bayesfed.running.settings import settings_of
@@ -136,7 +137,7 @@ def note_versions(path: Path) -> None:
 def save(path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None) -> str:
     """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or nothing."""
     path.mkdir(parents=True, exist_ok=True)
-    write_whole(path / "rounds.jsonl", b"".join(map(to_line, result.history)))
+    write_whole(path / "rounds.jsonl", lines(result.history))
     write_whole(path / "ledger.csv", _ledger(result.history).encode())
     result.save_model(path / "model.safetensors")
     method = {"name": result.algorithm.name, "settings": settings_of(result.algorithm), "citation": _citation(result.algorithm)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors.checks import checked
@@ -13,8 +14,10 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
+from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.checkpoint import Checkpoints
-from bayesfed.federated.engine.reports import OnClientError, Snapshot
+from bayesfed.federated.engine.record_files import RecordFile, history_in
+from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
 from bayesfed.running.trackers.tracker import Tracker
@@ -37,13 +40,15 @@ def run(
     secrets: Mapping[str, bytes] | None = None,
     run_id: str | None = None,
     resume_anyway: bool = False,
+    records: str | Path | None = None,
+    asynchronous: FedBuff | None = None,
 ) -> Result:
     """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
 
     Parameters
     ----------
     clients
-        A data set for each client by name, or a pool.
+        A data set for each client by name, a `Population`, or a pool.
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
     callbacks
@@ -62,11 +67,18 @@ def run(
         Go on although settings or clients are not those of the snapshot, or not known.
     on_client_error, least, secrets, run_id
         Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
+    records
+        Folder for the records of all rounds: they are appended to ``records.jsonl`` there, and ``Result.history`` reads them back. A resumed run goes
+        on in its folder. Default: they are in memory, about 3.5 kB for every client and round.
+    asynchronous
+        `FedBuff`: run asynchronously in simulated time; a round is then a step of the server.
 
     Raises
     ------
     ArgumentError, DataError, ClientError
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
+    CheckpointError
+        If the folder of `records` has those of another run, or cannot be written to.
     """
     check_call(algorithm, rounds, sampler, resume)
     check_clients(clients)
@@ -82,7 +94,8 @@ def run(
     if progress:
         watchers.append(watch.progress(rounds, label=algorithm.name))
     watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
-    history = list(resume.history) if resume else []
+    earlier = resume.history if resume else ()
+    history: list[Record] | RecordFile = list(earlier) if records is None else history_in(records, earlier)
     made = engine.rounds(
         algorithm,
         pool,
@@ -95,16 +108,19 @@ def run(
         secrets=secrets,
         run_id=run_id,
         resume_anyway=resume_anyway,
+        asynchronous=asynchronous,
     )
     with ExitStack() as opened:
         for watcher in watchers:
             if isinstance(watcher, AbstractContextManager):
                 opened.enter_context(watcher)
         for report in made:
-            history.append(report.record)
             snapshot = report.snapshot
             verdicts = [watcher(report) for watcher in watchers]
+            # Now its metrics are complete.
+            history.append(report.record)
             if any(verdict is True for verdict in verdicts):
                 break
     rows = pool.data if isinstance(pool, InProcess) else None
-    return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)), rows)
+    made_so_far = tuple(history) if isinstance(history, list) else history
+    return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ class Result:
     algorithm
         What was run.
     history
-        One `Record` a round, those made before it was resumed among them.
+        One `Record` a round, those made before it was resumed among them; a `RecordFile`, which reads them back, if `run` was given ``records=``.
     snapshot
         Hand it to `run` as `resume` to go on.
     data
@@ -48,7 +48,7 @@ class Result:
     """
 
     algorithm: Algorithm
-    history: tuple[Record, ...]
+    history: Sequence[Record]
     snapshot: Snapshot
     data: Mapping[str, Dataset] | None = field(default=None, repr=False, compare=False)
 

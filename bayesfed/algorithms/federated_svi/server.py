@@ -36,6 +36,11 @@ class Fuse:
         """Whether a step is a mean, leaf by leaf, of parameters that may take any value."""
         return self.fusion.kind == "value"
 
+    @property
+    def stale(self) -> str | None:
+        """How old answers are taken (`FedBuff`): changes of factors as they were sent, parameters as changes of the state they were begun with."""
+        return "as sent" if self.fusion.kind == "natural" and self.fusion.adds else "rebased" if self.averages else None
+
     def initial(self) -> Tree:
         """Return the state before round 0."""
         return self.fusion.initial(self.fused)

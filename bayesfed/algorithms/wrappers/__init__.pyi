@@ -9,3 +9,4 @@ from .phases import equal_weights as equal_weights
 from .private import private as private
 from .robust import robust as robust
 from .server_optimised import server_optimised as server_optimised
+from .timed import timed as timed

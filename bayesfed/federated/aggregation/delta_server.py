@@ -80,6 +80,11 @@ class DeltaServer:
         if self.cache < 1:
             raise ArgumentError(complain("DeltaServer.cache", expected="a number of rounds >= 1", actual=self.cache, hint="1"))
 
+    @property
+    def stale(self) -> str | None:
+        """How old answers are taken (`FedBuff`): as changes, if nothing but changes is sent and the inner server averages them."""
+        return "scaled" if getattr(self.server, "stale", None) == "rebased" and not self.values and self.masks is dense else None
+
     def initial(self, state: Tree) -> Tree:
         """Return the state before the first round, given that of the inner server."""
         names = self._changing(self._values(state, 0))

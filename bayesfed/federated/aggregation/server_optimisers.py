@@ -207,6 +207,11 @@ class Optimised:
     server: Server
     optimiser: ServerOptimiser
 
+    @property
+    def stale(self) -> str | None:
+        """How the inner server takes old answers (`FedBuff`)."""
+        return getattr(self.server, "stale", None)
+
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Return what the inner server publishes of the model."""
         return published(self.server, without(state, OPTIMISER), round, version)

@@ -6,6 +6,7 @@ Servers that only one method has are in the folder of that method in `bayesfed.a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -46,6 +47,9 @@ class Average:
     Entries that no client covers stay as they are.
     """
 
+    # Of an old answer only the change from the state that it was begun with counts (`FedBuff`).
+    stale: ClassVar[str] = "rebased"
+
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the mean as the next state. A round in which no client has data changes nothing."""
         total = summed(reducer, "value")
@@ -58,6 +62,8 @@ class Average:
 @dataclass(frozen=True)
 class Add:
     """Add the weighted mean of the clients' changes to the model: FedAvg for methods that send changes."""
+
+    stale: ClassVar[str] = "scaled"
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state plus the mean change. A round in which no client has data changes nothing."""

@@ -49,10 +49,10 @@ MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
 
 
 class Turn(NamedTuple):
-    """One client's turn: its task, its rows, its memory, and in keyed mode its secret."""
+    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in keyed mode its secret."""
 
     task: Task
-    data: Dataset
+    data: Dataset | ClientError
     memory: Tree
     secret: bytes | None = None
 
@@ -93,6 +93,9 @@ class Cohorts:
         outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, tuple[Turn, Member, float]]]()
         for number, turn in enumerate(chunk):
             start = time.perf_counter()
+            if isinstance(turn.data, ClientError):
+                outcomes[number] = turn.data
+                continue
             received = attempt(turn.task, "decode", partial(read, turn.task, locals[turn.task.phase], turn.secret))
             if isinstance(received, ClientError):
                 outcomes[number] = received
@@ -156,7 +159,7 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
 
 def _alone(local: Local, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
     start = time.perf_counter()
-    work = partial(fitted, turn.task, local, turn.data, turn.memory, member.message, member.options)
+    work = partial(fitted, turn.task, local, member.data, turn.memory, member.message, member.options)
     return attempt(turn.task, "fit", work), time.perf_counter() - start
 
 

@@ -10,19 +10,22 @@ import math
 import multiprocessing
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal, Protocol, Self
 
 import torch
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.population import Population
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
-from bayesfed.federated.clients.memories import ClientMemory, Slot
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answer
+from bayesfed.federated.clients.memory_table import Memories
+from bayesfed.federated.clients.rosters import Devices, Profiles, figures_of
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.worker_processes import Workers
@@ -30,13 +33,15 @@ from bayesfed.federated.core.protocols import Local, Profile
 from bayesfed.trees import Tree
 
 Locals = Mapping[str, Local]
+# Bytes of memories that the clients of a population hold before the disk is used.
+MEMORY_BYTES = 1 << 29
 
 
 class ClientPool(Protocol):
     """The seam between the engine and wherever clients run."""
 
     @property
-    def profiles(self) -> tuple[Profile, ...]:
+    def profiles(self) -> Sequence[Profile]:
         """Every client, in the order of their names."""
         ...
 
@@ -48,7 +53,7 @@ class ClientPool(Protocol):
         """Keep the client's new memory if the server accepted its payload, else the old one."""
         ...
 
-    def memories(self) -> dict[str, Tree]:
+    def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, for a checkpoint."""
         ...
 
@@ -63,13 +68,15 @@ class InProcess:
     Parameters
     ----------
     data
-        A data set for each client, by name. Some may be empty, but not all.
+        A data set for each client, by name, or a `Population`. Some may be empty, but not all.
+    samples
+        Number of rows of each client by name. If it is given, nothing of `data` is read before a client is asked, as with a `Population`.
     workers
         Number of worker processes or threads. 0 runs clients one after another in this process.
     kind
         "process", or "thread" for local steps that draw only from their own key, not from torch's or Pyro's global state.
     devices
-        Device figures by client name, for planners.
+        Device figures by client name, for planners, or a function ``(name) -> figures``.
     deadline_s
         Seconds a client may take, counted from when a worker process starts on it. The worker of one that takes longer is killed, and the client
         fails with a `ClientError`. Seconds of the clock are not reproducible, so set this far above what an honest client takes.
@@ -83,6 +90,11 @@ class InProcess:
         Start method of worker processes, as in `multiprocessing`: "fork", "spawn" or "forkserver". Default: "fork" on Linux, "spawn" elsewhere.
         Results are the same under each. Forked workers start in milliseconds and inherit everything. Others import torch first, which takes
         seconds, and receive local steps, data and secrets by `cloudpickle`; a script then needs ``if __name__ == "__main__":``.
+    memory_bytes
+        Bytes of what clients keep between rounds that this process holds. Beyond it, the clients that were not heard for longest have theirs on disk.
+        Default: 512 MiB for a population, no bound otherwise.
+    memory_folder
+        Folder of that file, which is gone when the process ends. Default: the folder of temporary files.
 
     Notes
     -----
@@ -96,6 +108,8 @@ class InProcess:
     ------
     DataError
         If there is no client, or no client has data.
+    CheckpointError
+        While running, if memories cannot be written to the disk.
     ArgumentError
         If there cannot be such workers, a secret is not one, or there are both workers and cohorts. While running, if workers do not start; if
         local steps, data, codecs or links cannot be pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
@@ -105,19 +119,25 @@ class InProcess:
         self,
         data: Mapping[str, Dataset],
         *,
+        samples: Mapping[str, int] | None = None,
         workers: int = 0,
         kind: Literal["process", "thread"] = "process",
-        devices: Mapping[str, Mapping[str, float]] | None = None,
+        devices: Devices | None = None,
         deadline_s: float | None = None,
         secrets: Mapping[str, bytes] | None = None,
         cohort: Cohort = 1,
         start: StartMethod | None = None,
+        memory_bytes: float | None = None,
+        memory_folder: str | Path | None = None,
     ) -> None:
         if not isinstance(data, Mapping):
             raise ArgumentError(
                 complain("InProcess, data", expected="a data set for each client by name", actual=shown(data), hint="{'name': data_set}")
             )
-        if not data or not any(len(part) for part in data.values()):
+        if samples is not None and len(data):
+            data = Population(list(data), samples, data.__getitem__)
+        lazy = isinstance(data, Population)
+        if not data or not (bool(data.samples.any()) if isinstance(data, Population) else any(len(part) for part in data.values())):
             raise DataError(
                 complain("InProcess", expected="a client with data", actual=f"{len(data)} clients, all empty", hint="federate(data, iid(...))")
             )
@@ -127,7 +147,7 @@ class InProcess:
             )
         if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
             raise ArgumentError(complain("InProcess.start", expected=f"one of {methods}, those of this system", actual=start, hint="None"))
-        if workers and kind == "process" and any(part.inputs.device.type != "cpu" for part in data.values()):
+        if workers and kind == "process" and not lazy and any(part.inputs.device.type != "cpu" for part in data.values()):
             raise ArgumentError(
                 complain("InProcess", expected="data on the CPU for process workers", actual="data on an accelerator", hint="workers=0")
             )
@@ -141,20 +161,26 @@ class InProcess:
         if workers and cohort != 1:
             raise ArgumentError(complain("InProcess.cohort", expected="workers=0: a cohort is one process", actual=workers, hint="cohort=1"))
         self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
-        self._data = {name: data[name] for name in sorted(data)}
+        if memory_bytes is not None and not memory_bytes >= 0:
+            raise ArgumentError(complain("InProcess.memory_bytes", expected="a number of bytes", actual=memory_bytes, hint="2**30"))
+        self._data: Mapping[str, Dataset] = data if lazy else {name: data[name] for name in sorted(data)}
         self._secrets = check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
         devices = devices or {}
-        self.profiles = tuple(Profile(name, len(part), dict(devices.get(name, {}))) for name, part in self._data.items())
+        if isinstance(data, Population):
+            self.profiles: Sequence[Profile] = Profiles(data.names, data.samples, devices)
+        else:
+            self.profiles = tuple(Profile(name, len(part), figures_of(devices, name)) for name, part in self._data.items())
         self._workers, self._kind = workers, kind
-        self._memories = {name: ClientMemory() for name in self._data}
+        bound = (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
+        self._memories = Memories(data.names if isinstance(data, Population) else list(self._data), bound, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
         self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None
 
     @property
     def data(self) -> Mapping[str, Dataset]:
-        """The rows of every client by name."""
-        return dict(self._data)
+        """The rows of every client by name; those of a population are loaded when they are read."""
+        return self._data if isinstance(self._data, Population) else dict(self._data)
 
     def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
@@ -162,24 +188,20 @@ class InProcess:
         way = ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
         for task, outcome in way(locals, tasks):
             if isinstance(outcome, Reply):
-                self._memories[task.client].pend(Slot(task.round, task.phase), outcome.memory)
+                self._memories.pend(task.client, outcome.memory)
             yield task, outcome
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
-        memory = self._memories[client]
-        if slot := memory.pending:
-            memory.promote(slot) if accepted else memory.drop(slot)
+        self._memories.settle(client, accepted)
 
-    def memories(self) -> dict[str, Tree]:
-        """Return a copy of what each client remembers; clients that remember nothing are left out."""
-        return {client: tree for client, memory in self._memories.items() if (tree := memory.read())}
+    def memories(self) -> Mapping[str, Tree]:
+        """Return what each client remembers now; clients that remember nothing are left out."""
+        return self._memories.taken()
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Replace all memories."""
-        self._memories = {client: ClientMemory() for client in [*self._data, *memories]}
-        for client, tree in memories.items():
-            self._memories[client].replace(dict(tree))
+        self._memories.restore(memories)
 
     def close(self) -> None:
         """Stop the workers, and wait until they are gone."""
@@ -196,11 +218,11 @@ class InProcess:
         self.close()
 
     def _recall(self, client: str) -> Tree:
-        return self._memories[client].read()
+        return self._memories.read(client)
 
     def _serial(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield task, answer(task, locals[task.phase], self._data[task.client], self._recall(task.client), self._secrets.get(task.client))
+            yield task, answered(task, locals, self._data, self._recall(task.client), self._secrets.get(task.client))
 
     def _together(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         asked = deque[Task]()
@@ -208,7 +230,7 @@ class InProcess:
         def turns() -> Iterator[Turn]:
             for task in tasks:
                 asked.append(task)
-                yield Turn(task, self._data[task.client], self._recall(task.client), self._secrets.get(task.client))
+                yield Turn(task, loaded(task, self._data), self._recall(task.client), self._secrets.get(task.client))
 
         if self.cohorts:
             for outcome in self.cohorts.answers(locals, turns()):
@@ -256,4 +278,4 @@ def _enter(locals: Locals, data: Mapping[str, Dataset]) -> None:
 
 
 def _work(task: Task, memory: Tree, secret: bytes | None) -> Outcome:
-    return answer(task, _worker.locals[task.phase], _worker.data[task.client], memory, secret)
+    return answered(task, _worker.locals, _worker.data, memory, secret)

@@ -6,7 +6,7 @@ The same function runs in the server's process, in a worker or on another machin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -82,6 +82,17 @@ def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: byte
     if isinstance(fit, ClientError):
         return fit
     return attempt(task, "encode", lambda: reply(task, fit, memories, secret, start))
+
+
+def answered(task: Task, locals: Mapping[str, Local], data: Mapping[str, Dataset], memories: Tree, secret: bytes | None = None) -> Outcome:
+    """Load a client's rows and run it; rows that cannot be loaded are a failure of that client at stage "load"."""
+    rows = loaded(task, data)
+    return rows if isinstance(rows, ClientError) else answer(task, locals[task.phase], rows, memories, secret)
+
+
+def loaded(task: Task, data: Mapping[str, Dataset]) -> Dataset | ClientError:
+    """Return the rows of the client of a task, or its failure."""
+    return attempt(task, "load", lambda: data[task.client])
 
 
 def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | ClientError:

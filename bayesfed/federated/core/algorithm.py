@@ -217,7 +217,7 @@ class Conditions:
 
     algorithm: Algorithm
     sampler: Callable[[int, Sequence[str], Key], Sequence[str]]
-    profiles: tuple[Profile, ...]
+    profiles: Sequence[Profile]
     remembering: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.population import Population
 from bayesfed.errors import ArgumentError, PosteriorError, complain
 from bayesfed.errors.checks import a, check, having, shown
 from bayesfed.federated.clients.pools import ClientPool
@@ -44,6 +45,8 @@ def check_clients(clients: object) -> None:
     hint = "{'name': data_set, ...}, federate(train, iid(len(train), 10, key)), or a pool"
     if not isinstance(clients, Mapping):
         check("run, clients", clients, having(("profiles", "map", "settle"), "a data set for each client by name, or a pool", hint))
+        return
+    if isinstance(clients, Population):
         return
     for name, data in clients.items():
         if not isinstance(name, str) or not isinstance(data, Dataset):
@@ -93,7 +96,6 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
     if not isinstance(test, Dataset) or not len(test):
         actual = shown(test) if not isinstance(test, Dataset) else "an empty set"
         raise ArgumentError(complain("run, test", expected="a data set to score on", actual=actual, hint="test=Dataset(inputs, targets)"))
-    rows: Dataset | None = next((part for part in getattr(pool, "data", {}).values() if len(part)), None)
     if test.targets.is_floating_point():
         hint = "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - targets).square(), name='mse')]"
         raise ArgumentError(complain("run, test", expected="class labels, whose accuracy is scored", actual=shown(test.targets), hint=hint))
@@ -103,6 +105,7 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
     except PosteriorError:
         raise
     except Exception as problem:
+        rows: Dataset | None = next((part for part in getattr(pool, "data", {}).values() if len(part)), None)
         trained = f"like those of the clients, {described(rows)}" if rows is not None else "that the model takes"
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         raise ArgumentError(

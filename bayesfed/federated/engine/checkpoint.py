@@ -6,13 +6,16 @@ All randomness is named by seed, round and client (`bayesfed.keys`), so the numb
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bayesfed.data.files import append, sweep, write_whole
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, complain
 from bayesfed.federated.engine import snapshot_files
+from bayesfed.federated.engine.record_files import lines
 from bayesfed.federated.engine.records import to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
 
@@ -129,7 +132,8 @@ class _Writer:
         self._next: int | None = None
         # Only what this run wrote into a history file counts, so each begins empty, whatever is in the folder.
         self._turns = max(keep, 2)
-        self._backlog: list[list[Record]] = [list(snapshot.history) for _ in range(self._turns)]
+        self._earlier = snapshot.history
+        self._backlog: list[list[Record]] = [[] for _ in range(self._turns)]
         self._written = [(0, blake2b(digest_size=32)) for _ in range(self._turns)]
         self._turn = snapshot_files.next_turn(self._folder) % self._turns
 
@@ -148,8 +152,8 @@ class _Writer:
             self._folder.mkdir(parents=True, exist_ok=True)
             sweep(self._folder)
             history = self._extend(turn)
-            tensors = snapshot_files.write(self._folder, snapshot, {"file": turn, **history})
-            snapshot_files.prune(self._folder, self._keep, tensors)
+            written = snapshot_files.write(self._folder, snapshot, {"file": turn, **history})
+            snapshot_files.prune(self._folder, self._keep, written)
         except OSError as problem:
             where, whole = f"checkpoint of round {snapshot.round} in {self._folder}", snapshot_files.finished(self._folder)
             hint = f"room there: the checkpoint of round {whole[0]} is whole" if whole else "another folder"
@@ -159,15 +163,26 @@ class _Writer:
     def _extend(self, turn: int) -> dict[str, Any]:
         """Append new records to a history file. Its earlier bytes stay as they are, since an older checkpoint needs them."""
         path = snapshot_files.history_file(self._folder, turn)
-        (length, hasher), added = self._written[turn], b"".join(map(to_line, self._backlog[turn]))
+        (length, hasher), added = self._written[turn], map(to_line, self._backlog[turn])
         if length:
-            append(path, length, added)
+            content = b"".join(added)
+            append(path, length, content)
+            hasher.update(content)
+            length += len(content)
         else:
-            write_whole(path, added)
-        hasher.update(added)
-        self._written[turn] = (length + len(added), hasher)
+            # Nothing of an attempt that failed counts, so the digest begins anew as well.
+            hasher = blake2b(digest_size=32)
+            write_whole(path, _hashed(chain(lines(self._earlier), added), hasher))
+            length = path.stat().st_size
+        self._written[turn] = (length, hasher)
         self._backlog[turn].clear()
-        return {"bytes": length + len(added), "blake2b": hasher.hexdigest()}
+        return {"bytes": length, "blake2b": hasher.hexdigest()}
+
+
+def _hashed(parts: Iterable[bytes], hasher: Any) -> Iterator[bytes]:
+    for part in parts:
+        hasher.update(part)
+        yield part
 
 
 def _check_folder(folder: Path, snapshot: Snapshot) -> None:

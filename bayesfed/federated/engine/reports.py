@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,9 +36,11 @@ class Snapshot:
     run
         Id of the run, which its messages are bound to.
     history
-        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds.
+        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds. A `RecordFile` if there are many.
     settings
         Settings and clients of the run as short texts by name (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
+    in_flight
+        Answers that are on their way, in an asynchronous run (`FedBuff`); else empty.
     """
 
     algorithm: str
@@ -48,8 +50,9 @@ class Snapshot:
     versions: Mapping[str, int] = field(default_factory=dict)
     memories: Mapping[str, Tree] = field(default_factory=dict)
     run: str = ""
-    history: tuple[Record, ...] = ()
+    history: Sequence[Record] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    in_flight: Tree = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

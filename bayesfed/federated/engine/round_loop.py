@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.rosters import Roster, Versions
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.engine.arguments import check_call, check_posterior
+from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
+from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
@@ -40,6 +43,7 @@ def rounds(
     secrets: Mapping[str, bytes] | None = None,
     run_id: str | None = None,
     resume_anyway: bool = False,
+    asynchronous: FedBuff | None = None,
 ) -> Iterator[RoundReport]:
     """Run an algorithm on a pool of clients, and yield a report after every round.
 
@@ -74,6 +78,8 @@ def rounds(
     resume_anyway
         Continue from a snapshot although its settings or clients are others (`bayesfed.federated.engine.settings`), or are not known because an
         earlier version wrote it. The new settings count from then on.
+    asynchronous
+        Run asynchronously in simulated time. A round is then a step of the server.
 
     Raises
     ------
@@ -103,37 +109,48 @@ def rounds(
     if least < 1:
         raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
     run_id = _run_id(algorithm, seed, resume, run_id)
-    keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
-    settings = settings_of_run(algorithm, sampler, pool.profiles)
+    roster = Roster(pool.profiles)
+    keyed = check_secrets("secrets", secrets, roster.names) if secrets is not None else {}
+    if asynchronous:
+        asynchronous.check(algorithm, len(roster))
+        if sampler is not everyone:
+            actual, hint = getattr(sampler, "__name__", type(sampler).__name__), "FedBuff(size=10, concurrency=100) alone"
+            raise ArgumentError(complain("sampler", expected="none: FedBuff draws clients as others finish", actual=actual, hint=hint))
+    settings = settings_of_run(algorithm, asynchronous or sampler, pool.profiles)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
     pool.restore(resume.memories)
-    remembering = tuple(resume.memories)
-    locals, profiles = {phase.name: phase.local for phase in algorithm.phases}, {p.name: p for p in pool.profiles}
-    state, versions = resume.state, dict(resume.versions)
+    locals, memories = {phase.name: phase.local for phase in algorithm.phases}, resume.memories
+    state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
+    window = Window(asynchronous, pool, roster, locals, keyed, resume.in_flight) if asynchronous else None
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         for check in algorithm.checks:
-            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=tuple(profiles.values()), remembering=remembering, changed=changed))
-        chosen = sampler(number, list(profiles), Key(seed, "sample", number))
-        if not chosen or set(chosen) - profiles.keys() or len(set(chosen)) != len(chosen):
+            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed))
+        chosen = () if window else sampler(number, roster.names, Key(seed, "sample", number))
+        if not window and (not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen)):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in algorithm.phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
-            asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
             # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
             with one_thread():
-                state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
+                if window:
+                    state, info, entries, heard = window.step(occasion, versions)
+                else:
+                    asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
+                    state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
+                    heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
-            versions |= dict.fromkeys(entries.infos, number)
+            versions = versions.updated(heard)
             server |= info
             clients.update(entries.infos)
             # Sorted, since the order of events depends on how far a pool asks ahead.
             rows += sorted(entries.rows, key=lambda row: row.client)
-        snapshot = Snapshot(algorithm.name, seed, number + 1, state, dict(versions), pool.memories(), run_id, resume.history, settings)
-        remembering = tuple(snapshot.memories)
+        memories = window.memories() if window else pool.memories()
+        flights = window.in_flight() if window else {}
+        snapshot = Snapshot(algorithm.name, seed, number + 1, state, versions, memories, run_id, resume.history, settings, flights)
         yield RoundReport(
             round=number,
             rows=tuple(rows),

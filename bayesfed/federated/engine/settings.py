@@ -9,16 +9,18 @@ dataclasses, and what may change between two parts of a run: the number of round
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.keys import Key
@@ -30,7 +32,7 @@ DEPTH = 12
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def settings_of_run(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Collection[Profile]) -> dict[str, str]:
+def settings_of_run(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Sequence[Profile]) -> dict[str, str]:
     """Return the settings of a run by name.
 
     Parameters
@@ -49,9 +51,9 @@ def settings_of_run(algorithm: Algorithm, sampler: Callable[..., Any], profiles:
     described.add("sampler", sampler)
     described.entries["phases"] = _short(", ".join(phase.name for phase in algorithm.phases))
     described.entries["state"] = _short(" ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items())))
-    names = sorted(profile.name for profile in profiles)
-    described.entries["clients"] = f"{len(names)}: {_short(', '.join(names))}"
-    described.entries["rows of clients"] = _short(", ".join(str(rows) for _, rows in sorted((p.name, p.samples) for p in profiles)))
+    roster = Roster(profiles)
+    described.entries["clients"] = f"{len(roster)}: {_listed(roster.ordered)}"
+    described.entries["rows of clients"] = _listed(map(str, roster.samples()))
     return dict(sorted(described.entries.items()))
 
 
@@ -159,6 +161,16 @@ def _tensor(leaf: Tensor) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 24]}... {_digest(text.encode())}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """Return what `_short` makes of the texts with commas between them, of which there may be a million, a part at a time."""
+    texts, head, hasher, length = iter(texts), "", blake2b(digest_size=8), 0
+    while chunk := list(islice(texts, 4096)):
+        part = f"{', ' if length else ''}{', '.join(chunk)}"
+        head, length = f"{head}{part}"[: LONGEST + 1], length + len(part)
+        hasher.update(part.encode())
+    return head if length <= LONGEST else f"{head[: LONGEST - 24]}... {hasher.hexdigest()}"
 
 
 def _digest(content: bytes) -> str:

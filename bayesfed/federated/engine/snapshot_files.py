@@ -3,6 +3,7 @@
 Every file is written whole or not at all, has a digest, and is never unpickled::
 
     00000012-0f5c.safetensors    state and client memories after twelve rounds; the name has a part of their digest
+    00000012-1b2a.memories       client memories if some of them are on disk, copied one by one
     00000012.json                the rest of the snapshot, and digests; written last, since without it a checkpoint is not finished
     history-0.jsonl              a record per line; several files take turns, so that damage to one leaves another checkpoint whole
 """
@@ -10,24 +11,33 @@ Every file is written whole or not at all, has a digest, and is never unpickled:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bayesfed.data.files import digest, write_whole
+import numpy as np
+import torch
+
+from bayesfed.data.files import digest, digest_of_file, write_whole
 from bayesfed.errors import CheckpointError, WireError, complain
+from bayesfed.federated.clients.memory_log import StoredMemories
+from bayesfed.federated.clients.rosters import Versions
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
-from bayesfed.federated.engine.records import from_line
+from bayesfed.federated.engine.record_files import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
-FORMAT = 1
+# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions are among the tensors, the format is LARGE.
+FORMAT, LARGE = 1, 2
+# Most versions that are written as JSON, and longest history in bytes that is read as a whole.
+FEW, SHORT = 10_000, 1 << 24
 # Fields of a snapshot that are not written as JSON beside the digests.
-APART = ("state", "memories", "history")
+APART = ("state", "memories", "history", "in_flight")
 
 
-def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> Path:
-    """Write the tensors of a snapshot and, last of all, the file that makes them a checkpoint. Return the path of the tensors.
+def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path]:
+    """Write the tensors of a snapshot and, last of all, the file that makes them a checkpoint. Return the paths of the tensors.
 
     Parameters
     ----------
@@ -38,19 +48,25 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> Path:
     history
         Number of the history file, and the length and digest of the part of it that belongs to this checkpoint.
     """
-    number, tensors = snapshot.round, to_safetensors(_flat(snapshot))
+    number, stored, many = snapshot.round, isinstance(snapshot.memories, StoredMemories), len(snapshot.versions) > FEW
+    tensors = to_safetensors(_flat(snapshot) | (_versions(snapshot.versions) if many else {}))
     tensors_digest = digest(tensors)
     path = _tensors(folder, number, tensors_digest)
     write_whole(path, tensors)
-    content = {
-        "format": FORMAT,
-        "snapshot": {part.name: getattr(snapshot, part.name) for part in fields(snapshot) if part.name not in APART},
-        "clients": list(snapshot.memories),
+    apart = (*APART, "versions") if many else APART
+    content: dict[str, Any] = {
+        "format": LARGE if stored or many or snapshot.in_flight else FORMAT,
+        "snapshot": {part.name: getattr(snapshot, part.name) for part in fields(snapshot) if part.name not in apart},
+        "clients": [] if stored else list(snapshot.memories),
         "tensors": {"bytes": len(tensors), "blake2b": tensors_digest},
         "history": history,
     }
+    paths = {path}
+    if isinstance(snapshot.memories, StoredMemories):
+        content["memories"] = _write_memories(folder, number, snapshot.memories)
+        paths.add(_memories(folder, number, content["memories"]["blake2b"]))
     write_whole(_record(folder, number), _sealed(content))
-    return path
+    return paths
 
 
 def read(folder: Path, number: int) -> Snapshot:
@@ -66,21 +82,30 @@ def read(folder: Path, number: int) -> Snapshot:
         if not path.exists():
             raise ValueError("no record: writing it was cut short")
         content = _unsealed(path.read_bytes())
-        raw = _checked(_tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"])
-        lines = _checked(history_file(folder, content["history"]["file"]), content["history"], prefix=True)
+        raw = _checked(_tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"]).read_bytes()
+        history = RecordFile(_checked(history_file(folder, content["history"]["file"]), content["history"], prefix=True), content["history"]["bytes"])
         state, memories = Tree(), {client: Tree() for client in content["clients"]}
+        versions, in_flight = Tree(), Tree()
         for name, leaf in from_safetensors(raw).items():
             kind, _, rest = name.partition("/")
             if kind == "state":
                 state[rest] = leaf
+            elif kind == "versions":
+                versions[rest] = leaf
+            elif kind == "flight":
+                in_flight[rest] = leaf
             else:
                 index, _, rest = rest.partition("/")
                 memories[content["clients"][int(index)]][rest] = leaf
         if content["snapshot"]["round"] != number:
             raise ValueError(f"one of round {content['snapshot']['round']}")
-        history = tuple(map(from_line, lines.splitlines()))
-        return Snapshot(**content["snapshot"], state=state, memories=memories, history=history)
-    except (OSError, WireError, KeyError, ValueError, TypeError, IndexError, RecursionError) as problem:
+        given = content["snapshot"] | ({"versions": _versions_of(versions)} if versions else {})
+        known: Mapping[str, Tree] = memories
+        if "memories" in content:
+            known = StoredMemories.of(_checked(_memories(folder, number, content["memories"]["blake2b"]), content["memories"]))
+        records = tuple(history) if content["history"]["bytes"] <= SHORT else history
+        return Snapshot(**given, state=state, memories=known, history=records, in_flight=in_flight)
+    except (OSError, WireError, CheckpointError, KeyError, ValueError, TypeError, IndexError, RecursionError) as problem:
         raise CheckpointError(complain(str(path), expected="an undamaged checkpoint", actual=problem, hint="an older one")) from problem
 
 
@@ -104,21 +129,21 @@ def next_turn(folder: Path) -> int:
     return 0
 
 
-def prune(folder: Path, keep: int, tensors: Path) -> None:
-    """Remove all but the last `keep` finished checkpoints, and older tensors of the round whose newest ones are `tensors`."""
+def prune(folder: Path, keep: int, newest: set[Path]) -> None:
+    """Remove all but the last `keep` finished checkpoints, and older tensors of the round whose newest ones are in the files `newest`."""
     kept = finished(folder)[:keep]
     for number in numbers(folder):
         if number not in kept:
             remove(folder, number)
-    for path in folder.glob(f"{tensors.name[:8]}-*.safetensors"):
-        if path != tensors:
+    for path in folder.glob(f"{next(iter(newest)).name[:8]}-*"):
+        if path not in newest:
             path.unlink(missing_ok=True)
 
 
 def remove(folder: Path, number: int) -> None:
     """Remove the checkpoint of a round."""
     # The record first, so that a crash between the two leaves an unfinished checkpoint.
-    for path in (_record(folder, number), *folder.glob(f"{number:08d}-*.safetensors")):
+    for path in (_record(folder, number), *folder.glob(f"{number:08d}-*")):
         path.unlink(missing_ok=True)
 
 
@@ -135,21 +160,48 @@ def _tensors(folder: Path, number: int, tensors_digest: str) -> Path:
     return folder / f"{number:08d}-{bytes.fromhex(tensors_digest).hex()[:16]}.safetensors"
 
 
+def _memories(folder: Path, number: int, memories_digest: str) -> Path:
+    return folder / f"{number:08d}-{bytes.fromhex(memories_digest).hex()[:16]}.memories"
+
+
+def _write_memories(folder: Path, number: int, memories: StoredMemories) -> dict[str, Any]:
+    """Copy memories to a file of a checkpoint, and return its length and digest."""
+    first = folder / f"{number:08d}-unnamed.memories"
+    write_whole(first, memories.entries())
+    length, found = digest_of_file(first)
+    first.replace(_memories(folder, number, found))
+    return {"bytes": length, "blake2b": found}
+
+
+def _versions(versions: Mapping[str, int]) -> Tree:
+    """Return versions as two leaves: the names as JSON, and the rounds."""
+    names = json.dumps(list(versions)).encode()
+    rounds = np.fromiter(versions.values(), dtype=np.int32, count=len(versions))
+    return {"versions/names": torch.frombuffer(bytearray(names), dtype=torch.uint8), "versions/rounds": torch.from_numpy(rounds)}
+
+
+def _versions_of(leaves: Tree) -> Versions:
+    names: list[str] = json.loads(leaves["names"].numpy().tobytes())
+    if names != sorted(names):
+        raise ValueError("versions that are not in the order of their names")
+    return Versions(names, leaves["rounds"].numpy())
+
+
 def _flat(snapshot: Snapshot) -> Tree:
     tree = {f"state/{name}": leaf for name, leaf in snapshot.state.items()}
+    tree |= {f"flight/{name}": leaf for name, leaf in snapshot.in_flight.items()}
+    if isinstance(snapshot.memories, StoredMemories):
+        return tree
     for index, memory in enumerate(snapshot.memories.values()):
         tree |= {f"memory/{index}/{name}": leaf for name, leaf in memory.items()}
     return tree
 
 
-def _checked(path: Path, promised: dict[str, Any], *, prefix: bool = False) -> bytes:
-    """Return a file, or as much of its beginning as was promised, after comparing length and digest."""
-    content = path.read_bytes()
-    if prefix:
-        content = content[: promised["bytes"]]
-    if len(content) != promised["bytes"] or digest(content) != promised["blake2b"]:
+def _checked(path: Path, promised: dict[str, Any], *, prefix: bool = False) -> Path:
+    """Return the path of a file after comparing length and digest, of the file or of as much of its beginning as was promised."""
+    if digest_of_file(path, promised["bytes"] if prefix else None) != (promised["bytes"], promised["blake2b"]):
         raise ValueError(f"another digest, or length, of {path.name}")
-    return content
+    return path
 
 
 def _sealed(content: dict[str, Any]) -> bytes:
@@ -166,6 +218,6 @@ def _unsealed(raw: bytes) -> dict[str, Any]:
     content = {name: value for name, value in record.items() if name != "blake2b"}
     if _sealed(content) != raw:
         raise ValueError("another digest of itself")
-    if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']}, not {FORMAT}")
+    if content["format"] not in (FORMAT, LARGE):
+        raise ValueError(f"format {content['format']}, not {FORMAT} or {LARGE}")
     return content

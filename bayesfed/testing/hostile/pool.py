@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayesfed.federated.clients.pools import ClientPool
@@ -29,7 +29,7 @@ class Between:
     act: Callable[[Task, Outcome], Arrivals]
 
     @property
-    def profiles(self) -> tuple[Profile, ...]:
+    def profiles(self) -> Sequence[Profile]:
         """The profiles of the inner pool."""
         return self.pool.profiles
 
@@ -42,7 +42,7 @@ class Between:
         """Settle the memory in the inner pool."""
         self.pool.settle(client, accepted)
 
-    def memories(self) -> dict[str, Tree]:
+    def memories(self) -> Mapping[str, Tree]:
         """Return the memories of the inner pool."""
         return self.pool.memories()
 

@@ -1,0 +1,172 @@
+"""`RecordFile`: the records of a run in a file, a line each, of which only the one that is looked at is in memory."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+from bayesfed.errors import CheckpointError, complain
+from bayesfed.federated.engine.records import from_line, to_line
+from bayesfed.federated.engine.reports import Record
+
+FILE = "records.jsonl"
+BLOCK = 1 << 20
+
+
+class RecordFile(Sequence[Record]):
+    """Records of a run as a sequence: ``history[-1]`` reads one line of the file, a loop over it one after another.
+
+    Parameters
+    ----------
+    path
+        File of the records, a line of JSON each.
+    length
+        Number of bytes of the file that count. Default: those of all whole lines.
+    write
+        Whether records are appended. The file is made if it does not exist, and what is after `length` is cut off.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be opened, or is shorter than `length`. While it is used, if it cannot be read or written, or a line is no record.
+    """
+
+    def __init__(self, path: str | Path, length: int | None = None, *, write: bool = False) -> None:
+        self.path, self._ends = Path(path), array("q", [0])
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY, 0o666)
+            # The file stays open: the name may be given to a newer file, while these records stay what they are.
+            weakref.finalize(self, os.close, self._file)
+            self._index(length)
+            if write:
+                os.ftruncate(self._file, self._ends[-1])
+        except OSError as problem:
+            raise self._error(problem) from problem
+        if length is not None and self._ends[-1] != length:
+            raise self._error(f"{self._ends[-1]} bytes of whole lines, not {length}")
+
+    def append(self, record: Record) -> None:
+        """Write one more record."""
+        line, end = memoryview(to_line(record)), self._ends[-1]
+        try:
+            while line:
+                written = os.pwrite(self._file, line, end)
+                end, line = end + written, line[written:]
+        except OSError as problem:
+            raise self._error(problem) from problem
+        self._ends.append(end)
+
+    def cut(self, count: int) -> None:
+        """Remove all but the first `count` records."""
+        del self._ends[count + 1 :]
+        try:
+            os.ftruncate(self._file, self._ends[-1])
+        except OSError as problem:
+            raise self._error(problem) from problem
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the file in parts, as it is."""
+        for start in range(0, self._ends[-1], BLOCK):
+            yield self._bytes(start, min(start + BLOCK, self._ends[-1]))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, place: int | slice) -> Record | tuple[Record, ...]:
+        numbers = range(len(self))[place]
+        if isinstance(numbers, range):
+            return tuple(self._records(numbers))
+        return next(self._records([numbers]))
+
+    def __iter__(self) -> Iterator[Record]:
+        first = 0
+        while first < len(self):
+            # As many lines as are in a block, but at least one.
+            last = max(first + 1, bisect_right(self._ends, self._ends[first] + BLOCK) - 1)
+            for line in self._bytes(self._ends[first], self._ends[last]).splitlines():
+                yield self._record(line)
+            first = last
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RecordFile({str(self.path)!r}, {len(self)} records)"
+
+    def _index(self, length: int | None) -> None:
+        size = os.fstat(self._file).st_size
+        end = size if length is None else min(length, size)
+        for start in range(0, end, BLOCK):
+            block, place = os.pread(self._file, min(BLOCK, end - start), start), -1
+            while (place := block.find(b"\n", place + 1)) >= 0:
+                self._ends.append(start + place + 1)
+
+    def _records(self, numbers: Iterable[int]) -> Iterator[Record]:
+        return (self._record(self._bytes(self._ends[number], self._ends[number + 1])) for number in numbers)
+
+    def _record(self, line: bytes) -> Record:
+        try:
+            return from_line(line)
+        except (ValueError, TypeError, KeyError) as problem:
+            raise self._error(problem) from problem
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        content = os.pread(self._file, end - start, start)
+        if len(content) != end - start:
+            raise self._error(f"{len(content)} bytes in place of {end - start}")
+        return content
+
+    def _error(self, problem: object) -> CheckpointError:
+        hint = "room on the disk, or another folder"
+        return CheckpointError(complain(f"records in {self.path}", expected="a file of whole records", actual=problem, hint=hint))
+
+
+def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile:
+    """Return the records of a run in a folder, ready for those of further rounds.
+
+    Parameters
+    ----------
+    folder
+        Folder of the file ``records.jsonl``; made if it does not exist.
+    earlier
+        Records of the rounds before. If the file has them, what comes after them is cut off; if it is empty, they are written to it.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder has records that are not those of the rounds before, or cannot be written to.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        expected, hint = "a folder that can be written to", "another folder"
+        raise CheckpointError(complain(f"records in {folder}", expected=expected, actual=problem, hint=hint)) from problem
+    history = RecordFile(Path(folder) / FILE, write=True)
+    common = min(len(history), len(earlier))
+    # As lines, since no record with a metric that is not a number equals another.
+    if not len(history) or (common and to_line(history[common - 1]) == to_line(earlier[common - 1])):
+        history.cut(common)
+        for number in range(common, len(earlier)):
+            history.append(earlier[number])
+    else:
+        actual = f"{len(history)} records, the last of round {history[-1].round}"
+        expected = f"the {len(earlier)} records that the run goes on from" if len(earlier) else "no records"
+        hint = "resume=newest(checkpoints) of that run, or another folder"
+        raise CheckpointError(complain(f"records in {folder}", expected=expected, actual=actual, hint=hint))
+    return history
+
+
+def lines(history: Iterable[Record]) -> Iterator[bytes]:
+    """Yield records as parts of a file; those of a `RecordFile` as they are."""
+    return history.blocks() if isinstance(history, RecordFile) else map(to_line, history)
