@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyro.distributions as dist
 import torch
@@ -34,6 +34,15 @@ class Observing(Protocol):
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``."""
+        ...
+
+
+@runtime_checkable
+class ObservingDraws(Protocol):
+    """A posterior that predicts at many draws together, at less cost than at one after another."""
+
+    def observe_draws(self, draws: Sequence[Tree], inputs: Tensor) -> Sequence[TorchDistribution]:
+        """Return the distribution of the targets at every draw, batch ``(B,)``."""
         ...
 
 
@@ -76,14 +85,22 @@ class Predictive:
     @cached_property
     def _distributions(self) -> list[list[Any]]:
         """Return the distribution of the targets by draw and batch of rows."""
+        if isinstance(self.posterior, ObservingDraws):
+            drawn = [self.posterior.draw(self.key.child("draw", number)) for number in range(self.count)]
+            by_part = [self.posterior.observe_draws(drawn, self.inputs[part]) for part in self._parts]
+            return [self._sound([given[number] for given in by_part]) for number in range(self.count)]
         distributions: list[list[Any]] = []
         for number in range(self.count):
             draw, key = self.posterior.draw(self.key.child("draw", number)), self.key.child("observe", number)
-            distributions.append([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts])
-            for part, given in zip(self._parts, distributions[-1], strict=True):
-                batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
-                if batch != rows:
-                    raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
+            distributions.append(self._sound([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts]))
+        return distributions
+
+    def _sound(self, distributions: list[Any]) -> list[Any]:
+        """Return the distributions of all parts if each has one target a row."""
+        for part, given in zip(self._parts, distributions, strict=True):
+            batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
+            if batch != rows:
+                raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
         return distributions
 
     @property
