@@ -8,8 +8,7 @@ from torch import nn
 from torch.func import functional_call, jacrev, vmap
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated import InProcess
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.laplace.evidence import best_precision, log_evidence
 from bayesfed.keys import Key
 from bayesfed.trees import parameters
@@ -79,24 +78,42 @@ def test_kronecker_factors_do_not_depend_on_the_partition():
     assert best * norm == pytest.approx(float((values / (values + best)).sum()), rel=1e-3)
 
 
-@pytest.mark.parametrize("options", [{}, {"structure": "full"}, {"subset": "all"}, {"subset": "all", "structure": "diagonal"}])
+@pytest.mark.parametrize("options", [{"structure": "full"}, {"subset": "all"}])
 def test_draws_agree_with_the_covariance_of_the_outputs(options):
     net, data, clients = problem(small())
     result = fitted(net, clients, prior_precision=2.0, **options)
-    mean, covariance = result.posterior.outputs(data.inputs[:4])
-    draws = [result.posterior.draw(Key(number, "draw")) for number in range(3000)]
+    _, covariance = result.posterior.outputs(data.inputs[:4])
+    draws = [result.posterior.draw(Key(number, "draw")) for number in range(1000)]
     logits = torch.stack([given.logits for given in result.posterior.observe_draws(draws, data.inputs[:4])])
     # Softmax leaves a shift open: differences from the first output count.
-    shift = torch.cat([torch.zeros(3000, 4, 1), (logits - logits[..., :1])[..., 1:]], 2)
+    shift = torch.cat([torch.zeros(1000, 4, 1), (logits - logits[..., :1])[..., 1:]], 2)
     rotated = torch.eye(3, dtype=torch.float64)
     rotated[:, 0] -= 1
     expected = rotated @ covariance @ rotated.mT
     sample = torch.stack([shift[:, row].mT.cov() for row in range(4)])
-    assert torch.allclose(sample, expected, atol=0.15 * float(expected.abs().max()))
+    assert torch.allclose(sample, expected, atol=0.2 * float(expected.abs().max()))
     one = result.posterior.observe(draws[0], data.inputs[:4], Key(0))
     assert torch.allclose(one.logits, logits[0], atol=1e-9)
     by_draws = result.predictive(data.inputs, draws=400).mean
     assert float((by_draws - result.posterior.probit(data.inputs)).abs().max()) < 0.06
+
+
+@pytest.mark.laplace
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("subset", ["last", "all"])
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+def test_laplace_torch_agrees(subset, structure):
+    from laplace import Laplace
+    from torch.utils.data import DataLoader, TensorDataset
+
+    net, data, clients = problem(small())
+    ours = fitted(net, clients, subset=subset, structure=structure, prior_precision=0.7, biases="apart").posterior
+    names = {"full": "full", "diagonal": "diag", "kronecker": "kron"}, {"last": "last_layer", "all": "all"}
+    theirs = Laplace(net, "classification", subset_of_weights=names[1][subset], hessian_structure=names[0][structure])
+    theirs.fit(DataLoader(TensorDataset(data.inputs, data.targets), batch_size=len(data)))
+    theirs.prior_precision = torch.tensor(0.7, dtype=torch.float64)
+    assert ours.log_evidence == pytest.approx(float(theirs.log_marginal_likelihood()), abs=1e-5)
+    assert torch.allclose(ours.probit(data.inputs), theirs(data.inputs, link_approx="probit"), atol=1e-5)
 
 
 def test_in_last_layer_the_draws_are_those_of_the_network():
@@ -109,7 +126,7 @@ def test_in_last_layer_the_draws_are_those_of_the_network():
 
 def test_after_training_in_every_round(net, digits, clients):
     """The wrapped method is the method, bit for bit; sums are 32-bit triangles."""
-    train, test = digits
+    _, test = digits
     work = bf.Training(steps=5)
     plain = bf.run(bf.fed_avg(net, training=work), clients, rounds=2, progress=False)
     both = bf.run(bf.laplace(bf.fed_avg(net, training=work)), clients, rounds=2, progress=False)
@@ -156,5 +173,3 @@ def test_what_does_not_fit_is_refused(net, digits):
     shifted = nn.Sequential(nn.Linear(64, 10), nn.Tanh())
     with pytest.raises(bf.errors.ClientError, match="outputs of the last linear layer"):
         bf.run(bf.laplace(nn.Sequential(nn.Flatten(), shifted)), {"a": digits[1]}, rounds=1, progress=False)
-    assert issubclass(DataError, ValueError)
-    assert InProcess

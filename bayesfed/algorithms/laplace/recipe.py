@@ -58,8 +58,8 @@ def laplace(
 ) -> Algorithm:
     """Put a Gaussian around a trained network in one round of sums, ``bf.run(bf.laplace(result.model), clients, rounds=1)``.
 
-    Each client runs its rows through the network once and sends what they add to the generalised Gauss-Newton matrix: with the defaults the triangles of
-    two small matrices, 133 kB for a last layer of 256 inputs and 10 classes. No rows are held out: the prior's precision maximises the evidence. The
+    Each client runs its rows through the network once and sends what they add to the generalised Gauss-Newton matrix: with the defaults the triangles
+    of two small matrices, 133 kB for a last layer of 256 inputs and 10 classes. No rows are held out: the prior's precision maximises the evidence. The
     result has a posterior, for `Result.predictive`, `scores` and `to_arviz`; its `probit` predicts without draws.
 
     Parameters
@@ -96,7 +96,8 @@ def laplace(
             raise ArgumentError(complain(f"laplace, {name}", expected=expected, actual=repr(value), hint=repr(get_args(choices)[0])))
     number = isinstance(prior_precision, int | float) and not isinstance(prior_precision, bool)
     if prior_precision != "evidence" and not (number and 0 < float(prior_precision) < math.inf):
-        raise ArgumentError(complain("laplace, prior_precision", expected="a number above 0, or 'evidence'", actual=repr(prior_precision), hint="1.0"))
+        expected = "a number above 0, or 'evidence'"
+        raise ArgumentError(complain("laplace, prior_precision", expected=expected, actual=repr(prior_precision), hint="'evidence'"))
     if batch_size < 1:
         raise ArgumentError(complain("laplace", expected="batch_size >= 1", actual=batch_size, hint="250"))
     scored = likelihood or Categorical()
@@ -181,4 +182,3 @@ def _after(algorithm: Algorithm, phase: Phase, initial: Tree, posterior: Callabl
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
         posterior=posterior,
     )
-

@@ -67,8 +67,7 @@ class CurvatureSums:
             part = data[slice(start, start + self.batch_size)]
             outputs, more = self.structure.sums(self.net, message, part.inputs, columns)
             more[NLL] = -self.likelihood.pointwise(outputs.double(), part.targets).sum()[None]
-            for name, total in sums.items():
-                total += more[name]
+            sums = {name: total + more[name] for name, total in sums.items()}
         rows = max(len(data), 1)
         return Fit({name: total / rows for name, total in sums.items()}, {}, {"samples": float(len(data)), "nll": float(sums[NLL]) / rows})
 
@@ -104,7 +103,8 @@ class FitGaussian:
         """
         total = summed(reducer, "moments")
         means, rows = total.mean(), total.number()
-        posterior = LaplacePosterior(self.net, self.likelihood, without(state, OWN), self.structure, without(means, NLL), rows, float(means[NLL]), 1.0)
+        sums, nll = without(means, NLL), float(means[NLL])
+        posterior = LaplacePosterior(self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0)
         norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
         chosen = evidence.best_precision(posterior.values, norm) if self.precision == "evidence" else float(self.precision)
         fit = -rows * posterior.nll / temperature_of(self.likelihood)

@@ -1,4 +1,4 @@
-"""Symmetric positive matrices as blocks with known eigenvectors: ``H_block = (V (x) U) diag(h) (V (x) U)'``, and what a Gaussian needs of ``H + delta``."""
+"""Symmetric positive matrices as blocks with known eigenvectors, ``H_block = (V (x) U) diag(h) (V (x) U)'``, and Gaussians of precision H + delta."""
 
 from __future__ import annotations
 

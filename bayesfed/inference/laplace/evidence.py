@@ -1,7 +1,7 @@
 """The prior precision that maximises the Laplace evidence.
 
-``log p(D | delta) ~ log p(D | theta) - delta |theta|^2 / 2 + P / 2 log delta - 1 / 2 sum_i log(h_i + delta)`` over the eigenvalues h of the GGN (MacKay,
-1992, (2.12)). At its maximum ``delta |theta|^2 = gamma = sum_i h_i / (h_i + delta)``, the number of parameters that the rows determine.
+``log p(D | delta) ~ log p(D | theta) - delta |theta|^2 / 2 + P / 2 log delta - 1 / 2 sum_i log(h_i + delta)`` over the eigenvalues h of the GGN
+(MacKay, 1992, (2.12)). At its maximum ``delta |theta|^2 = gamma = sum_i h_i / (h_i + delta)``, the number of parameters that the rows determine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a layer contributes to a network's Jacobian: its inputs, and the gradients of the network's outputs by the layer's own outputs.
 
-B rows, C outputs of the network, K columns, T positions (1 for a linear layer on vectors), O outputs and I inputs of a layer. The Jacobian of a row by
-the weights of a layer is ``sum_t g_t a_t'``, a sum of outer products, so that ``(a, g)`` replaces ``(O, I)`` numbers by ``O + I``.
+B rows, C outputs of the network, K columns, T positions (1 for a linear layer on vectors), O outputs and I inputs of a layer. The Jacobian of a row
+by the weights of a layer is ``sum_t g_t a_t'``, a sum of outer products, so that ``(a, g)`` replaces ``(O, I)`` numbers by ``O + I``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layer:
     def split(self, matrix: Tensor, like: Mapping[str, Tensor]) -> Tree:
         """Return a matrix ``(O, I)`` as the layer's parameters, in the shapes and types of `like`."""
         weight, *bias = self.parameters
-        parts = {weight: matrix[:, : self.inputs - self.bias]} | {name: matrix[:, -1] for name in bias}
+        parts = {weight: matrix[:, : self.inputs - self.bias]} | dict.fromkeys(bias, matrix[:, -1])
         return {name: part.reshape(like[name].shape).to(like[name]) for name, part in parts.items()}
 
 

@@ -27,8 +27,8 @@ ROWS = 250
 class LaplacePosterior:
     """N(theta, (H + delta)^-1) over some parameters; the others are fixed.
 
-    Predictions are those of the network linearised in these parameters, for which the GGN is the exact Hessian (Immer et al., 2021); in its last layer a
-    network is linear, so that nothing is lost there.
+    Predictions are those of the network linearised in these parameters, for which the GGN is the exact Hessian (Immer et al., 2021); in its last
+    layer a network is linear, so that nothing is lost there.
 
     Parameters
     ----------

@@ -13,7 +13,8 @@ With ``S S' = - d^2 log p(y | f) / df^2`` the columns of S are the combinations 
 
 References
 ----------
-Daxberger et al., "Laplace redux" (2021), section 2; Eschenhagen et al., "Kronecker-factored approximate curvature for modern architectures" (2023), (14).
+Daxberger et al., "Laplace redux" (2021), section 2; Eschenhagen et al., "Kronecker-factored approximate curvature for modern neural network
+architectures" (2023), (14).
 """
 
 from __future__ import annotations
