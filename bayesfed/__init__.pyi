@@ -10,6 +10,7 @@ from .compress import fit_flexible as fit_flexible
 from .data import Dataset as Dataset
 from .data import cifar10 as cifar10
 from .data import cifar100 as cifar100
+from .data import corrupted as corrupted
 from .data import digits as digits
 from .data import dirichlet as dirichlet
 from .data import fashion_mnist as fashion_mnist
@@ -22,7 +23,9 @@ from .data import from_torch as from_torch
 from .data import held_out as held_out
 from .data import held_out_rows as held_out_rows
 from .data import iid as iid
+from .data import label_shifted as label_shifted
 from .data import minilm_folder as minilm_folder
+from .data import out_of_distribution as out_of_distribution
 from .data import sentiment as sentiment
 from .data import split_rows as split_rows
 from .data import tokenised as tokenised

@@ -17,6 +17,7 @@ from .baselines.split_mix.recipe import split_mix as split_mix
 from .baselines.stc import stc as stc
 from .baselines.uveqfed import uveqfed as uveqfed
 from .batch_statistics.recipe import batch_statistics as batch_statistics
+from .calibration.recipe import calibrated as calibrated
 from .citing import citation as citation
 from .composing import Turn as Turn
 from .composing import compose as compose

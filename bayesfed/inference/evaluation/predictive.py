@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.inference.evaluation import scoring
+from bayesfed.inference.evaluation.detection import adaptive_calibration_error, selective, uncertainties
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
@@ -178,7 +179,8 @@ class Predictive:
     def scores(self, targets: Tensor) -> dict[str, float]:
         """Return the scores of the mixture over draws, means over rows.
 
-        For classes: nll, brier, ece, accuracy, and the uncertainties entropy and mutual_information, in nats. For other targets: nll, rmse of the
+        For classes: nll, brier, ece, adaptive_ece, accuracy, the uncertainties entropy and mutual_information in nats, and of answering the most
+        certain rows only, aurc and the coverage_at_risk of 5 %. For other targets: nll, rmse of the
         mean, and coverage_50, _80 and _95 of the central intervals, which need at least 3, 9 and 39 draws.
 
         Raises
@@ -193,6 +195,11 @@ class Predictive:
     def scores_of(self, targets: Tensor, groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
         """Return the `scores` of groups of rows, by name, all from the same draws."""
         return scores_together([(self, targets)], groups)
+
+    @property
+    def uncertainties(self) -> dict[str, Tensor]:
+        """Uncertainties of each row, ``(B,)``: ``max_probability``, ``entropy``, ``mutual_information``; `detection` compares them with other rows'."""
+        return uncertainties(self.probabilities)
 
     def _labels(self, targets: Tensor) -> None:
         classes = self.probabilities.shape[-1]
@@ -239,9 +246,11 @@ def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
     return {
         "brier": float(scoring.brier(mean, targets)),
         "ece": float(scoring.expected_calibration_error(mean, targets)),
+        "adaptive_ece": float(adaptive_calibration_error(mean, targets)),
         "accuracy": float((mean.argmax(1) == targets).double().mean()),
         "entropy": float(scoring.predictive_entropy(probabilities).mean()),
         "mutual_information": float(scoring.mutual_information(probabilities).mean()),
+        **selective(1 - mean.amax(1), mean.argmax(1) != targets),
     }
 
 
