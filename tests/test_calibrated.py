@@ -40,7 +40,6 @@ def test_temperature_and_sets_are_those_of_all_rows():
     own = result.clients["a"].model
     assert int(own.histograms.sum()) == 300
     assert own.temperature == model.temperature
-    assert bf.run(bf.calibrated(net, classes=4), {"c": held[:0]}, rounds=1, progress=False).model.temperature == 1.0
 
 
 def test_what_does_not_fit_is_refused(net):

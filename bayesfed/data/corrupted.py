@@ -1,4 +1,4 @@
-"""Images under corruptions of five severities, other shares of classes, and inputs of no class: what a model that knows its limits should be unsure of.
+"""Images under corruptions of five severities, rows with other shares of classes, and inputs of no class.
 
 The corruptions are our own, in the spirit of ImageNet-C (Hendrycks and Dietterich, 2019). A severity changes only the strength; labels stay.
 
@@ -118,7 +118,7 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
 
 
 def out_of_distribution(data: Dataset, key: Key) -> dict[str, Tensor]:
-    """Return inputs of no class in the shape of the images, by name: ``inverted``, ``flipped`` upside down, ``shuffled`` pixels and uniform ``noise``.
+    """Return inputs of no class in the shape of the images: ``inverted``, ``flipped`` upside down, ``shuffled`` pixels and uniform ``noise``.
 
     Parameters
     ----------

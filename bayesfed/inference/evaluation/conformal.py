@@ -1,8 +1,9 @@
-"""Split conformal prediction over clients: histograms of scores add, and the quantile of their sum is a threshold (Lu et al., 2023; Plassier et al., 2023).
+"""Split conformal prediction over clients: histograms of scores add, and a quantile of their sum is the threshold (Lu et al., 2023).
 
-The score of a row is one minus the probability of its class. With N held-out rows and a threshold at their ``ceil((N + 1) (1 - alpha)) / N`` quantile, the
-set of all classes with a score up to the threshold holds the right one with probability at least ``1 - alpha``, if a new row is exchangeable with
-the held-out ones: it comes from the same clients in the same shares. With K clients, who each add one row, N + K replaces N + 1.
+The score of a row is one minus the probability of its class. With N held-out rows and a threshold at their ``ceil((N + 1) (1 - alpha)) / N``
+quantile, the set of all classes with a score up to the threshold holds the right one with probability at least ``1 - alpha``, if a new row is
+exchangeable with the held-out ones: it comes from the same clients in the same shares. With K clients, who each add one row, N + K replaces N + 1.
+Weights by class make up for other shares of the classes (Plassier et al., 2023).
 """
 
 from __future__ import annotations

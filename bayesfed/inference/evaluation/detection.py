@@ -58,7 +58,7 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     """
     for name, values in (("inside", inside), ("outside", outside)):
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
-            raise ArgumentError(complain(f"detection, {name}", expected="finite numbers (B,)", actual=tuple(values.shape), hint="entropies of rows"))
+            raise ArgumentError(complain(f"detection, {name}", expected="finite numbers (B,)", actual=tuple(values.shape), hint="entropies"))
     values, outsiders = torch.cat([inside, outside]).double(), torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double()
     order = values.argsort(descending=True, stable=True)
     ordered = values[order]

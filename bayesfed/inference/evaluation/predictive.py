@@ -198,7 +198,7 @@ class Predictive:
 
     @property
     def uncertainties(self) -> dict[str, Tensor]:
-        """Uncertainties of each row, ``(B,)``: ``max_probability``, ``entropy``, ``mutual_information``; `detection` compares them with other rows'."""
+        """Uncertainties of each row, ``(B,)``: ``max_probability``, ``entropy`` and ``mutual_information``."""
         return uncertainties(self.probabilities)
 
     def _labels(self, targets: Tensor) -> None:
