@@ -2,11 +2,13 @@
 
     python benchmarks/uncertainty.py [--check] [--rows 600 2000 60000] [--workers 2]
 
-MLP 784-256-256-10, ten clients, Dirichlet 0.5, Adam 1e-3 on a cosine. A tenth of every client's rows is held out; temperature, prior and prediction sets
-are chosen on them, never on the test set. Corrupted NLL is the mean over five corruptions of five severities; AUROC the mean over four kinds of rows
-of no class. Runs are kept in `results/uncertainty/` and gone on with; `benchmarks/records/uncertainty.jsonl` has those behind the page
-(``python benchmarks/kept.py unpack benchmarks/records/uncertainty.jsonl results/uncertainty/runs``). Intervals are 95 %, by a bootstrap over test rows that is
-paired between methods and pooled over seeds. `--check` has 2,000 rows and two seeds.
+MLP 784-256-256-10, ten clients, Dirichlet 0.5, Adam 1e-3 on a cosine. A tenth of every client's rows is held out; temperature, prior and prediction
+sets are chosen on them, never on the test set. Corrupted NLL is the mean over five corruptions of five severities; AUROC the mean over four kinds of
+rows of no class. Runs are kept in `results/uncertainty/` and gone on with; `benchmarks/records/uncertainty.jsonl` has those behind the page::
+
+    python benchmarks/kept.py unpack benchmarks/records/uncertainty.jsonl results/uncertainty/runs
+
+Intervals are 95 %, by a bootstrap over test rows that is paired between methods and pooled over seeds. `--check` has 2,000 rows and two seeds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calibration after training on held-out rows: a temperature (Guo et al., 2017) and conformal prediction sets (Lu et al., 2023), by sums over clients."""
+"""Calibration on held-out rows after training: a temperature (Guo et al., 2017) and conformal prediction sets (Lu et al., 2023)."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def calibrated(
 ) -> Algorithm:
     """Calibrate a trained classifier on rows that clients held out, in one round: ``bf.run(bf.calibrated(result.model), held_out, rounds=1).model``.
 
-    The rows must not have been trained on (`split_rows`). In a first phase clients send the summed NLL of their rows at each temperature; in a second,
-    histograms of ``1 - p_y`` by class, of which the quantiles for prediction sets are read: marginal ones, and under a shift of labels. The model of
-    ``result.clients[name]`` has a client's own histogram, for sets that cover the rows of this client. A temperature changes no prediction, and the
+    The rows must not have been trained on (`split_rows`). In a first phase clients send the summed NLL of their rows at each temperature; in a
+    second, histograms of ``1 - p_y`` by class, of which the quantiles for prediction sets are read: marginal ones, and under a shift of labels.
+    The model of ``result.clients[name]`` has a client's own histogram, for sets that cover the rows of this client. A temperature changes no prediction, and the
     price is a message of the network down and ``50 + 1000 C`` numbers up.
 
     Parameters

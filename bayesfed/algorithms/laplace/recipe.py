@@ -59,8 +59,8 @@ def laplace(
     """Put a Gaussian around a trained network in one round of sums, ``bf.run(bf.laplace(result.model), clients, rounds=1)``.
 
     Each client runs its rows through the network once and sends what they add to the generalised Gauss-Newton matrix: with the defaults the
-    triangles of two small matrices, 133 kB for a last layer of 256 inputs and 10 classes. No rows are held out: the prior's precision maximises the evidence. The
-    result has a posterior, for `Result.predictive`, `scores` and `to_arviz`; its `probit` predicts without draws.
+    triangles of two small matrices, 133 kB for a last layer of 256 inputs and 10 classes. No rows are held out: the prior's precision maximises the
+    evidence. The result has a posterior, for `Result.predictive`, `scores` and `to_arviz`; its `probit` predicts without draws.
 
     Parameters
     ----------

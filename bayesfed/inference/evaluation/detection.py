@@ -48,8 +48,8 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     Returns
     -------
     dict
-        ``auroc``, the probability that an outside row is the less certain one, ties counted half; ``aupr``, the average precision with outside rows as
-        positives; ``fpr95``, the share of inside rows above the threshold that 95 % of the outside rows reach.
+        ``auroc``, the probability that an outside row is the less certain one, ties counted half; ``aupr``, the average precision with
+        outside rows as positives; ``fpr95``, the share of inside rows above the threshold that 95 % of the outside rows reach.
 
     Raises
     ------
