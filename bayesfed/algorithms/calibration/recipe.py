@@ -49,8 +49,8 @@ def calibrated(
 
     The rows must not have been trained on (`split_rows`). In a first phase clients send the summed NLL of their rows at each temperature; in a
     second, histograms of ``1 - p_y`` by class, of which the quantiles for prediction sets are read: marginal ones, and under a shift of labels.
-    The model of ``result.clients[name]`` has a client's own histogram, for sets that cover the rows of this client. A temperature changes no prediction, and the
-    price is a message of the network down and ``50 + 1000 C`` numbers up.
+    The model of ``result.clients[name]`` has a client's own histogram, for sets that cover the rows of this client. A temperature changes no
+    prediction, and the price is a message of the network down and ``50 + 1000 C`` numbers up.
 
     Parameters
     ----------
