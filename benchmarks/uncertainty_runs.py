@@ -17,6 +17,7 @@ from torch.func import functional_call
 from uncertainty_scores import Sets, scored
 
 import bayesfed as bf
+from bayesfed.data import concatenated
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.laplace.posterior import LaplacePosterior
 from bayesfed.keys import forked
@@ -93,7 +94,7 @@ def result(settings: Settings, seed: int, given: Problem, member: int = 0) -> bf
     net = network(settings, bf.Key(seed, "net", member))
     prior = {"prior_precision": settings["prior_precision"], "observations": given.rows} if "prior_precision" in settings else {}
     adam, schedule = bf.Adam(settings["learning_rate"]), bf.cosine(0.05, settings["rounds"])
-    clients = {"all": bf.data.concatenated(list(given.train.values()))} if settings.get("central") else given.train
+    clients = {"all": concatenated(list(given.train.values()))} if settings.get("central") else given.train
     steps = settings["steps"] * (settings["clients"] if settings.get("central") else 1)
     work = bf.Training(steps, settings["batch_size"], adam, schedule, **prior)
     if settings["method"] == "d_turbo_vbi":
@@ -119,7 +120,7 @@ def readings(settings: Settings, trained: list[bf.Result], given: Problem) -> tu
     if settings.get("dropout"):
         return {"": Reading(lambda rows: dropped(first, rows), first.model)}, {}, None
     calibrated = bf.run(bf.calibrated(first.model), given.held, rounds=1, progress=False)
-    clients = {"all": bf.data.concatenated(list(given.train.values()))} if settings.get("central") else given.train
+    clients = {"all": concatenated(list(given.train.values()))} if settings.get("central") else given.train
     gaussian = bf.run(bf.laplace(first.model), clients, rounds=1, progress=False)
     fitted = gaussian.posterior
     assert isinstance(fitted, LaplacePosterior)
@@ -174,6 +175,6 @@ class Place:
         trained = [result(settings, seed, given, member) for member in range(settings.get("members", 1))]
         read, figures, calibrated = readings(settings, trained, given)
         sent = sum(one.bits() for one in trained) / 8e6
-        scores = {name: scored(one, given.sets, bf.data.concatenated(list(given.held.values()))) for name, one in read.items()}
+        scores = {name: scored(one, given.sets, concatenated(list(given.held.values()))) for name, one in read.items()}
         covered = given.sets.covered(calibrated) if calibrated is not None else {}
         return {"settings": dict(settings), "seed": seed, "megabytes": sent, **figures, "readings": scores, "conformal": covered}

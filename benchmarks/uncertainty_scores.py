@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import bayesfed as bf
+from bayesfed.data import concatenated
 from bayesfed.data.corrupted import STRENGTHS
 from bayesfed.inference.evaluation.detection import detection, scores_of_probabilities, uncertainties
 
@@ -43,7 +44,7 @@ class Sets:
 
     def covered(self, calibrated: bf.Result, level: float = 0.9) -> dict[str, Any]:
         """Return coverage and size of prediction sets: of all rows, of every client by the shared threshold and by its own, and under label shift."""
-        shared, pooled = calibrated.model, bf.data.concatenated(list(self.clients.values()))
+        shared, pooled = calibrated.model, concatenated(list(self.clients.values()))
         shares = torch.arange(1.0, 11.0)
         shifted = bf.label_shifted(pooled, shares, bf.Key(0, "shift"))
         sets = {
