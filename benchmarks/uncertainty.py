@@ -57,11 +57,11 @@ class Line:
 
     def mean(self, runs: Runs, name: str) -> float:
         """Return the mean of a score over seeds."""
-        return statistics.mean(one[name] for one in self.of(runs))
+        return statistics.fmean(one[name] for one in self.of(runs))
 
     def corrupted(self, runs: Runs) -> float:
         """Return the mean NLL over corruptions and severities."""
-        return statistics.mean(value for one in self.of(runs) for values in one["corrupted"].values() for value in values)
+        return statistics.fmean(value for one in self.of(runs) for values in one["corrupted"].values() for value in values)
 
     def auroc(self, runs: Runs, kind: str) -> float | None:
         """Return the mean AUROC over kinds of rows."""

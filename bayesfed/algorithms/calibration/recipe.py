@@ -24,7 +24,7 @@ from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Assign, Model, Personal, Phase
+from bayesfed.federated.core.algorithm import Algorithm, Assign, Model, Personal, Phase, Predictor
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.evaluation.conformal import BINS
@@ -37,11 +37,11 @@ GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch
 
 @recipe(cites=("guo2017calibration", "lu2023federated"))
 def calibrated(
-    model: nn.Module | Model,
+    model: nn.Module | Predictor,
     parameters: Mapping[str, Tensor] | None = None,
     *,
     classes: int = 10,
-    temperatures: Sequence[float] = GRID,
+    temperatures: Sequence[float] | None = None,
     bins: int = BINS,
     link: Link | None = None,
 ) -> Algorithm:
@@ -81,13 +81,13 @@ def calibrated(
     net, own = (model.net, model.parameters) if isinstance(model, Model) else (model, None)
     if not isinstance(net, nn.Module):
         raise ArgumentError(complain("calibrated, model", expected="a network or a Model", actual=shown(model), hint="result.model"))
-    if not temperatures or not all(0 < one < float("inf") for one in temperatures):
-        raise ArgumentError(complain("calibrated, temperatures", expected="positive numbers", actual=list(temperatures), hint="[0.5, 1.0, 2.0]"))
+    grid = GRID if temperatures is None else tuple(map(float, temperatures))
+    if not grid or not all(0 < one < float("inf") for one in grid):
+        raise ArgumentError(complain("calibrated, temperatures", expected="positive numbers", actual=list(grid), hint="[0.5, 1.0, 2.0]"))
     if min(classes, bins) < 1:
         raise ArgumentError(complain("calibrated", expected="classes and bins >= 1", actual=(classes, bins), hint="10, 1000"))
     given = parameters if parameters is not None else own
     begun: Tree = trainable(net) if given is None else dict(given)
-    grid = tuple(map(float, temperatures))
     zeros = {TEMPERATURE: torch.ones(1, dtype=torch.float64), SCORES: torch.zeros(classes, bins, dtype=torch.float64), CLIENTS: torch.zeros(1)}
 
     def asking(view: Whole, names: Sequence[str]) -> Assign:

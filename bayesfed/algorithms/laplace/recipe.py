@@ -27,7 +27,7 @@ from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.laplace.layers import all_layers, last_layer
@@ -45,7 +45,7 @@ LARGEST = 20_000
 
 @recipe(cites=("daxberger2021laplace", "mackay1992practical"))
 def laplace(
-    model: nn.Module | Model | Algorithm,
+    model: nn.Module | Predictor | Algorithm,
     parameters: Mapping[str, Tensor] | None = None,
     *,
     subset: Subset = "last",
@@ -124,7 +124,7 @@ def laplace(
     return Algorithm("laplace", initial, (phase,), lambda state: Model(network, without(state, OWN)), posterior)
 
 
-def _model(given: nn.Module | Model | Algorithm, parameters: Mapping[str, Tensor] | None) -> tuple[nn.Module, Tree]:
+def _model(given: nn.Module | Predictor | Algorithm, parameters: Mapping[str, Tensor] | None) -> tuple[nn.Module, Tree]:
     """Return the network and the parameters that clients get."""
     if isinstance(given, Algorithm):
         model, hint = given.predictor(given.initial), "laplace(result.model) after the run"

@@ -162,7 +162,7 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
 def _inputs(module: nn.Module, given: Tensor, bias: bool) -> Tensor:
     if isinstance(module, nn.Conv2d):
         padded = nn.functional.pad(given, module._reversed_padding_repeated_twice)
-        patches = nn.functional.unfold(padded, module.kernel_size, module.dilation, stride=module.stride)  # type: ignore[arg-type]
+        patches = nn.functional.unfold(padded, module.kernel_size, module.dilation, stride=module.stride)
         rows = patches.transpose(1, 2)
     else:
         rows = given.reshape(len(given), -1, given.shape[-1])

@@ -48,7 +48,8 @@ def roots(likelihood: Likelihood) -> Columns:
 
     def of_classes(outputs: Tensor) -> Tensor:
         p = outputs.double().softmax(1)
-        return cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
+        root: Tensor = cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
+        return root
 
     if isinstance(likelihood, Categorical):
         return of_classes

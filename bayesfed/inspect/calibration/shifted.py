@@ -44,7 +44,7 @@ def plot_outside(inside: Tensor, outside: Mapping[str, Tensor], *, label: str = 
     areas = {name: detection(inside, values)["auroc"] for name, values in outside.items()}
     axes = given_or_new(axes, width=5.6, height=4.2)
     together = np.concatenate([values.cpu().numpy() for values in (inside, *outside.values())])
-    edges = np.linspace(together.min(), together.max() or 1.0, bins + 1)
+    edges: list[float] = np.linspace(together.min(), together.max(), bins + 1).tolist()
     axes.hist(inside.cpu().numpy(), edges, density=True, color="0.75", label="own rows")
     for name, values in outside.items():
         axes.hist(values.cpu().numpy(), edges, density=True, histtype="step", linewidth=1.5, label=f"{name}: AUROC {areas[name]:.2f}")
