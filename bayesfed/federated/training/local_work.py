@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import nn
@@ -67,8 +67,8 @@ class Training:
     optimiser: Optimiser | None = None
     schedule: Schedule = constant
     epochs: float | None = None
-    prior_precision: float | None = None
-    observations: int | None = None
+    prior_precision: float | None = field(default=None, kw_only=True)
+    observations: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check_prior()
