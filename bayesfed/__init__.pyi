@@ -11,6 +11,7 @@ from .data import Dataset as Dataset
 from .data import Population as Population
 from .data import cifar10 as cifar10
 from .data import cifar100 as cifar100
+from .data import corrupted as corrupted
 from .data import digits as digits
 from .data import dirichlet as dirichlet
 from .data import fashion_mnist as fashion_mnist
@@ -23,8 +24,13 @@ from .data import from_torch as from_torch
 from .data import held_out as held_out
 from .data import held_out_rows as held_out_rows
 from .data import iid as iid
+from .data import label_shifted as label_shifted
 from .data import minilm_folder as minilm_folder
+<<<<<<< HEAD
 from .data import power_law as power_law
+=======
+from .data import out_of_distribution as out_of_distribution
+>>>>>>> h26a
 from .data import sentiment as sentiment
 from .data import split_clients as split_clients
 from .data import split_rows as split_rows

@@ -35,6 +35,9 @@ def final(algorithm, clients, rounds=2, **options):
         ({"optimiser": 0.1}, r"Training.optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)"),
         ({"optimiser": torch.optim.SGD}, "Training.optimiser: expected an optimiser as a value, found the class SGD"),
         ({"optimiser": bf.Sgd}, "Training.optimiser: expected an optimiser as a value, found the class Sgd"),
+        ({"prior_precision": 0.3}, "Training: expected both or neither, found prior_precision 0.3, observations None"),
+        ({"prior_precision": -1.0, "observations": 10}, "Training.prior_precision: expected a number >= 0, found -1.0"),
+        ({"prior_precision": 0.3, "observations": 0}, "Training.observations: expected a whole number >= 1, found 0"),
         ({"schedule": 0.5}, "Training.schedule: expected a function of the round, found 0.5"),
     ],
 )
@@ -174,3 +177,19 @@ def test_a_field_that_a_local_does_not_read_is_not_ignored(net, clients, options
 def test_masks_of_classes_are_refused_where_targets_are_numbers():
     with pytest.raises(ArgumentError, match="masked: expected a likelihood of classes, found Normal; try masked=False, or Categorical"):
         bf.Training().fitting(bf.mlp([4, 3, 1], bf.Key(0, "net")), bf.Normal(1.0), masked=True)
+
+
+def test_a_prior_is_weight_decay_of_its_precision_by_all_rows(net, clients):
+    """MAP estimates; the same under SGD's own decay, for every point method; a precision of 0 changes nothing."""
+    rows = sum(map(len, clients.values()))
+    prior = {"prior_precision": 0.05 * rows, "observations": rows}
+    decayed = replace(WORK, optimiser=bf.Sgd(0.05, weight_decay=0.05))
+    for make in (bf.fed_avg, bf.fed_paq, lambda net, **options: bf.fed_prox(net, strength=0.1, **options)):
+        one, two = (final(make(net, training=work), clients) for work in (replace(WORK, **prior), decayed))
+        assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
+    plain = final(bf.fed_avg(net, training=WORK), clients)
+    assert tree_equal(plain, final(bf.fed_avg(net, training=replace(WORK, prior_precision=0.0, observations=rows)), clients))
+    masked = final(bf.fed_avg(net, training=replace(WORK, **prior), masked=True), clients)
+    assert sum(float(leaf.square().sum()) for leaf in masked.values()) < sum(float(leaf.square().sum()) for leaf in plain.values())
+    with pytest.raises(ArgumentError, match="expected a method with point estimates, found PersonalElbo"):
+        bf.p_fed_bayes(net, training=replace(WORK, **prior))

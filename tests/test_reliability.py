@@ -6,7 +6,7 @@ import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.scoring import calibration_bins
-from bayesfed.inspect import plot_reliability, save
+from bayesfed.inspect import plot_outside, plot_reliability, plot_risk_coverage, plot_severity, save
 from bayesfed.keys import Key
 
 
@@ -86,3 +86,18 @@ def test_confidences_of_exactly_1_are_drawn_in_the_last_bin():
 def test_nothing_to_draw_is_refused():
     with pytest.raises(ArgumentError, match="plot_reliability: expected at least one method's bins, found none"):
         plot_reliability({})
+
+
+def test_pictures_of_uncertainty_show_what_they_are_given():
+    """Curves end at the error rate, areas are those of `detection`, and severity 0 is that of clean rows."""
+
+    uncertainty, wrong = torch.linspace(0, 1, 50), torch.arange(50) >= 40
+    curve = plot_risk_coverage({"entropy": (uncertainty, wrong)}).lines[0]
+    assert curve.get_ydata()[-1] == pytest.approx(0.2)
+    axes = plot_outside(uncertainty, {"noise": uncertainty + 2})
+    assert "noise: AUROC 1.00" in [text.get_text() for text in axes.get_legend().get_texts()]
+    line = plot_severity({"FedAvg": [0.6, 0.9]}, clean={"FedAvg": 0.5}).lines[0]
+    assert [list(line.get_xdata()), list(line.get_ydata())] == [[0, 1, 2], [0.5, 0.6, 0.9]]
+    for call in (lambda: plot_risk_coverage({}), lambda: plot_outside(uncertainty, {}), lambda: plot_severity({})):
+        with pytest.raises(ArgumentError, match="plot_"):
+            call()

@@ -392,7 +392,7 @@ def test_keywords_are_those_of_python_as_well():
         bf.fed_avg(net(), lr=0.1)
     with pytest.raises(KeywordError, match="fed_prox: expected a value for strength"):
         bf.fed_prox(net())
-    with pytest.raises(KeywordError, match=r"Training: expected at most 5 arguments by position, found 6; try epochs=\.\.\."):
+    with pytest.raises(KeywordError, match=r"Training: expected at most 5 arguments by position, found 6; try prior_precision=\.\.\."):
         bf.Training(1, 2, None, bf.cosine(0.1, 3), None, 3)
 
 

@@ -17,6 +17,7 @@ from .baselines.split_mix.recipe import split_mix as split_mix
 from .baselines.stc import stc as stc
 from .baselines.uveqfed import uveqfed as uveqfed
 from .batch_statistics.recipe import batch_statistics as batch_statistics
+from .calibration.recipe import calibrated as calibrated
 from .citing import citation as citation
 from .composing import Turn as Turn
 from .composing import compose as compose
@@ -28,6 +29,7 @@ from .fed_rlr.encodings import Tangents as Tangents
 from .fed_rlr.recipe import fed_rlr as fed_rlr
 from .federated_svi.conjugate import conjugate as conjugate
 from .federated_svi.recipe import federated_svi as federated_svi
+from .laplace.recipe import laplace as laplace
 from .lora.bayesian_lora import bayesian_lora as bayesian_lora
 from .lora.fed_lora import fed_lora as fed_lora
 from .lora.fed_stack_lora import fed_stack_lora as fed_stack_lora

@@ -7,10 +7,10 @@ from pathlib import Path
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.engine.checkpoint import newest
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
+from bayesfed.inspect.calibration.reliability import plot_reliability
 from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.inspect.partitions import plot_partition
 from bayesfed.inspect.pictures import save
-from bayesfed.inspect.reliability import plot_reliability
 from bayesfed.running.experiments.build import Built, build
 from bayesfed.running.folders import Folder
 from bayesfed.running.scores import predictive

@@ -1,3 +1,6 @@
+from .corrupted import corrupted as corrupted
+from .corrupted import label_shifted as label_shifted
+from .corrupted import out_of_distribution as out_of_distribution
 from .dataset import Dataset as Dataset
 from .dataset import concatenated as concatenated
 from .partition import by_domain as by_domain

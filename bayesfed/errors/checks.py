@@ -144,8 +144,8 @@ def check_keywords(
     positional = [parameter for parameter in parameters.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
     many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
     if len(args) > len(positional) and not many:
-        hint = f"{names[min(len(args), len(names)) - 1]}=..., by its name"
         actual = len(args) - (len(parameters) - len(names))
+        hint = f"{names[min(actual, len(names)) - 1]}=..., by its name"
         expected = f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
         raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
     given = {*list(parameters)[: len(args)], *kwargs}

@@ -1,3 +1,7 @@
+from .calibration.reliability import plot_reliability as plot_reliability
+from .calibration.selective import plot_risk_coverage as plot_risk_coverage
+from .calibration.shifted import plot_outside as plot_outside
+from .calibration.shifted import plot_severity as plot_severity
 from .devices import plot_client_costs as plot_client_costs
 from .devices import plot_device_costs as plot_device_costs
 from .devices import plot_plans as plot_plans
@@ -14,7 +18,6 @@ from .pictures import plot_forest as plot_forest
 from .pictures import plot_series as plot_series
 from .pictures import save as save
 from .psis import k_hat as k_hat
-from .reliability import plot_reliability as plot_reliability
 from .tables import round_table as round_table
 from .tables import score_table as score_table
 from .tables import table as table

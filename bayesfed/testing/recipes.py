@@ -117,6 +117,9 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "bayesian_lora": lambda: Tiny(sliced_posterior(ranks), rows()),
         "conjugate": lambda: Tiny(shipped.conjugate({"precision": torch.eye(2), "linear": torch.zeros(2)}, regression), lines()),
         "batch_statistics": batch_statistics,
+        "calibrated": lambda: Tiny(shipped.calibrated(net(), classes=CLASSES, bins=20), rows()),
+        "laplace": lambda: Tiny(shipped.laplace(net()), rows()),
+        "laplace full": lambda: Tiny(shipped.laplace(shipped.fed_avg(net(), **work), subset="all", structure="full"), rows()),
     }
 
 

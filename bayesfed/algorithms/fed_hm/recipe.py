@@ -35,7 +35,7 @@ from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting
 from bayesfed.federated.training.descent import LocalClasses
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models.low_rank.factored_layers import Split
 from bayesfed.models.low_rank.factored_trees import unrollings
@@ -127,8 +127,10 @@ def fed_hm(
         return math.exp(ratios[size] / temperature) * weighing(by_rows)(profile, size)
 
     def local(made: nn.Module) -> Local:
-        objective = partial(_objective, made, decay)
-        descent = work.descent(objective(scored), made)
+        def objective(of: Likelihood) -> Objective:
+            return work.under_prior(Decayed(MaximumLikelihood(made, of), decay))
+
+        descent = work.descent(Decayed(MaximumLikelihood(made, scored), decay), made)
         return buffered(LocalClasses(descent, objective, scored) if masked else descent, made, buffers)
 
     def model(size: int, state: Tree) -> Model:
@@ -154,7 +156,3 @@ def fed_hm(
         link=link,
         buffers=buffers,
     )
-
-
-def _objective(net: nn.Module, decay: float, likelihood: Likelihood) -> Decayed:
-    return Decayed(MaximumLikelihood(net, likelihood), decay)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyro.distributions as dist
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.inference.evaluation import scoring
+from bayesfed.inference.evaluation.detection import adaptive_calibration_error, selective, uncertainties
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
@@ -34,6 +35,15 @@ class Observing(Protocol):
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``."""
+        ...
+
+
+@runtime_checkable
+class ObservingDraws(Protocol):
+    """A posterior that predicts at many draws together, at less cost than at one after another."""
+
+    def observe_draws(self, draws: Sequence[Tree], inputs: Tensor) -> Sequence[TorchDistribution]:
+        """Return the distribution of the targets at every draw, batch ``(B,)``."""
         ...
 
 
@@ -76,14 +86,22 @@ class Predictive:
     @cached_property
     def _distributions(self) -> list[list[Any]]:
         """Return the distribution of the targets by draw and batch of rows."""
+        if isinstance(self.posterior, ObservingDraws):
+            drawn = [self.posterior.draw(self.key.child("draw", number)) for number in range(self.count)]
+            by_part = [self.posterior.observe_draws(drawn, self.inputs[part]) for part in self._parts]
+            return [self._sound([given[number] for given in by_part]) for number in range(self.count)]
         distributions: list[list[Any]] = []
         for number in range(self.count):
             draw, key = self.posterior.draw(self.key.child("draw", number)), self.key.child("observe", number)
-            distributions.append([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts])
-            for part, given in zip(self._parts, distributions[-1], strict=True):
-                batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
-                if batch != rows:
-                    raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
+            distributions.append(self._sound([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts]))
+        return distributions
+
+    def _sound(self, distributions: list[Any]) -> list[Any]:
+        """Return the distributions of all parts if each has one target a row."""
+        for part, given in zip(self._parts, distributions, strict=True):
+            batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
+            if batch != rows:
+                raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
         return distributions
 
     @property
@@ -161,7 +179,8 @@ class Predictive:
     def scores(self, targets: Tensor) -> dict[str, float]:
         """Return the scores of the mixture over draws, means over rows.
 
-        For classes: nll, brier, ece, accuracy, and the uncertainties entropy and mutual_information, in nats. For other targets: nll, rmse of the
+        For classes: nll, brier, ece, adaptive_ece, accuracy, the uncertainties entropy and mutual_information in nats, and of answering the most
+        certain rows only, aurc and the coverage_at_risk of 5 %. For other targets: nll, rmse of the
         mean, and coverage_50, _80 and _95 of the central intervals, which need at least 3, 9 and 39 draws.
 
         Raises
@@ -176,6 +195,11 @@ class Predictive:
     def scores_of(self, targets: Tensor, groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
         """Return the `scores` of groups of rows, by name, all from the same draws."""
         return scores_together([(self, targets)], groups)
+
+    @property
+    def uncertainties(self) -> dict[str, Tensor]:
+        """Uncertainties of each row, ``(B,)``: ``max_probability``, ``entropy`` and ``mutual_information``."""
+        return uncertainties(self.probabilities)
 
     def _labels(self, targets: Tensor) -> None:
         classes = self.probabilities.shape[-1]
@@ -222,9 +246,11 @@ def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
     return {
         "brier": float(scoring.brier(mean, targets)),
         "ece": float(scoring.expected_calibration_error(mean, targets)),
+        "adaptive_ece": float(adaptive_calibration_error(mean, targets)),
         "accuracy": float((mean.argmax(1) == targets).double().mean()),
         "entropy": float(scoring.predictive_entropy(probabilities).mean()),
         "mutual_information": float(scoring.mutual_information(probabilities).mean()),
+        **selective(1 - mean.amax(1), mean.argmax(1) != targets),
     }
 
 

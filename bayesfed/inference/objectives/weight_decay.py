@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Terms
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective, Proximal, Terms
 from bayesfed.models.low_rank.factored_trees import frobenius_decay
 from bayesfed.trees import Tree
 
@@ -28,11 +29,11 @@ class Decayed:
         Strength of the decay, >= 0.
     """
 
-    inner: MaximumLikelihood
+    inner: MaximumLikelihood | Proximal
     coefficient: float
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Train every parameter."""
+        """Start as the inner objective does."""
         return self.inner.start(message)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
@@ -57,3 +58,30 @@ class Decayed:
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check as the inner objective does."""
         self.inner.check(trained, fixed, data)
+
+
+def with_prior(objective: Objective, precision: float, observations: int) -> Decayed:
+    """Return a point objective under the prior N(0, 1 / precision) on every weight: a MAP estimate, where maximum likelihood was.
+
+    Losses are means over rows, so that the decay has the coefficient ``precision / observations``, for every client alike.
+
+    Parameters
+    ----------
+    objective
+        Objective of a point estimate; a decay that it has is added to.
+    precision
+        Precision of the prior.
+    observations
+        N, the number of rows of all clients.
+
+    Raises
+    ------
+    ArgumentError
+        If the objective has a prior of its own.
+    """
+    if isinstance(objective, Decayed):
+        return replace(objective, coefficient=objective.coefficient + precision / observations)
+    if not isinstance(objective, MaximumLikelihood | Proximal):
+        actual, hint = type(objective).__name__, "prior_precision=None: this method declares its own prior"
+        raise ArgumentError(complain("Training.prior_precision", expected="a method with point estimates", actual=actual, hint=hint))
+    return Decayed(objective, precision / observations)

@@ -93,7 +93,8 @@ class Transfer:
                 weights = contract(weights, factor, number)
             return weights
         first, second = self.halves[0][row], self.halves[1][row]
-        return (first @ weights.unflatten(-1, (len(first), len(second))) @ second).flatten(-2)
+        carried: Tensor = first @ weights.unflatten(-1, (len(first), len(second))) @ second
+        return carried.flatten(-2)
 
     @cached_property
     def forward(self) -> tuple[list[Tensor], Tensor]:

@@ -1,0 +1,73 @@
+"""`CalibratedModel`: a network with a temperature, and the prediction sets of held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.federated.core.algorithm import Model
+from bayesfed.inference.evaluation import conformal
+from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class CalibratedModel:
+    """A network whose logits are divided by a temperature.
+
+    Parameters
+    ----------
+    net, parameters
+        Network and its parameters.
+    temperature
+        T.
+    histograms
+        ``(C, bins)``: histograms of ``1 - p_y`` of held-out rows by class, at this temperature.
+    clients
+        Number of clients whose rows these are.
+    """
+
+    net: nn.Module
+    parameters: Tree
+    temperature: float
+    histograms: Tensor
+    clients: int
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the logits at the temperature, ``(B, C)``."""
+        return Model(self.net, self.parameters)(inputs) / self.temperature
+
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        """Return the probabilities of the classes, ``(B, C)``."""
+        return self(inputs).softmax(1)
+
+    def threshold(self, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None, cautious: bool = False) -> float:
+        """Return the largest ``1 - p`` of a class in a set.
+
+        Parameters
+        ----------
+        level
+            Share of the rows whose set shall hold the right class.
+        shares
+            ``(C,)``: shares of the classes where the sets are used, if they are others than those of the held-out rows (label shift).
+        cautious
+            Whether every client counts as one more row of an unknown score, ``N + K`` rows for ``N + 1``, so that the promise holds for a new row of
+            a client drawn in any shares that held-out rows have (Lu et al., 2023). With few rows a client the sets are then much too large for the
+            rows of all clients together.
+
+        Raises
+        ------
+        ArgumentError
+            If the level is not in (0, 1), or no row was held out.
+        """
+        extra = self.clients if cautious else 1
+        if shares is None:
+            return conformal.threshold(self.histograms.sum(0), level, clients=extra)
+        weights = conformal.label_weights(torch.as_tensor(shares), self.histograms.sum(1))
+        return conformal.threshold(weights @ self.histograms.double(), level, clients=extra)
+
+    def sets(self, inputs: Tensor, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None) -> Tensor:
+        """Return which classes are in the set of each row, ``(B, C)`` booleans; parameters as for `threshold`."""
+        return conformal.prediction_sets(self.probabilities(inputs), self.threshold(level, shares=shares))

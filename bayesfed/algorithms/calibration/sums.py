@@ -1,0 +1,139 @@
+"""What clients send of rows that they held out, NLLs at a grid of temperatures and then histograms of scores, and what the server makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info
+from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.inference.evaluation.conformal import histogram
+from bayesfed.inference.objectives.likelihood import check_data
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.trees import Tree, without
+
+# Prefix of the leaves of the state that are not the network's.
+OWN = "calibration/"
+TEMPERATURE, SCORES, CLIENTS = OWN + "temperature", OWN + "scores", OWN + "clients"
+
+
+@dataclass(frozen=True)
+class GridOfTemperatures:
+    """Sum the negative log likelihood of a client's rows at each temperature.
+
+    Parameters
+    ----------
+    net
+        The network.
+    temperatures
+        The grid.
+    """
+
+    net: nn.Module
+    temperatures: tuple[float, ...]
+    kind: Kind = "moments"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Send the sums; keep the memory.
+
+        Raises
+        ------
+        DataError
+            If the rows are not of the network's classes.
+        """
+        check_data(self.net, Categorical(), without(message, OWN), data)
+        sums = torch.zeros(len(self.temperatures), dtype=torch.float64)
+        if len(data):
+            logits = _logits(self.net, without(message, OWN), data)
+            sums = torch.stack([cross_entropy(logits / one, data.targets, reduction="sum") for one in self.temperatures]).cpu()
+        return Fit({"nll": sums}, memory, {"samples": float(len(data))})
+
+
+@dataclass(frozen=True)
+class BestTemperature:
+    """Take the temperature with the least sum."""
+
+    temperatures: tuple[float, ...]
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the state with the temperature; with no rows at all it is 1."""
+        sums = summed(reducer, "moments").total["nll"]
+        best = self.temperatures[int(sums.argmin())] if float(sums.max()) > 0 else 1.0
+        return state | {TEMPERATURE: torch.tensor([best], dtype=torch.float64)}, {"temperature": best}
+
+
+@dataclass(frozen=True)
+class ScoreHistograms:
+    """Count a client's rows by class and by ``1 - p_y`` at the chosen temperature. The client keeps its own counts.
+
+    Parameters
+    ----------
+    net
+        The network.
+    classes, bins
+        C, and the number of bins.
+    """
+
+    net: nn.Module
+    classes: int
+    bins: int
+    kind: Kind = "moments"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Send the counts, and one for the client if it has rows."""
+        counts = torch.zeros(self.classes, self.bins, dtype=torch.float64)
+        if len(data):
+            p = (_logits(self.net, without(message, OWN), data) / float(message[TEMPERATURE])).softmax(1)
+            rows = [(data.targets == label).nonzero()[:, 0] for label in range(self.classes)]
+            counts = torch.stack([histogram(p[one], data.targets[one], bins=self.bins) for one in rows])
+        return Fit({"scores": counts, "clients": torch.tensor([float(len(data) > 0)])}, {SCORES: counts}, {"samples": float(len(data))})
+
+
+@dataclass(frozen=True)
+class SumOfHistograms:
+    """Keep the sum of the clients' counts."""
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the state with the sum."""
+        total = summed(reducer, "moments").total
+        return state | {SCORES: total["scores"], CLIENTS: total["clients"]}, {"held_out_rows": float(total["scores"].sum())}
+
+
+@dataclass(frozen=True)
+class Only:
+    """A view of some leaves of the state.
+
+    Parameters
+    ----------
+    view
+        View that lifts the payload.
+    names
+        Names of the leaves that a client gets.
+    """
+
+    view: Whole
+    names: frozenset[str]
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Return the leaves of these names."""
+        return {name: leaf for name, leaf in tree.items() if name in self.names}
+
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
+        """Lift as the view does."""
+        return self.view.lift(payload, weight, kind)
+
+
+def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:
+    model = Model(net, parameters)
+    return torch.cat([model(data.inputs[start : start + 2000]) for start in range(0, len(data), 2000)]).double()

@@ -1,0 +1,3 @@
+from .recipe import laplace as laplace
+from .sums import CurvatureSums as CurvatureSums
+from .sums import FitGaussian as FitGaussian

@@ -1,0 +1,155 @@
+"""Sums over rows for a Gaussian around a trained network: `CurvatureSums` at the clients, `FitGaussian` at the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.inference.laplace import evidence
+from bayesfed.inference.laplace.posterior import LaplacePosterior
+from bayesfed.inference.laplace.structures import Structure, roots
+from bayesfed.inference.objectives.likelihood import check_data
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
+from bayesfed.trees import Tree, under, without
+
+# Prefix of the leaves of the state that describe the Gaussian, and the names of those that are numbers.
+OWN, NLL, ROWS, PRECISION = "laplace/", "nll", "rows", "precision"
+
+PriorPrecision = float | Literal["evidence"]
+
+
+@dataclass(frozen=True)
+class CurvatureSums:
+    """Run all rows through the network once and return the means of what they add to the GGN, and of their negative log likelihood.
+
+    A client without rows sends zeros; its weight is its number of rows.
+
+    Parameters
+    ----------
+    net, likelihood
+        Network, in evaluation mode, and distribution of the targets.
+    structure
+        Form of the GGN.
+    batch_size
+        Number of rows of a pass; it affects memory only.
+    """
+
+    net: nn.Module
+    likelihood: Likelihood
+    structure: Structure
+    batch_size: int
+    kind: Kind = "moments"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Return the means; remember nothing.
+
+        Raises
+        ------
+        DataError
+            If the rows do not fit the network or the likelihood.
+        """
+        check_data(self.net, self.likelihood, message, data)
+        device = data.inputs.device
+        sums = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in {**self.structure.shapes, NLL: (1,)}.items()}
+        columns = roots(self.likelihood)
+        for start in range(0, len(data), self.batch_size):
+            part = data[slice(start, start + self.batch_size)]
+            outputs, more = self.structure.sums(self.net, message, part.inputs, columns)
+            more[NLL] = -self.likelihood.pointwise(outputs.double(), part.targets).sum()[None]
+            sums = {name: total + more[name] for name, total in sums.items()}
+        rows = max(len(data), 1)
+        return Fit({name: total / rows for name, total in sums.items()}, {}, {"samples": float(len(data)), "nll": float(sums[NLL]) / rows})
+
+
+@dataclass(frozen=True)
+class FitGaussian:
+    """Make the Gaussian of the clients' sums, and choose the precision of its prior.
+
+    Parameters
+    ----------
+    net, likelihood, structure
+        As of `CurvatureSums`.
+    precision
+        Precision of the prior, or "evidence".
+    """
+
+    net: nn.Module
+    likelihood: Likelihood
+    structure: Structure
+    precision: PriorPrecision
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the network."""
+        return without(state, OWN)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the state with the Gaussian, and the evidence in nats.
+
+        Raises
+        ------
+        UpdateError
+            If no client with rows took part.
+        """
+        total = summed(reducer, "moments")
+        means, rows = total.mean(), total.number()
+        sums, nll = without(means, NLL), float(means[NLL])
+        posterior = LaplacePosterior(self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0)
+        norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
+        chosen = evidence.best_precision(posterior.values, norm) if self.precision == "evidence" else float(self.precision)
+        fit = -rows * posterior.nll / temperature_of(self.likelihood)
+        info = {
+            "log_evidence": evidence.log_evidence(posterior.values, fit, norm, chosen),
+            "determined": evidence.determined(posterior.values, chosen),
+            "prior_precision": chosen,
+            "nll": posterior.nll,
+        }
+        own = means | {ROWS: torch.tensor([rows]), PRECISION: torch.tensor([chosen], dtype=torch.float64)}
+        return without(state, OWN) | {OWN + name: leaf for name, leaf in own.items()}, info
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The server of another method, to which the leaves of the Gaussian in the state do not exist.
+
+    Parameters
+    ----------
+    server
+        The other server.
+    """
+
+    server: Server
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what the server publishes."""
+        return published(self.server, without(state, OWN), round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Take the server's step. The Gaussian of the round before stays until it is made anew."""
+        stepped, info = self.server.step(without(state, OWN), reducer, round)
+        return stepped | {name: leaf for name, leaf in state.items() if name.startswith(OWN)}, info
+
+
+def empty(structure: Structure, precision: PriorPrecision) -> Tree:
+    """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is to choose it."""
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in {**structure.shapes, NLL: (1,), ROWS: (1,)}.items()}
+    start = 1.0 if precision == "evidence" else float(precision)
+    return {OWN + name: leaf for name, leaf in {**zeros, PRECISION: torch.tensor([start], dtype=torch.float64)}.items()}
+
+
+def posterior_of(state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure) -> LaplacePosterior:
+    """Return the posterior of a state around some parameters."""
+    own = under(state, OWN)
+    rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
+    means: dict[str, Tensor] = {name: own[name] for name in structure.shapes}
+    return LaplacePosterior(net, likelihood, parameters, structure, means, rows, nll, precision)

@@ -1,0 +1,104 @@
+"""Split conformal prediction over clients: histograms of scores add, and a quantile of their sum is the threshold (Lu et al., 2023).
+
+The score of a row is one minus the probability of its class. With N held-out rows and a threshold at their ``ceil((N + 1) (1 - alpha)) / N``
+quantile, the set of all classes with a score up to the threshold holds the right one with probability at least ``1 - alpha``, if a new row is
+exchangeable with the held-out ones: it comes from the same clients in the same shares. With K clients, who each add one row, N + K replaces N + 1.
+Weights by class make up for other shares of the classes (Plassier et al., 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.inference.evaluation.scoring import _labels, _probabilities
+
+# Bins of a histogram: thresholds are rounded up to the next of so many in [0, 1].
+BINS = 1000
+
+
+def histogram(probabilities: Tensor, targets: Tensor, *, weights: Tensor | None = None, bins: int = BINS) -> Tensor:
+    """Return the histogram of a client's scores ``(bins,)``: what it sends. Bin i has the scores in ``(i / bins, (i + 1) / bins]``, the first also 0.
+
+    Parameters
+    ----------
+    probabilities
+        ``(B, C)``; a client without rows has B = 0.
+    targets
+        Labels ``(B,)``.
+    weights
+        ``(C,)``: weight of a row by its class, for another share of classes than the held-out rows have: `label_weights`.
+    bins
+        Number of bins.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        If these are no probabilities, or no labels of their rows.
+    """
+    if not len(targets):
+        return torch.zeros(bins, dtype=torch.float64)
+    _probabilities("histogram", probabilities, "(B, C)")
+    _labels("histogram", probabilities, targets)
+    scores = (1 - probabilities.double().gather(1, targets[:, None])[:, 0]).clamp(0, 1)
+    places = (scores * bins).ceil().long().sub(1).clamp_min(0)
+    each = torch.ones(len(targets), dtype=torch.float64, device=scores.device) if weights is None else weights.double()[targets]
+    return torch.zeros(bins, dtype=torch.float64, device=scores.device).index_add(0, places, each).cpu()
+
+
+def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
+    """Return ``p_wanted(y) / p_pooled(y)``, ``(C,)``: weights for label shift. Classes without held-out rows have weight 0.
+
+    Parameters
+    ----------
+    wanted
+        ``(C,)``: shares or counts of the classes where the sets are to cover.
+    counts
+        ``(C,)``: counts of the classes in the held-out rows of all clients.
+    """
+    shares, pooled = wanted.double() / wanted.sum(), counts.double() / counts.sum()
+    return torch.where(pooled > 0, shares / pooled.clamp_min(1e-300), 0.0)
+
+
+def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
+    """Return the threshold of the sum of the clients' histograms: the upper end of the bin with the quantile; infinity if there are too few rows.
+
+    Parameters
+    ----------
+    total
+        ``(bins,)``: sum of the histograms.
+    level
+        Share of the rows whose set shall hold the right class, in (0, 1).
+    clients
+        K, the number of clients in the sum.
+
+    Raises
+    ------
+    ArgumentError
+        If the level is not in (0, 1), or there are no rows.
+    """
+    count = float(total.sum())
+    if not 0 < level < 1 or count <= 0:
+        actual = f"level {level}, {count:g} rows"
+        raise ArgumentError(complain("threshold", expected="a level in (0, 1) and at least one row", actual=actual, hint="threshold(total, 0.9)"))
+    wanted = (count + clients) * level
+    # Weights are no counts, and are not rounded up.
+    wanted = math.ceil(wanted - 1e-9) if bool((total == total.round()).all()) else wanted
+    reached = (total.double().cumsum(0) >= wanted - 1e-9).nonzero()[:, 0]
+    return (int(reached[0]) + 1) / len(total) if len(reached) else math.inf
+
+
+def prediction_sets(probabilities: Tensor, limit: float) -> Tensor:
+    """Return which classes are in each row's set, ``(B, C)`` booleans: those of a score up to the threshold, and always the likeliest one."""
+    member = 1 - probabilities.double() <= limit
+    return member | torch.nn.functional.one_hot(probabilities.argmax(1), probabilities.shape[1]).bool()
+
+
+def conformal_scores(sets: Tensor, targets: Tensor) -> Mapping[str, float]:
+    """Return ``coverage``, the share of rows whose set holds the right class, and ``set_size``, the mean number of classes of a set."""
+    held = sets.gather(1, targets[:, None])[:, 0]
+    return {"coverage": float(held.double().mean()), "set_size": float(sets.double().sum(1).mean())}

@@ -1,0 +1,175 @@
+"""Laplace: the sums of clients are the central GGN, the posterior is the dense Gaussian, and predictions are those of laplace-torch."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev, vmap
+
+import bayesfed as bf
+from bayesfed.errors import ArgumentError
+from bayesfed.inference.laplace.evidence import best_precision, log_evidence
+from bayesfed.keys import Key
+from bayesfed.trees import parameters
+from tests.conftest import tree_equal
+
+
+def problem(net, count=60, shape=(5,), classes=3):
+    noise = Key(0, "laplace").generator()
+    inputs = torch.randn(count, *shape, generator=noise, dtype=torch.float64)
+    data = bf.Dataset(inputs, torch.randint(classes, (count,), generator=noise))
+    return net.double(), data, {"a": data[:7], "b": data[7:50], "c": data[50:50], "d": data[50:]}
+
+
+def small(bias=True):
+    return nn.Sequential(nn.Linear(5, 4, bias=bias), nn.Tanh(), nn.Linear(4, 3, bias=bias))
+
+
+def fitted(net, clients, **options):
+    return bf.run(bf.laplace(net, **options), clients, rounds=1, progress=False)
+
+
+def dense(net, data, names):
+    """The GGN of all rows by automatic differentiation, flat in the order of the names."""
+    own = {name: leaf.detach() for name, leaf in net.named_parameters()}
+
+    def outputs(given, row):
+        return functional_call(net, own | given, (row[None],))[0]
+
+    by_name = vmap(jacrev(outputs), (None, 0))({name: own[name] for name in names}, data.inputs)
+    jacobian = torch.cat([by_name[name].flatten(2) for name in names], 2)
+    p = net(data.inputs).softmax(1).detach()
+    middle = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    return torch.einsum("bcp,bcd,bdq->pq", jacobian, middle, jacobian), jacobian
+
+
+@pytest.mark.parametrize("subset", ["last", "all"])
+def test_full_and_diagonal_are_the_central_ones(subset):
+    net, data, clients = problem(small())
+    names = ("2.weight", "2.bias") if subset == "last" else tuple(parameters(net))
+    hessian, jacobian = dense(net, data, names)
+    full, diagonal = (fitted(net, clients, subset=subset, structure=form, prior_precision=0.7).posterior for form in ("full", "diagonal"))
+    block = full.blocks["flat"]
+    assert torch.allclose(block.right @ torch.diag(block.values[0]) @ block.right.mT, hessian, atol=1e-9)
+    ridge = 0.7 * torch.eye(len(hessian), dtype=torch.float64)
+    covariance = torch.einsum("bcp,pq,bdq->bcd", jacobian, (hessian + ridge).inverse(), jacobian)
+    assert torch.allclose(full.outputs(data.inputs)[1], covariance, atol=1e-9)
+    variance = 1 / (hessian.diagonal() + 0.7)
+    assert torch.allclose(diagonal.outputs(data.inputs)[1], torch.einsum("bcp,p,bdp->bcd", jacobian, variance, jacobian), atol=1e-9)
+    sds = torch.cat([diagonal.constants[f"{name}.sd"].flatten() for name in names])
+    assert torch.allclose(sds, variance.sqrt(), atol=1e-9)
+    # The log determinant of the evidence, from its definition.
+    norm = sum(float(net.get_parameter(name).detach().square().sum()) for name in names)
+    fit = -float(nn.functional.cross_entropy(net(data.inputs).detach(), data.targets, reduction="sum"))
+    expected = fit - 0.35 * norm + (len(hessian) * math.log(0.7) - float(torch.logdet(hessian + ridge))) / 2
+    assert full.log_evidence == pytest.approx(expected, abs=1e-8)
+
+
+def test_kronecker_factors_do_not_depend_on_the_partition():
+    net, data, clients = problem(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(32, 3)), shape=(1, 4, 4))
+    split, central = (fitted(net, part, subset="all").posterior for part in (clients, {"all": data}))
+    assert split.precision == pytest.approx(central.precision, rel=1e-6)
+    assert torch.allclose(split.probit(data.inputs), central.probit(data.inputs), atol=1e-7)
+    values, norm = central.values, sum(float(leaf.square().sum()) for leaf in central.centre.values())
+    best = best_precision(values, norm)
+    assert all(log_evidence(values, 0.0, norm, best) > log_evidence(values, 0.0, norm, best * factor) for factor in (0.97, 1.03))
+    # MacKay's condition at the maximum.
+    assert best * norm == pytest.approx(float((values / (values + best)).sum()), rel=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"structure": "full"}, {"subset": "all"}])
+def test_draws_agree_with_the_covariance_of_the_outputs(options):
+    net, data, clients = problem(small())
+    result = fitted(net, clients, prior_precision=2.0, **options)
+    _, covariance = result.posterior.outputs(data.inputs[:4])
+    draws = [result.posterior.draw(Key(number, "draw")) for number in range(1000)]
+    logits = torch.stack([given.logits for given in result.posterior.observe_draws(draws, data.inputs[:4])])
+    # Softmax leaves a shift open: differences from the first output count.
+    shift = torch.cat([torch.zeros(1000, 4, 1), (logits - logits[..., :1])[..., 1:]], 2)
+    rotated = torch.eye(3, dtype=torch.float64)
+    rotated[:, 0] -= 1
+    expected = rotated @ covariance @ rotated.mT
+    sample = torch.stack([shift[:, row].mT.cov() for row in range(4)])
+    assert torch.allclose(sample, expected, atol=0.2 * float(expected.abs().max()))
+    one = result.posterior.observe(draws[0], data.inputs[:4], Key(0))
+    assert torch.allclose(one.logits, logits[0], atol=1e-9)
+    by_draws = result.predictive(data.inputs, draws=400).mean
+    assert float((by_draws - result.posterior.probit(data.inputs)).abs().max()) < 0.06
+
+
+@pytest.mark.laplace
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("subset", ["last", "all"])
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+def test_laplace_torch_agrees(subset, structure):
+    from laplace import Laplace
+    from torch.utils.data import DataLoader, TensorDataset
+
+    net, data, clients = problem(small())
+    ours = fitted(net, clients, subset=subset, structure=structure, prior_precision=0.7, biases="apart").posterior
+    names = {"full": "full", "diagonal": "diag", "kronecker": "kron"}, {"last": "last_layer", "all": "all"}
+    theirs = Laplace(net, "classification", subset_of_weights=names[1][subset], hessian_structure=names[0][structure])
+    theirs.fit(DataLoader(TensorDataset(data.inputs, data.targets), batch_size=len(data)))
+    theirs.prior_precision = torch.tensor(0.7, dtype=torch.float64)
+    assert ours.log_evidence == pytest.approx(float(theirs.log_marginal_likelihood()), abs=1e-5)
+    assert torch.allclose(ours.probit(data.inputs), theirs(data.inputs, link_approx="probit"), atol=1e-5)
+
+
+def test_in_last_layer_the_draws_are_those_of_the_network():
+    net, data, clients = problem(small())
+    posterior = fitted(net, clients).posterior
+    draw = posterior.draw(Key(1))
+    network = functional_call(net, {**parameters(net), **draw}, (data.inputs,))
+    assert torch.allclose(posterior.observe(draw, data.inputs, Key(0)).logits, network.log_softmax(1), atol=1e-9)
+
+
+def test_after_training_in_every_round(net, digits, clients):
+    """The wrapped method is the method, bit for bit; sums are 32-bit triangles."""
+    _, test = digits
+    work = bf.Training(steps=5)
+    plain = bf.run(bf.fed_avg(net, training=work), clients, rounds=2, progress=False)
+    both = bf.run(bf.laplace(bf.fed_avg(net, training=work)), clients, rounds=2, progress=False)
+    after = bf.run(bf.laplace(plain.model), clients, rounds=1, progress=False)
+    assert tree_equal(plain.model.parameters, both.model.parameters)
+    assert torch.allclose(both.posterior.probit(test.inputs), after.posterior.probit(test.inputs))
+    rows = [row for row in after.ledger if row.direction == "up"]
+    inputs = dict(net.named_parameters())["3.weight"].shape[1] + 1
+    assert all(row.cost.bits < 32 * (inputs * (inputs + 1) // 2 + 55 + 1) + 4000 for row in rows)
+    scores = after.scores(test, draws=20)["all"]
+    assert scores["mutual_information"] > 0
+    assert after.final("determined") < 10 * inputs
+    groups = after.to_arviz(test[:3], draws=4)
+    assert {"posterior", "prior", "posterior_predictive"} & set(groups.groups())
+
+
+def test_numbers_are_a_ridge_regression():
+    """With squared errors and one linear layer, the Laplace approximation is the exact posterior."""
+    noise = Key(2).generator()
+    inputs = torch.randn(40, 3, generator=noise, dtype=torch.float64)
+    data = bf.Dataset(inputs, inputs @ torch.ones(3, 1, dtype=torch.float64) + 0.1 * torch.randn(40, 1, generator=noise, dtype=torch.float64))
+    net = nn.Sequential(nn.Linear(3, 1, bias=False)).double()
+    posterior = fitted(net, {"a": data[:10], "b": data[10:]}, likelihood=bf.Normal(0.1), structure="full", prior_precision=3.0).posterior
+    exact = (inputs.mT @ inputs / 0.01 + 3 * torch.eye(3, dtype=torch.float64)).inverse()
+    assert torch.allclose(posterior.outputs(inputs)[1][:, 0, 0], torch.einsum("bi,ij,bj->b", inputs, exact, inputs))
+
+
+def test_what_does_not_fit_is_refused(net, digits):
+    with pytest.raises(ArgumentError, match="at most 20,000 parameters"):
+        bf.laplace(bf.mlp([784, 64, 10], Key(0)), subset="all", structure="full")
+    with pytest.raises(ArgumentError, match="linear and convolution layers"):
+        bf.laplace(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 2)), subset="all")
+    with pytest.raises(ArgumentError, match="whose last layer is linear"):
+        bf.laplace(nn.Conv2d(1, 1, 3))
+    for wrong in ({"subset": "first"}, {"prior_precision": 0.0}, {"prior_precision": "most"}, {"batch_size": 0}, {"structure": "block"}):
+        with pytest.raises(ArgumentError, match=r"laplace"):
+            bf.laplace(net, **wrong)
+    with pytest.raises(ArgumentError, match="one model and no posterior"):
+        bf.laplace(bf.p_fed_bayes(net))
+    with pytest.raises(ArgumentError, match="a network, a Model or an algorithm"):
+        bf.laplace("net")
+    with pytest.raises(ArgumentError, match="extra leaf"):
+        bf.laplace(net, {"nowhere": torch.zeros(2)})
+    shifted = nn.Sequential(nn.Linear(64, 10), nn.Tanh())
+    with pytest.raises(bf.errors.ClientError, match="outputs of the last linear layer"):
+        bf.run(bf.laplace(nn.Sequential(nn.Flatten(), shifted)), {"a": digits[1]}, rounds=1, progress=False)
