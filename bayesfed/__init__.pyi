@@ -26,11 +26,8 @@ from .data import held_out_rows as held_out_rows
 from .data import iid as iid
 from .data import label_shifted as label_shifted
 from .data import minilm_folder as minilm_folder
-<<<<<<< HEAD
-from .data import power_law as power_law
-=======
 from .data import out_of_distribution as out_of_distribution
->>>>>>> h26a
+from .data import power_law as power_law
 from .data import sentiment as sentiment
 from .data import split_clients as split_clients
 from .data import split_rows as split_rows

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import bayesfed as bf
-from bayesfed.algorithms.calibration.recipe import GRID
+from bayesfed.algorithms.after_training.calibration.recipe import GRID
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 

@@ -1,3 +1,6 @@
+from .after_training.batch_statistics.recipe import batch_statistics as batch_statistics
+from .after_training.calibration.recipe import calibrated as calibrated
+from .after_training.laplace.recipe import laplace as laplace
 from .anycost_fl.recipe import anycost_fl as anycost_fl
 from .anycost_fl.recipe import public_settings as public_settings
 from .baselines.drift.fed_dyn import fed_dyn as fed_dyn
@@ -16,8 +19,6 @@ from .baselines.sparse.fed_prune import fed_prune as fed_prune
 from .baselines.split_mix.recipe import split_mix as split_mix
 from .baselines.stc import stc as stc
 from .baselines.uveqfed import uveqfed as uveqfed
-from .batch_statistics.recipe import batch_statistics as batch_statistics
-from .calibration.recipe import calibrated as calibrated
 from .citing import citation as citation
 from .composing import Turn as Turn
 from .composing import compose as compose
@@ -29,7 +30,6 @@ from .fed_rlr.encodings import Tangents as Tangents
 from .fed_rlr.recipe import fed_rlr as fed_rlr
 from .federated_svi.conjugate import conjugate as conjugate
 from .federated_svi.recipe import federated_svi as federated_svi
-from .laplace.recipe import laplace as laplace
 from .lora.bayesian_lora import bayesian_lora as bayesian_lora
 from .lora.fed_lora import fed_lora as fed_lora
 from .lora.fed_stack_lora import fed_stack_lora as fed_stack_lora

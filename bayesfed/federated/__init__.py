@@ -13,7 +13,7 @@ _own, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 # Names that moved to the rooms of their methods or of the radio; they can still be imported from here.
 _MOVED = {
     "bayesfed.algorithms.anycost_fl": ["aggregation_weight", "aggregation_weights", "divergence_bound"],
-    "bayesfed.algorithms.batch_statistics": ["BatchMoments", "PooledStatistics"],
+    "bayesfed.algorithms.after_training.batch_statistics": ["BatchMoments", "PooledStatistics"],
     "bayesfed.algorithms.d_turbo_vbi": ["TurboStep", "ramp"],
     "bayesfed.algorithms.fed_rlr": ["Adapt", "Factors", "Points", "Retract", "RiemannianSgd", "Tangents"],
     "bayesfed.algorithms.lora": ["Merge", "Merging", "Refactored", "SketchedSvi", "Sketched", "Slices", "Stack", "Unlike"],

@@ -96,7 +96,7 @@ def predicting(net: nn.Module, buffers: Buffers) -> nn.Module:
     """Return the network that the server predicts with.
 
     Under "local" this is a copy that normalises by the batch it is given, as static batch norm does. The server receives no statistics, and those
-    that the network began with do not belong to the trained weights. `bayesfed.algorithms.batch_statistics.recipe` queries statistics from clients.
+    that the network began with do not belong to the trained weights. `bayesfed.algorithms.batch_statistics` queries statistics from clients.
     """
     return untracked(net) if buffers == "local" and running_statistics(net) else net
 

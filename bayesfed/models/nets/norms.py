@@ -85,7 +85,7 @@ def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
     """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode, whose batch norms have running statistics.
 
     Use this where all inputs are in one place and one pass must suffice; the estimate depends on how the rows are cut into batches. The recipe
-    `bayesfed.algorithms.batch_statistics.recipe` asks the clients instead, makes one pass for each norm, and is exact for any clients and batches.
+    `bayesfed.algorithms.batch_statistics` asks the clients instead, makes one pass for each norm, and is exact for any clients and batches.
 
     Each batch goes forward once. Every batch norm normalises by that batch, and everything else is in evaluation mode. A channel's mean is the
     average over batches of the batch means; its variance is the average of the unbiased batch variances, which leaves out how much the means differ

@@ -21,7 +21,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.laplace.sums import OWN, Beside, CurvatureSums, FitGaussian, PriorPrecision, empty, posterior_of
+from bayesfed.algorithms.after_training.laplace.sums import OWN, Beside, CurvatureSums, FitGaussian, PriorPrecision, empty, posterior_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError, complain

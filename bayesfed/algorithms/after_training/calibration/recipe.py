@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.calibration.model import CalibratedModel
-from bayesfed.algorithms.calibration.sums import (
+from bayesfed.algorithms.after_training.calibration.model import CalibratedModel
+from bayesfed.algorithms.after_training.calibration.sums import (
     CLIENTS,
     OWN,
     SCORES,

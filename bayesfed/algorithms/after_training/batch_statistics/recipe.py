@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.batch_statistics.moments import BatchMoments, PooledStatistics
+from bayesfed.algorithms.after_training.batch_statistics.moments import BatchMoments, PooledStatistics
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError, complain
