@@ -8,5 +8,6 @@ from .on_devices import planned_size as planned_size
 from .phases import equal_weights as equal_weights
 from .private import private as private
 from .robust import robust as robust
+from .secure_sums.recipe import secure as secure
 from .server_optimised import server_optimised as server_optimised
 from .timed import timed as timed

@@ -72,15 +72,7 @@ def opened(arrival: Arrival, max_norm: float) -> Update:
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
         raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"), field="weight")
-    payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
-    expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
-    for field, value in expected.items():
-        if (claimed := meta.get(field)) != value:
-            text = complain("message", expected=f"one of {field} {value!r}", actual=f"one of {field} {claimed!r}", hint="this exchange's own message")
-            raise UpdateError(text, field=field)
-    if more := {name: value for name, value in meta.items() if name not in expected}:
-        # For example a weight, which only the server assigns.
-        raise UpdateError(complain("message meta", expected=sorted(expected), actual=f"also {more}", hint="what a link packs"), field="meta")
+    payload = decoded(arrival)
     for name, leaf in payload.items():
         if not (leaf.is_floating_point() or leaf.is_complex()):
             raise UpdateError(complain(f"leaf {name!r}", expected="floating-point numbers", actual=leaf.dtype, hint="a cast first"), field="dtype")
@@ -90,3 +82,23 @@ def opened(arrival: Arrival, max_norm: float) -> Update:
             text = complain(f"leaf {name!r}", expected=f"norm <= {max_norm:g}", actual=f"{norm:g}", hint="a smaller step")
             raise UpdateError(text, field="norm")
     return update
+
+
+def decoded(arrival: Arrival) -> Tree:
+    """Decode a payload, and check that its header is that of its exchange and has nothing else.
+
+    Raises
+    ------
+    UpdateError, WireError
+        If it is not.
+    """
+    payload, meta = arrival.assignment.up.decode(arrival.packed, arrival.key)
+    expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
+    for field, value in expected.items():
+        if (claimed := meta.get(field)) != value:
+            text = complain("message", expected=f"one of {field} {value!r}", actual=f"one of {field} {claimed!r}", hint="this exchange's own message")
+            raise UpdateError(text, field=field)
+    if more := {name: value for name, value in meta.items() if name not in expected}:
+        # For example a weight, which only the server assigns.
+        raise UpdateError(complain("message meta", expected=sorted(expected), actual=f"also {more}", hint="what a link packs"), field="meta")
+    return payload

@@ -1,0 +1,141 @@
+"""Numbers as integers of one limb, so that sums are exact and can be masked: fixed point, with a range that is agreed before the run.
+
+Each client has the range of a limb divided by the number of participants, so that no sum of theirs wraps. What lies outside is an error, not a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.aggregation.views import Slice, Whole
+from bayesfed.federated.core.update import Kind, Update
+from bayesfed.trees import Tree, shapes
+
+# Fewest levels on each side of zero that a client's entries may have.
+COARSEST = 1 << 12
+SIGNED = {32: np.dtype("<i4"), 64: np.dtype("<i8")}
+WIRE = {32: torch.int32, 64: torch.int64}
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """What all clients and the server agree on: how a weighted update is written as integers.
+
+    Parameters
+    ----------
+    bits
+        Bits of an integer: 32 or 64.
+    participants
+        Largest number of clients in a sum.
+    largest
+        Largest absolute value of an entry of a client's payload.
+    heaviest
+        Largest weight of a client.
+    leaves
+        Names and shapes of an update.
+    kind
+        What the numbers mean.
+    by_entry
+        Whether clients cover leading entries only, so that each entry has a weight of its own.
+    dtype
+        Type of the sum's leaves.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is not positive and finite, or the range leaves too few levels.
+    """
+
+    bits: Bits
+    participants: int
+    largest: float
+    heaviest: float
+    leaves: tuple[tuple[str, tuple[int, ...]], ...]
+    kind: Kind
+    by_entry: bool = False
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        ranges = (self.largest, self.heaviest)
+        if self.bits not in LIMBS or self.participants < 1 or not all(0 < one < math.inf for one in ranges):
+            expected = "bits 32 or 64, participants >= 1, largest > 0 and heaviest > 0, both finite"
+            actual = (self.bits, self.participants, *ranges)
+            raise ArgumentError(complain("secure", expected=expected, actual=actual, hint="participants=100, largest=4.0, heaviest=1.0"))
+        if self.levels < COARSEST:
+            actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
+            raise ArgumentError(complain("secure", expected=f"{COARSEST} levels or more on each side of zero", actual=actual, hint="bits=64"))
+
+    @property
+    def levels(self) -> int:
+        """Largest absolute value of a client's integer."""
+        return int(((1 << (self.bits - 1)) - 1) // self.participants)
+
+    @property
+    def resolution(self) -> float:
+        """Distance of two neighbouring values of a weighted entry: a power of two. A rounding error is at most half of it."""
+        return _step(self.levels, self.largest * self.heaviest)
+
+    @property
+    def length(self) -> int:
+        """Number of integers of a message: all entries, and the weight or the weights."""
+        entries = sum(math.prod(shape) for _, shape in self.leaves)
+        return 2 * entries if self.by_entry else entries + 1
+
+    def encode(self, payload: Tree, weight: float) -> np.ndarray:
+        """Weigh and lift a payload, and return it as integers modulo ``2 ** bits``, unsigned, ``(length,)``.
+
+        Raises
+        ------
+        UpdateError
+            If names or shapes differ, or an entry or the weight is outside of the range.
+        """
+        if not 0 <= weight <= self.heaviest:
+            raise UpdateError(_outside("weight", f"0 to {self.heaviest:g}", weight, "a larger heaviest, or equal_weights(algorithm)"))
+        for name, leaf in payload.items():
+            largest = float(leaf.abs().max()) if leaf.numel() else 0.0
+            if not largest <= self.largest:
+                raise UpdateError(_outside(f"leaf {name!r}", f"entries of at most {self.largest:g}", f"{largest:g}", "a larger largest, or bits=64"))
+        whole = dict(self.leaves)
+        view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)
+        update = view.lift({name: payload[name].double().cpu() for name in sorted(payload)}, weight, self.kind)
+        weights = [update.weight_of(name).flatten() for name in whole] if self.by_entry else [torch.tensor([weight], dtype=torch.float64)]
+        entries = torch.cat([update.total[name].flatten() for name in whole]).numpy() / self.resolution
+        scaled = np.concatenate([entries, torch.cat(weights).numpy() / self._weight_step])
+        return np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
+
+    def decode(self, total: np.ndarray) -> Update:
+        """Return the sum of clients' updates from the sum of their integers modulo ``2 ** bits``."""
+        numbers = torch.from_numpy(total.view(SIGNED[self.bits]).astype(np.float64))
+        sizes = [math.prod(shape) for _, shape in self.leaves]
+        weights = numbers[sum(sizes) :] * self._weight_step
+        entries = self._cut(numbers[: sum(sizes)] * self.resolution, sizes)
+        return Update(entries, self._cut(weights, sizes) if self.by_entry else float(weights[0]), self.kind)
+
+    def _cut(self, numbers: torch.Tensor, sizes: list[int]) -> Tree:
+        parts = numbers.to(self.dtype).split(sizes)
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.leaves, parts, strict=True)}
+
+    @property
+    def _weight_step(self) -> float:
+        return _step(self.levels, self.heaviest)
+
+
+def listed(leaves: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return names and shapes in the order in which they are written."""
+    return tuple((name, tuple(leaves[name])) for name in sorted(leaves))
+
+
+def _step(levels: int, largest: float) -> float:
+    # A little above, so that rounding in double precision cannot pass the last level.
+    return 2.0 ** math.ceil(math.log2(largest / levels * (1 + 2.0**-20)))
+
+
+def _outside(what: str, expected: str, actual: object, hint: str) -> str:
+    return complain(f"secure sums, {what}", expected=f"the range agreed for the run, {expected}", actual=actual, hint=f"{hint} in secure(...)")

@@ -1,0 +1,149 @@
+"""The cryptography of secure sums: X25519, HKDF, AES-CTR and ChaCha20-Poly1305 from `cryptography`, Shamir's shares from pycryptodome.
+
+All secrets are 16 bytes from the operating system, from which keys are derived by HKDF-SHA256. They never come from a `Key`: a key of this package
+can be rebuilt by whoever knows the seed of the run.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from bayesfed.errors import MissingExtraError, UpdateError, complain
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+Bits = Literal[32, 64]
+# Lengths in bytes: of a secret, of a public key, of what authenticates a sealed text, of a digest.
+SECRET, PUBLIC, TAG, DIGEST = 16, 32, 16, 16
+LIMBS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
+
+
+def check_installed() -> None:
+    """Raise `MissingExtraError` unless both libraries are there."""
+    for module, package in (("cryptography", "cryptography"), ("Crypto.Protocol.SecretSharing", "pycryptodome")):
+        try:
+            __import__(module)
+        except ImportError as problem:
+            raise MissingExtraError(package, "secure") from problem
+
+
+def fresh() -> bytes:
+    """Return a new secret from the operating system."""
+    return secrets.token_bytes(SECRET)
+
+
+def digest(content: bytes) -> bytes:
+    """Return a digest of 16 bytes, which hides a secret of full entropy."""
+    return sha256(content).digest()[:DIGEST]
+
+
+def public_key(secret: bytes, purpose: str) -> bytes:
+    """Return the X25519 public key of a secret for one purpose."""
+    return _private_key(secret, purpose).public_key().public_bytes_raw()
+
+
+class Agreement:
+    """The private key of a secret for one purpose, which agrees on a key with each of many others.
+
+    Parameters
+    ----------
+    secret
+        The secret, 16 bytes.
+    purpose
+        What the key is for: keys for different purposes are independent.
+    """
+
+    def __init__(self, secret: bytes, purpose: str) -> None:
+        self._private, self._purpose = _private_key(secret, purpose), purpose
+        self.public: bytes = self._private.public_key().public_bytes_raw()
+
+    def key(self, other: bytes, *context: bytes) -> bytes:
+        """Return the key of 32 bytes that only the two owners of the key pairs can compute, bound to a context.
+
+        Raises
+        ------
+        UpdateError
+            If `other` is no public key, or one with which everybody agrees on the same key.
+        """
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        try:
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(other))
+        except ValueError as problem:
+            text = complain("public key", expected="a point of X25519 of high order", actual=problem, hint="a key pair that was drawn at random")
+            raise UpdateError(text, field="values") from problem
+        return _derived(shared, self._purpose, *context)
+
+
+def sealed(key: bytes, text: bytes, context: bytes) -> bytes:
+    """Return a text encrypted and authenticated by ChaCha20-Poly1305. A key is for one text only, so its nonce is zero."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(key).encrypt(bytes(12), text, context)
+
+
+def opened(key: bytes, box: bytes, context: bytes) -> bytes | None:
+    """Return the text in a sealed box; None if it was not sealed with this key and context."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes(12), box, context)
+    except InvalidTag:
+        return None
+
+
+def stream(key: bytes, count: int, bits: Bits) -> np.ndarray:
+    """Return the first numbers of the key stream of AES-256-CTR, unsigned, ``(count,)``."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    size = count * LIMBS[bits].itemsize
+    # The library wants room for a block more.
+    drawn = np.empty(size + 15, np.uint8)
+    Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(bytes(size), memoryview(drawn))
+    return drawn[:size].view(LIMBS[bits])
+
+
+def seed_stream(seed: bytes, count: int, bits: Bits) -> np.ndarray:
+    """Return the mask that a client adds for itself."""
+    return stream(_derived(seed, "seed"), count, bits)
+
+
+def split(secret: bytes, shares: int, threshold: int) -> list[bytes]:
+    """Return Shamir's shares of a secret, of which `threshold` open it. The place of a share, from 1, belongs to it."""
+    from Crypto.Protocol.SecretSharing import Shamir
+
+    return [share for _, share in Shamir.split(threshold, shares, secret)]
+
+
+def combine(shares: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return the secret of as many shares as are needed, each with its place."""
+    from Crypto.Protocol.SecretSharing import Shamir
+
+    secret: bytes = Shamir.combine(list(shares))
+    return secret
+
+
+def pairwise(one: bytes, other: bytes) -> Sequence[bytes]:
+    """Return two public keys in the order on which both owners agree."""
+    return (one, other) if one < other else (other, one)
+
+
+def _private_key(secret: bytes, purpose: str) -> X25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(_derived(secret, f"X25519 {purpose}"))
+
+
+def _derived(secret: bytes, purpose: str, *context: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    info = b"bayesfed secure sums, " + purpose.encode() + b"".join(context)
+    return bytes(HKDF(SHA256(), 32, None, info).derive(secret))

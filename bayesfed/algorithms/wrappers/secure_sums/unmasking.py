@@ -1,0 +1,152 @@
+"""What the server knows of a round of secure sums, `Roster`, and how it takes the masks off the sum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+
+from bayesfed.algorithms.wrappers.secure_sums import primitives
+from bayesfed.algorithms.wrappers.secure_sums.primitives import DIGEST, PUBLIC, Agreement, Bits, digest
+from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, MASKS, PAIR
+from bayesfed.trees import Tree, under
+
+# Prefix of the leaves of the server's state that the phases of a round pass on. None is left at the end of a round.
+ROUND = "secure/round/"
+
+
+class LostRoundError(Exception):
+    """A sum that cannot be unmasked, with the reason."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients of a round in the order of their names, and what they have sent. All of it is public, or sealed for others.
+
+    Parameters
+    ----------
+    names
+        Clients that sent keys.
+    threshold
+        Number of shares that open a secret.
+    keys
+        Public keys, ``(n, 64)``.
+    neighbours
+        Neighbours of each client, ``(n, k)``.
+    boxes, digests, seeds
+        Sealed shares ``(n, k, 48)``, digests of the shares ``(n, k, 32)`` and digests of the seeds ``(n, 16)``; zeros for clients that sent none.
+    sharing, active
+        ``(n,)``: who sent shares, and whose masked vector is in the sum.
+    total
+        Sum of the masked vectors; empty before there is one.
+    reason
+        Why the round is lost; empty if it is not.
+    """
+
+    names: tuple[str, ...]
+    threshold: int
+    keys: np.ndarray
+    neighbours: np.ndarray
+    boxes: np.ndarray
+    digests: np.ndarray
+    seeds: np.ndarray
+    sharing: np.ndarray
+    active: np.ndarray
+    total: np.ndarray
+    reason: str = ""
+
+    @classmethod
+    def of(cls, keys: Mapping[str, np.ndarray], neighbours: np.ndarray, threshold: int, reason: str = "") -> Self:
+        """Return the roster of clients that have sent nothing but their keys."""
+        names, (count, degree) = tuple(sorted(keys)), neighbours.shape
+        sent = [np.zeros((count, *shape), np.uint8) for shape in ((degree, BOX), (degree, PAIR), (DIGEST,))]
+        flags = (np.zeros(count, bool), np.zeros(count, bool))
+        stacked = np.stack([keys[name] for name in names]) if names else np.zeros((0, KEYS), np.uint8)
+        return cls(names, threshold, stacked, neighbours, *sent, *flags, np.zeros(0, np.uint8), reason)
+
+    def write(self) -> Tree:
+        """Return the roster as leaves of the server's state."""
+        text = json.dumps([self.names, self.threshold, self.reason]).encode()
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {f"{ROUND}text": torch.tensor(list(text), dtype=torch.uint8), **{f"{ROUND}{name}": torch.from_numpy(a) for name, a in arrays.items()}}
+
+    @classmethod
+    def read(cls, state: Tree) -> Self:
+        """Return the roster in the server's state."""
+        leaves = {name: leaf.numpy() for name, leaf in under(state, ROUND).items()}
+        names, threshold, reason = json.loads(leaves.pop("text").tobytes())
+        return cls(names=tuple(names), threshold=threshold, reason=reason, **leaves)
+
+    def lost(self, reason: str) -> Self:
+        """Return the roster of a round that is lost."""
+        return replace(self, reason=reason)
+
+    def place(self, client: str) -> int | None:
+        """Return the place of a client; None if it sent no keys."""
+        return self.names.index(client) if client in self.names else None
+
+    def partners(self, place: int) -> np.ndarray:
+        """Return for each neighbour of a client whether its mask is in that client's vector, ``(k,)``."""
+        return np.asarray(self.sharing[self.neighbours[place]])
+
+    def at(self, place: int, neighbour: int) -> int:
+        """Return the place of a client among the neighbours of another one."""
+        return int(np.flatnonzero(self.neighbours[neighbour] == place)[0])
+
+    def masks(self, answers: Mapping[int, np.ndarray], length: int, bits: Bits) -> np.ndarray:
+        """Return the sum of the masks in the total.
+
+        Parameters
+        ----------
+        answers
+            By the place of a client: the shares that it gave, ``(k, 16)``, zeros where it had none. A share that differs from its digest is left out.
+        length
+            Number of integers in the total.
+        bits
+            Bits of an integer.
+
+        Raises
+        ------
+        LostRoundError
+            If too few shares of a secret are there, or they are not those of the secret.
+        """
+        total = np.zeros(length, primitives.LIMBS[bits])
+        for place in np.flatnonzero(self.active):
+            seed = self._opened(place, answers, 1, "the seed")
+            if digest(seed) != self.seeds[place].tobytes():
+                raise LostRoundError(f"client {self.names[place]!r} shared another seed than its own")
+            total += primitives.seed_stream(seed, length, bits)
+        for place in np.flatnonzero(self.sharing & ~self.active):
+            for neighbour, drawn in self._left(int(place), answers, length, bits):
+                own, other = self.keys[neighbour][PUBLIC:].tobytes(), self.keys[place][PUBLIC:].tobytes()
+                # As the neighbour added it.
+                (np.add if own < other else np.subtract)(total, drawn, out=total)
+        return total
+
+    def _left(self, place: int, answers: Mapping[int, np.ndarray], length: int, bits: Bits) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the masks that active neighbours share with a client that dropped out."""
+        others = [int(other) for other in self.neighbours[place] if self.active[other]]
+        if not others:
+            return
+        masking, public = Agreement(self._opened(place, answers, 0, "the key"), MASKS), self.keys[place][PUBLIC:].tobytes()
+        if masking.public != public:
+            raise LostRoundError(f"client {self.names[place]!r} shared another key than its own")
+        for other in others:
+            key = self.keys[other][PUBLIC:].tobytes()
+            yield other, primitives.stream(masking.key(key, *primitives.pairwise(public, key)), length, bits)
+
+    def _opened(self, place: int, answers: Mapping[int, np.ndarray], which: int, what: str) -> bytes:
+        shares = list[tuple[int, bytes]]()
+        for number, neighbour in enumerate(self.neighbours[place]):
+            if neighbour in answers and len(shares) < self.threshold:
+                share = answers[neighbour][self.at(place, neighbour)].tobytes()
+                promised = self.digests[place, number, which * DIGEST : (which + 1) * DIGEST].tobytes()
+                if digest(share) == promised:
+                    shares.append((number + 1, share))
+        if len(shares) < self.threshold:
+            raise LostRoundError(f"{len(shares)} of at least {self.threshold} shares of {what} of client {self.names[place]!r} came")
+        return primitives.combine(shares)
