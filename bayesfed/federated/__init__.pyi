@@ -44,9 +44,10 @@ from .core.protocols import Local as Local
 from .core.protocols import Profile as Profile
 from .core.protocols import Skip as Skip
 from .core.protocols import View as View
+from .core.sums import PartialSum as PartialSum
+from .core.sums import Sum as Sum
 from .core.update import Kind as Kind
 from .core.update import Reducer as Reducer
-from .core.update import Sum as Sum
 from .core.update import Update as Update
 from .engine.callbacks import Callback as Callback
 from .engine.callbacks import accuracy as accuracy
