@@ -24,6 +24,7 @@ from .clients.memory_stores import InFolder as InFolder
 from .clients.memory_stores import Slot as Slot
 from .clients.pools import ClientPool as ClientPool
 from .clients.pools import InProcess as InProcess
+from .clients.ranks import Ranks as Ranks
 from .clients.turn import Reply as Reply
 from .clients.turn import Task as Task
 from .clients.turn import answer as answer

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors.checks import checked
 from bayesfed.federated.clients.pools import ClientPool, InProcess
+from bayesfed.federated.clients.ranks import Ranks, led
 from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
 from bayesfed.federated.engine.checkpoint import Checkpoints
-from bayesfed.federated.engine.reports import OnClientError, Snapshot
+from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
 from bayesfed.running.trackers.tracker import Tracker
@@ -43,7 +46,7 @@ def run(
     Parameters
     ----------
     clients
-        A data set for each client by name, or a pool.
+        A data set for each client by name, or a pool. With `Ranks`, every rank of a job has to call `run` with the same arguments.
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
     callbacks
@@ -68,6 +71,7 @@ def run(
     ArgumentError, DataError, ClientError
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
     """
+    resume = led(clients, lambda: resume)
     check_call(algorithm, rounds, sampler, resume)
     check_clients(clients)
     check_callbacks(callbacks)
@@ -79,7 +83,8 @@ def run(
         check_test(algorithm, test, pool)
         watchers.append(watch.evaluate(test))
     watchers += callbacks
-    if progress:
+    leads = not isinstance(pool, Ranks) or pool.group.rank == 0
+    if progress and leads:
         watchers.append(watch.progress(rounds, label=algorithm.name))
     watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
     history = list(resume.history) if resume else []
@@ -97,14 +102,22 @@ def run(
         resume_anyway=resume_anyway,
     )
     with ExitStack() as opened:
-        for watcher in watchers:
+        for watcher in watchers if leads else ():
             if isinstance(watcher, AbstractContextManager):
                 opened.enter_context(watcher)
         for report in made:
             history.append(report.record)
             snapshot = report.snapshot
-            verdicts = [watcher(report) for watcher in watchers]
+            # Of several ranks, rank 0 alone calls the callbacks.
+            verdicts, metrics = led(pool, partial(_watched, watchers, report))
+            report.metrics.update(metrics)
             if any(verdict is True for verdict in verdicts):
                 break
-    rows = pool.data if isinstance(pool, InProcess) else None
+    if isinstance(pool, Ranks):
+        pool.group.wait()
+    rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)), rows)
+
+
+def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[list[bool | None], Info]:
+    return [watcher(report) for watcher in watchers], dict(report.metrics)

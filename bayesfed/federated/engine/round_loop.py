@@ -8,11 +8,13 @@ therefore do not change a bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.ranks import Ranks, alike, led
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
@@ -21,6 +23,7 @@ from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.engine.ranked import ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
@@ -85,6 +88,8 @@ def rounds(
     TooFewClientsError
         If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
     """
+    # Of several ranks, what rank 0 resumes from counts: the others may not have the folder.
+    resume = led(pool, lambda: resume)
     check_call(algorithm, rounds, sampler, resume)
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
@@ -105,6 +110,7 @@ def rounds(
     run_id = _run_id(algorithm, seed, resume, run_id)
     keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
     settings = settings_of_run(algorithm, sampler, pool.profiles)
+    alike(pool, settings, "one script with the same arguments on every rank")
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
@@ -114,9 +120,8 @@ def rounds(
     state, versions = resume.state, dict(resume.versions)
     for number in range(resume.round, rounds):
         start = time.perf_counter()
-        for check in algorithm.checks:
-            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=tuple(profiles.values()), remembering=remembering, changed=changed))
-        chosen = sampler(number, list(profiles), Key(seed, "sample", number))
+        conditions = Conditions(algorithm=algorithm, sampler=sampler, profiles=tuple(profiles.values()), remembering=remembering, changed=changed)
+        chosen = led(pool, partial(_chosen, conditions, list(profiles), Key(seed, "sample", number)))
         if not chosen or set(chosen) - profiles.keys() or len(set(chosen)) != len(chosen):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
@@ -125,7 +130,8 @@ def rounds(
             asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
             # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
             with one_thread():
-                state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
+                way = ranked_exchange if isinstance(pool, Ranks) else exchange
+                state, info, entries = way(occasion, pool, locals, asked, Gate(keyed))
             # A client that failed may not hold this version. An older version is always safe.
             versions |= dict.fromkeys(entries.infos, number)
             server |= info
@@ -143,6 +149,13 @@ def rounds(
             algorithm=algorithm,
             snapshot=snapshot,
         )
+
+
+def _chosen(conditions: Conditions, names: list[str], key: Key) -> Sequence[str]:
+    """Make the algorithm's checks, and return the clients of the round whose number is the last name of the key."""
+    for check in conditions.algorithm.checks:
+        check(conditions)
+    return conditions.sampler(int(key.path[-1]), names, key)
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
