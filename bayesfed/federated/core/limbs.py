@@ -146,7 +146,8 @@ def _value(limbs: Tensor) -> Tensor:
     lost = errors[-1]
     for error in reversed(errors[:-1]):
         lost = lost + error
-    return total + lost
+    result: Tensor = total + lost
+    return result
 
 
 @functools.cache

@@ -41,7 +41,7 @@ class Heard(NamedTuple):
     silent: bool
     form: Form | None = None
     quanta: int = 0
-    count: int = 0
+    additions: int = 0
     error: Exception | None = None
     replies: dict[str, Outcome] | None = None
 
@@ -99,8 +99,9 @@ def _added(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], a
         if pool.group.size == 1:
             raise
         error = portable(problem)
-    known = (partial.form, partial.quanta, partial.count) if partial else (None, 0, 0)
-    return Heard(entries.rows, entries.infos, entries.silent, *known, error), partial
+    if partial is None:
+        return Heard(entries.rows, entries.infos, entries.silent, error=error), None
+    return Heard(entries.rows, entries.infos, entries.silent, partial.form, partial.quanta, partial.count, error), partial
 
 
 def _merged(several: list[Heard]) -> Merging:
@@ -109,7 +110,7 @@ def _merged(several: list[Heard]) -> Merging:
     forms = [heard.form for heard in several if heard.form is not None]
     for form in forms[1:]:
         forms[0].check(form)
-    count = sum(heard.count for heard in several)
+    count = sum(heard.additions for heard in several)
     carry = count > ROOM
     return Merging(forms[0] if forms else None, sum(heard.quanta for heard in several), len(forms) if carry else count, carry)
 

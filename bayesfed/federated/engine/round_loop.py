@@ -130,8 +130,10 @@ def rounds(
             asked = [(profiles[name], versions.get(name)) for name in sorted(chosen)]
             # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
             with one_thread():
-                way = ranked_exchange if isinstance(pool, Ranks) else exchange
-                state, info, entries = way(occasion, pool, locals, asked, Gate(keyed))
+                if isinstance(pool, Ranks):
+                    state, info, entries = ranked_exchange(occasion, pool, locals, asked, Gate(keyed))
+                else:
+                    state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
             # A client that failed may not hold this version. An older version is always safe.
             versions |= dict.fromkeys(entries.infos, number)
             server |= info
