@@ -109,9 +109,9 @@ def run(
             history.append(report.record)
             snapshot = report.snapshot
             # Of several ranks, rank 0 alone calls the callbacks.
-            verdicts, metrics = led(pool, partial(_watched, watchers, report))
+            stop, metrics = led(pool, partial(_watched, watchers, report))
             report.metrics.update(metrics)
-            if any(verdict is True for verdict in verdicts):
+            if stop:
                 break
     if isinstance(pool, Ranks):
         pool.group.wait()
@@ -119,5 +119,7 @@ def run(
     return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)), rows)
 
 
-def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[list[bool | None], Info]:
-    return [watcher(report) for watcher in watchers], dict(report.metrics)
+def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[bool, Info]:
+    """Call all callbacks; return whether one of them stops the run, and the metrics that they entered."""
+    verdicts = [watcher(report) for watcher in watchers]
+    return any(verdict is True for verdict in verdicts), dict(report.metrics)

@@ -132,7 +132,7 @@ class Group:
             import torch.distributed as dist
 
             if dist.is_initialized():
-                dist.destroy_process_group()
+                dist.destroy_process_group(self.handle)
 
     def _tried(self, doing: str, call: Callable[[], object]) -> None:
         try:

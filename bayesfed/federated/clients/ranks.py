@@ -7,7 +7,8 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from hashlib import blake2b
+from typing import Self, TypeVar
 
 import torch
 
@@ -166,7 +167,8 @@ def led(pool: object, work: Callable[[], Result]) -> Result:
     return pool.group.led(work) if isinstance(pool, Ranks) else work()
 
 
-def alike(pool: object, what: Mapping[str, Any], hint: str) -> None:
-    """With `Ranks`, raise `ArgumentError` unless all ranks give the same texts by name."""
+def alike(pool: object, settings: Mapping[str, str], initial: Tree) -> None:
+    """With `Ranks`, raise `ArgumentError` unless all ranks have the same settings of the run and the same state before it."""
     if isinstance(pool, Ranks):
-        pool.group.alike(what, hint)
+        digest = blake2b(to_safetensors(initial), digest_size=8).hexdigest()
+        pool.group.alike({**settings, "first state": digest}, "one script with the same arguments and seeds on every rank")

@@ -110,7 +110,7 @@ def rounds(
     run_id = _run_id(algorithm, seed, resume, run_id)
     keyed = check_secrets("secrets", secrets, (profile.name for profile in pool.profiles)) if secrets is not None else {}
     settings = settings_of_run(algorithm, sampler, pool.profiles)
-    alike(pool, settings, "one script with the same arguments on every rank")
+    alike(pool, settings, resume.state if resume else algorithm.initial)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
