@@ -89,6 +89,23 @@ def test_a_job_goes_on_after_a_rank_is_lost(sent, tmp_path):
     assert outcomes[0][1].keys() == expected.snapshot.memories.keys()
 
 
+@pytest.mark.slow
+def test_an_experiment_file_runs_on_ranks(tmp_path):
+    text = (ROOT / "examples" / "experiments" / "fed_avg.toml").read_text()
+    (tmp_path / "small.toml").write_text(text.replace("rounds = 20", "rounds = 2").replace("steps = 25", "steps = 2"))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "bayesfed.cli.main"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for out, command in {"one": [sys.executable, "-m", "bayesfed.cli.main", "run"], "two": [*launcher, "run", "--ranks"]}.items():
+        given = [*command, "small.toml", "--out", out, "--quiet"]
+        done = subprocess.run(given, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("results: ") == 1
+    for seed in ("seed-0", "seed-1"):
+        one, two = (tmp_path / out / "small" / seed / "model.safetensors" for out in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+        assert len((two.parent / "rounds.jsonl").read_text().splitlines()) == 2
+
+
 class Told(Group):
     """A group of two of which the other rank says what a test lets it say."""
 
