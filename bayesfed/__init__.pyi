@@ -47,6 +47,7 @@ from .federated import Median as Median
 from .federated import NaturalGradient as NaturalGradient
 from .federated import NormGate as NormGate
 from .federated import OverTheAir as OverTheAir
+from .federated import Ranks as Ranks
 from .federated import Sgd as Sgd
 from .federated import Training as Training
 from .federated import TrimmedMean as TrimmedMean

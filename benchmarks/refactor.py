@@ -21,7 +21,7 @@ from targets import at_least, is_check, target
 import bayesfed as bf
 from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.inspect.tables import table
 from bayesfed.models import factorise, hybrid, hybrid_ranks, resnet18, spectra, unrollings, whole_first
 from bayesfed.trees import Tree, parameters, shapes

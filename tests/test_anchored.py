@@ -12,7 +12,7 @@ from bayesfed.algorithms.lora.sketch_view import Slices
 from bayesfed.algorithms.lora.slices import BITS, coarse, cut_slices, fine, others
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.protocols import Profile
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.models import Drawn, merged
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import shapes

@@ -23,7 +23,7 @@ from bayesfed.federated.aggregation.servers import Add
 from bayesfed.federated.aggregation.views import Kept, Slice, Whole
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.protocols import Profile, Skip
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares

@@ -16,7 +16,7 @@ from bayesfed.algorithms.fed_hm.view import Factored, spectra_of, whole_of
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import rounds, score
 from bayesfed.federated.core.protocols import Profile
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed

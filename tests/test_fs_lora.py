@@ -18,7 +18,7 @@ from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Refactored, Sketched, Slices, Stack, Unlike
 from bayesfed.federated.core.protocols import Profile
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.models import Drawn, adapters, importance_sketch, merged, random_sketch, resized, slice_norms
 from bayesfed.models.adapters.sketching import inclusion
 from bayesfed.testing import check_local, check_view

@@ -11,10 +11,10 @@ import bayesfed as bf
 from bayesfed.data.population import Names
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
 from bayesfed.federated import RecordFile, checkpoint, load, rounds, untimed
-from bayesfed.federated.clients import memory_table
-from bayesfed.federated.clients.memory_log import StoredMemories
-from bayesfed.federated.clients.memory_table import Memories
-from bayesfed.federated.engine import snapshot_files
+from bayesfed.federated.clients.memory import table as memory_table
+from bayesfed.federated.clients.memory.log import StoredMemories
+from bayesfed.federated.clients.memory.table import Memories
+from bayesfed.federated.engine.files import snapshots
 from bayesfed.federated.engine.records import to_line
 from bayesfed.testing.recipes import tiny_recipes
 
@@ -57,8 +57,8 @@ def check_recipe(name, folder):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_population_has_the_bits_of_a_mapping(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot_files, "FEW", 1)
-    monkeypatch.setattr(snapshot_files, "SHORT", 1)
+    monkeypatch.setattr(snapshots, "FEW", 1)
+    monkeypatch.setattr(snapshots, "SHORT", 1)
     half = check_recipe(name, tmp_path)
     assert bool(half.snapshot.memories) == (name != "fed_avg")
     assert isinstance(load(tmp_path / "checkpoints").history, RecordFile)

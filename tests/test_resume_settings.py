@@ -9,8 +9,8 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import checkpoint, evaluate, fraction, load
+from bayesfed.federated.engine.files.snapshots import _sealed
 from bayesfed.federated.engine.settings import differences, settings_of_run
-from bayesfed.federated.engine.snapshot_files import _sealed
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0)

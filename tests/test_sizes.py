@@ -9,7 +9,7 @@ from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Average, score
 from bayesfed.federated.aggregation.views import Slice
 from bayesfed.federated.core.protocols import Profile
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
 from bayesfed.models.priors.likelihoods import Categorical, PresentClasses
 from tests.conftest import tree_equal

@@ -38,7 +38,7 @@ class Masked(Sum):
         found = {name: ((sent - masks).double() / LEVELS).to(dtype) for name, (sent, masks, dtype) in self.heard.items()}
         total = {name.removeprefix("total/"): leaf for name, leaf in found.items() if name.startswith("total/")}
         weights = {name.removeprefix("weight/"): leaf for name, leaf in found.items() if name.startswith("weight/")}
-        self.total = Update(total, weights if isinstance(update.weight, dict) else float(weights[""]), update.kind)
+        Sum.__init__(self, Update(total, weights if isinstance(update.weight, dict) else float(weights[""]), update.kind))
         self.by_entry = isinstance(update.weight, dict)
 
 

@@ -16,7 +16,8 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal, Phase, Posterior, Predictor, Server
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
-from bayesfed.federated.core.update import Reducer, Sum
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import Buffers, constant, predicting, travelling
 from bayesfed.federated.training.local_work import Training

@@ -58,7 +58,10 @@ def _run(arguments: argparse.Namespace) -> int:
         rows = f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, {len(first.clients)} clients"
         say(f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} rounds, seeds {tried}: fits together")
         return 0
-    folder = run_file(file, arguments.out, say=say, progress=not arguments.quiet)
+    folder = run_file(file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks)
+    if arguments.ranks and int(os.environ.get("RANK", "0")):
+        # Rank 0 says and draws what there is to see.
+        return 0
     say(comparison({folder.path.name: folder}))
     try:
         pictures = ", ".join(path.name for path in draw(folder))
@@ -135,6 +138,7 @@ def parser() -> argparse.ArgumentParser:
     run = add("run", _run, "run an experiment, or go on with one that was interrupted")
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
     run.add_argument("--check", action="store_true", help="read the file, build everything, run nothing")
+    run.add_argument("--ranks", action="store_true", help="share the clients among the processes of torchrun, which starts this command")
     compare = add("compare", _compare, "run what has not run, and print one table of several experiments")
     compare.add_argument("experiments", nargs="+", metavar="EXPERIMENT.toml", help="experiment files, or folders of results")
     for command in (run, compare):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bayesfed.data.files import write_whole
+from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.ranks import Ranks, led
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.engine.callbacks import Callback
 from bayesfed.federated.engine.checkpoint import checkpoint, newest
 from bayesfed.federated.engine.records import to_line
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated.engine.reports import RoundReport, Snapshot
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import Folder, note_versions, save
@@ -30,10 +33,11 @@ def folder_of(file: ExperimentFile, out: Path) -> Folder:
     return Folder(path)
 
 
-def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True) -> Folder:
+def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True, ranks: bool = False) -> Folder:
     """Run all seeds of an experiment that have not run; continue one that was interrupted.
 
-    Everything runs on one intra-op thread, server steps included: results do not depend on the number of cores.
+    Everything runs on one intra-op thread, server steps included: results do not depend on the number of cores. With `ranks`, the clients are shared
+    among the processes of a job (`bayesfed.federated.Ranks`), of which rank 0 alone says anything and writes files.
 
     Raises
     ------
@@ -44,14 +48,33 @@ def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], pro
         wanted = seeds(file)
         # A wrong file is refused before anything is written.
         first = build(file, wanted[0])
-        folder = folder_of(file, out)
-        _prepare(folder, file)
+        pool: ClientPool = Ranks(first.pool) if ranks else first.pool
+        leads = not isinstance(pool, Ranks) or pool.group.rank == 0
+
+        def prepared() -> Folder:
+            folder = folder_of(file, out)
+            _prepare(folder, file)
+            return folder
+
+        folder = led(pool, prepared)
         for seed in wanted:
-            if (folder.seed(seed) / "metrics.json").is_file():
-                say(f"{folder.seed(seed)}: finished before")
-            else:
-                _run(folder, first if seed == wanted[0] else build(file, seed), say, progress=progress)
+            if led(pool, partial(_finished, folder, seed)):
+                if leads:
+                    say(f"{folder.seed(seed)}: finished before")
+                continue
+            built = first if seed == wanted[0] else build(file, seed)
+            if seed != wanted[0]:
+                pool = Ranks(built.pool) if ranks else built.pool
+            _run(folder, built, pool, say if leads else _silent, progress=progress)
     return folder
+
+
+def _finished(folder: Folder, seed: int) -> bool:
+    return (folder.seed(seed) / "metrics.json").is_file()
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
 
 
 def _prepare(folder: Folder, file: ExperimentFile) -> None:
@@ -63,13 +86,18 @@ def _prepare(folder: Folder, file: ExperimentFile) -> None:
     note_versions(folder.path)
 
 
-def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: bool) -> None:
+def _run(folder: Folder, built: Built, pool: ClientPool, say: Callable[[str], None], *, progress: bool) -> None:
     path = folder.seed(built.seed)
-    path.mkdir(exist_ok=True)
-    resume = newest(path / "checkpoints")
-    if resume is not None:
-        say(f"{path}: going on after round {resume.round - 1}")
-    write_whole(path / "rounds.jsonl", b"".join(to_line(record) for record in resume.history) if resume else b"")
+
+    def begun() -> Snapshot | None:
+        path.mkdir(exist_ok=True)
+        resume = newest(path / "checkpoints")
+        if resume is not None:
+            say(f"{path}: going on after round {resume.round - 1}")
+        write_whole(path / "rounds.jsonl", b"".join(to_line(record) for record in resume.history) if resume else b"")
+        return resume
+
+    resume = led(pool, begun)
 
     def log(report: RoundReport) -> None:
         with (path / "rounds.jsonl").open("ab") as file:
@@ -79,7 +107,11 @@ def _run(folder: Folder, built: Built, say: Callable[[str], None], *, progress: 
     callbacks: list[Callback] = [scores, log, checkpoint(path / "checkpoints", every=built.save_every)]
     test = None if built.test.targets.is_floating_point() else built.test
     more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
-    result = run(built.algorithm, built.pool, test=test, **more)
-    own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed) if built.own else None
-    if missing := save(path, result, built.test, built.seed, own):
-        say(f"{path}: no posterior.nc: {missing}")
+    result = run(built.algorithm, pool, test=test, **more)
+
+    def saved() -> None:
+        own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed) if built.own else None
+        if missing := save(path, result, built.test, built.seed, own):
+            say(f"{path}: no posterior.nc: {missing}")
+
+    led(pool, saved)

@@ -97,6 +97,10 @@ class CheckpointError(BayesfedError, ValueError):
     """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another run."""
 
 
+class RankError(BayesfedError, RuntimeError):
+    """A process of a job over several ranks that is lost or does not answer, or an error of it that cannot be sent to the others."""
+
+
 class MissingExtraError(BayesfedError, ImportError):
     """An optional package that is not installed."""
 

@@ -26,7 +26,7 @@ import torch
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, opened, plain, seal, unseal
 from bayesfed.errors import WireError, complain
-from bayesfed.federated.clients.memory_stores import Slot
+from bayesfed.federated.clients.memory.stores import Slot
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.federated.core.protocols import Info, Link, Profile
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, WireError, complain
-from bayesfed.federated.clients.memory_stores import Slot
+from bayesfed.federated.clients.memory.stores import Slot
 from bayesfed.federated.clients.pools import Locals
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.protocols import Profile

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.clients.memories import ClientMemory
-from bayesfed.federated.clients.memory_stores import InFolder, Slot
+from bayesfed.federated.clients.memory.memories import ClientMemory
+from bayesfed.federated.clients.memory.stores import InFolder, Slot
 from bayesfed.federated.clients.turn import Reply, answer
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.experiment import Experiment

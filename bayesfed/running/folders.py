@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError, complain
+from bayesfed.federated.engine.files.records import lines
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.engine.record_files import lines
 from bayesfed.federated.engine.records import from_line
 from bayesfed.federated.engine.reports import Record
 from bayesfed.inspect.personal import PersonalScores

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors.checks import checked
 from bayesfed.federated.clients.pools import ClientPool, InProcess
+from bayesfed.federated.clients.ranks import Ranks, led
 from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.checkpoint import Checkpoints
-from bayesfed.federated.engine.record_files import RecordFile, history_in
-from bayesfed.federated.engine.reports import OnClientError, Record, Snapshot
+from bayesfed.federated.engine.files.records import RecordFile, history_in
+from bayesfed.federated.engine.reports import OnClientError, Record, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
 from bayesfed.running.trackers.tracker import Tracker
@@ -48,7 +51,7 @@ def run(
     Parameters
     ----------
     clients
-        A data set for each client by name, a `Population`, or a pool.
+        A data set for each client by name, a `Population`, or a pool. With `Ranks`, every rank of a job has to call `run` with the same arguments.
     test
         Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
     callbacks
@@ -80,6 +83,7 @@ def run(
     CheckpointError
         If the folder of `records` has those of another run, or cannot be written to.
     """
+    resume = led(clients, lambda: resume)
     check_call(algorithm, rounds, sampler, resume)
     check_clients(clients)
     check_callbacks(callbacks)
@@ -91,11 +95,12 @@ def run(
         check_test(algorithm, test, pool)
         watchers.append(watch.evaluate(test))
     watchers += callbacks
-    if progress:
+    leads = not isinstance(pool, Ranks) or pool.group.rank == 0
+    if progress and leads:
         watchers.append(watch.progress(rounds, label=algorithm.name))
     watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
     earlier = resume.history if resume else ()
-    history: list[Record] | RecordFile = list(earlier) if records is None else history_in(records, earlier)
+    history: list[Record] | RecordFile = list(earlier) if records is None or not leads else history_in(records, earlier)
     made = engine.rounds(
         algorithm,
         pool,
@@ -111,16 +116,26 @@ def run(
         asynchronous=asynchronous,
     )
     with ExitStack() as opened:
-        for watcher in watchers:
+        for watcher in watchers if leads else ():
             if isinstance(watcher, AbstractContextManager):
                 opened.enter_context(watcher)
         for report in made:
             snapshot = report.snapshot
-            verdicts = [watcher(report) for watcher in watchers]
+            # Of several ranks, rank 0 alone calls the callbacks.
+            stop, metrics = led(pool, partial(_watched, watchers, report))
+            report.metrics.update(metrics)
             # Now its metrics are complete.
             history.append(report.record)
-            if any(verdict is True for verdict in verdicts):
+            if stop:
                 break
-    rows = pool.data if isinstance(pool, InProcess) else None
+    if isinstance(pool, Ranks):
+        pool.group.wait()
+    rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     made_so_far = tuple(history) if isinstance(history, list) else history
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)
+
+
+def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[bool, Info]:
+    """Call all callbacks; return whether one of them stops the run, and the metrics that they entered."""
+    verdicts = [watcher(report) for watcher in watchers]
+    return any(verdict is True for verdict in verdicts), dict(report.metrics)

@@ -25,11 +25,11 @@ from targets import is_check, target
 import bayesfed as bf
 from bayesfed.data.population import Names
 from bayesfed.federated import rounds
-from bayesfed.federated.clients.memory_table import Memories
+from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Versions
 from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.record_files import history_in
 from bayesfed.federated.engine.reports import Record
 
 CLIENTS, ROWS, ASKED = 1_000_000, 16, 100

@@ -44,7 +44,8 @@ from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info, Link, Local, View
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.federated.training.local_work import Training

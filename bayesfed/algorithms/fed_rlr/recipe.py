@@ -37,7 +37,7 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.descent import draws_globally
 from bayesfed.federated.training.local_work import Training

@@ -12,7 +12,8 @@ from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer, Sum
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer
 from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
 from bayesfed.trees import Tree
 
@@ -61,7 +62,7 @@ class Retract:
         if isinstance(reducer, Sum) and self.transmission.adds and reducer.total is not None:
             updates = [reducer.total]
         elif isinstance(reducer, Keep) and not self.transmission.adds:
-            updates = list(reducer.updates.values())
+            updates = [reducer.updates[client] for client in sorted(reducer.updates)]
         else:
             updates = []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:

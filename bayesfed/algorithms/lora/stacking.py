@@ -18,7 +18,8 @@ from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.geometry.thin import product_svd
 from bayesfed.trees import Shapes, Tree, check, leaf_of, without
 
@@ -62,20 +63,27 @@ class Unlike:
 
 @dataclass
 class Stack:
-    """Add updates of kind "factors": adapters by concatenation in client order, other leaves and weights by addition. Zero weights add nothing."""
+    """Add updates of kind "factors": adapters by concatenation in the order of the clients' names, other leaves and weights by addition.
+
+    Clients of weight zero add nothing.
+    """
 
     layers: tuple[str, ...]
-    total: Update | None = None
-    _parts: dict[str, list[Tensor]] = field(default_factory=dict)
+    _rest: Sum = field(default_factory=Sum)
+    _parts: dict[str, Tree] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Update | None:
+        """The sum of the other leaves; None before the first update."""
+        return self._rest.total
 
     def add(self, client: str, update: Update) -> None:
         """Add one update."""
         factors = adapter_leaves(self.layers)
-        rest = Update({name: leaf for name, leaf in update.total.items() if name not in factors}, update.weight, update.kind)
-        self.total = rest if self.total is None else self.total + rest
+        rest = Update({name: leaf for name, leaf in update.total.items() if name not in factors}, update.number(), update.kind)
+        self._rest.add(client, rest)
         if update.number() > 0:
-            for name in sorted(factors):
-                self._parts.setdefault(name, []).append(update.total[name])
+            self._parts[client] = {name: update.total[name] for name in factors}
 
     def mean(self) -> tuple[dict[str, tuple[Tensor, Tensor]], Tree]:
         """Return B and A of the mean product, ``(m, K)`` and ``(K, n)``, by layer, and the mean of the other leaves.
@@ -88,9 +96,9 @@ class Stack:
         if self.total is None:
             raise UpdateError(complain("Stack", expected="an update", actual="none", hint="a client with data"))
         rest, weight = self.total.mean(), self.total.number()
-        pairs = {}
+        pairs, ordered = {}, [self._parts[client] for client in sorted(self._parts)]
         for name in self.layers:
-            b, a = (torch.cat(self._parts[leaf_of(name, leaf)], axis) for leaf, axis in (("lora_b", 1), ("lora_a", 0)))
+            b, a = (torch.cat([part[leaf_of(name, leaf)] for part in ordered], axis) for leaf, axis in (("lora_b", 1), ("lora_a", 0)))
             pairs[name] = (b / weight, a)
         return pairs, rest
 

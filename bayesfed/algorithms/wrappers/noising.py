@@ -15,7 +15,8 @@ from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info, View
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -43,7 +44,6 @@ class ClippedUpdate(Update):
     clip: float = math.inf
 
 
-@dataclass
 class ClippedSum(Sum):
     """A sum of clipped updates, one of each client, and of nothing else: what a link or a wrapper changes after clipping is refused.
 
@@ -53,8 +53,9 @@ class ClippedSum(Sum):
         Largest norm of a client's change.
     """
 
-    clip: float = math.inf
-    clients: set[str] = field(default_factory=set)
+    def __init__(self, clip: float = math.inf) -> None:
+        super().__init__()
+        self.clip, self.clients = clip, set[str]()
 
     def add(self, client: str, update: Update) -> None:
         """Add one client's clipped update.

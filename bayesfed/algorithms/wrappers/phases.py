@@ -12,7 +12,7 @@ from bayesfed.errors.checks import checked
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Phase
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

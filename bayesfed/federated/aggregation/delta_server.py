@@ -16,7 +16,8 @@ from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import CHANGE, Info
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bayesfed.federated.core.sums import checked
 from bayesfed.federated.core.update import Update
 
 
@@ -22,5 +23,12 @@ class Keep:
     updates: dict[str, Update] = field(default_factory=dict)
 
     def add(self, client: str, update: Update) -> None:
-        """Keep one client's update."""
+        """Keep one client's update.
+
+        Raises
+        ------
+        UpdateError
+            If a number of the update is not finite, or 2^50 or more in size, so that it could not be added to others.
+        """
+        checked(update)
         self.updates[client] = update

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer, Sum, Update
+from bayesfed.federated.core.sums import PartialSum, Sum
+from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.trees import Tree
 
 
@@ -83,8 +85,6 @@ class Robust:
 
 
 def added(updates: Mapping[str, Update]) -> Update:
-    """Return the sum of updates, added in the order given."""
-    first, *others = updates.values()
-    for update in others:
-        first = first + update
-    return first
+    """Return the sum of at least one update, whose bits do not depend on their order."""
+    total = reduce(PartialSum.with_, updates.values(), PartialSum.nothing(next(iter(updates.values()))))
+    return total.update()

@@ -13,7 +13,8 @@ import torch
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Kind, Reducer, Sum, Update
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.elastic.sorting import sort_channels
 from bayesfed.trees import Tree, zip_map

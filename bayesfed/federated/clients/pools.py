@@ -23,7 +23,7 @@ from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
-from bayesfed.federated.clients.memory_table import Memories
+from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles, figures_of
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
 from bayesfed.federated.clients.worker import StartMethod, default_start_method

@@ -15,7 +15,8 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
-from bayesfed.federated.core.update import Reducer, Sum
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer
 from bayesfed.keys import Key
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to

@@ -1,4 +1,4 @@
-"""`Update`, the only thing that is ever aggregated, and `Sum`, the default reducer.
+"""`Update`, the only thing that is ever aggregated, and the protocol of what adds them (`bayesfed.federated.core.sums.Sum` by default).
 
 Averages, averages over the clients that cover an entry, products of Gaussians and tangent-space means are all a sum followed by a server step.
 Memory therefore holds one model instead of K, the channel can do the adding, and secure aggregation stays possible. Every update has a `kind`;
@@ -103,22 +103,5 @@ class Reducer(Protocol):
     """What arriving updates are added to, and what the server step reads."""
 
     def add(self, client: str, update: Update) -> None:
-        """Take one client's update. Called in the order of the clients' names."""
+        """Take one client's update. A refused one raises an error and changes nothing."""
         ...
-
-
-@dataclass
-class Sum:
-    """The default reducer: a running sum.
-
-    Parameters
-    ----------
-    total
-        The sum so far; None before the first update.
-    """
-
-    total: Update | None = None
-
-    def add(self, client: str, update: Update) -> None:
-        """Add one update to the sum."""
-        self.total = update if self.total is None else self.total + update

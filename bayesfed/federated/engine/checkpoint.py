@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with a run's last snapshots and all its records (`bayesfed.federated.engine.snapshot_files` describes its files).
+"""Checkpoints: a folder with a run's last snapshots and all its records (`bayesfed.federated.engine.files.snapshots` describes its files).
 
 All randomness is named by seed, round and client (`bayesfed.keys`), so the number of the next round is the position of every random stream.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 from bayesfed.data.files import append, sweep, write_whole
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, complain
-from bayesfed.federated.engine import snapshot_files
-from bayesfed.federated.engine.record_files import lines
+from bayesfed.federated.engine.files import snapshots
+from bayesfed.federated.engine.files.records import lines
 from bayesfed.federated.engine.records import to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
 
@@ -59,9 +59,9 @@ def load(path: str | Path) -> Snapshot:
         If there is no checkpoint, or all are damaged.
     """
     folder, problems = Path(path), list[str]()
-    for number in snapshot_files.numbers(folder):
+    for number in snapshots.numbers(folder):
         try:
-            snapshot = snapshot_files.read(folder, number)
+            snapshot = snapshots.read(folder, number)
         except CheckpointError as problem:
             problems.append(str(problem))
             continue
@@ -135,7 +135,7 @@ class _Writer:
         self._earlier = snapshot.history
         self._backlog: list[list[Record]] = [[] for _ in range(self._turns)]
         self._written = [(0, blake2b(digest_size=32)) for _ in range(self._turns)]
-        self._turn = snapshot_files.next_turn(self._folder) % self._turns
+        self._turn = snapshots.next_turn(self._folder) % self._turns
 
     def continues(self, report: RoundReport) -> bool:
         return self._next == report.round and self._identity == _identity(report.snapshot)
@@ -152,17 +152,17 @@ class _Writer:
             self._folder.mkdir(parents=True, exist_ok=True)
             sweep(self._folder)
             history = self._extend(turn)
-            written = snapshot_files.write(self._folder, snapshot, {"file": turn, **history})
-            snapshot_files.prune(self._folder, self._keep, written)
+            written = snapshots.write(self._folder, snapshot, {"file": turn, **history})
+            snapshots.prune(self._folder, self._keep, written)
         except OSError as problem:
-            where, whole = f"checkpoint of round {snapshot.round} in {self._folder}", snapshot_files.finished(self._folder)
+            where, whole = f"checkpoint of round {snapshot.round} in {self._folder}", snapshots.finished(self._folder)
             hint = f"room there: the checkpoint of round {whole[0]} is whole" if whole else "another folder"
             raise CheckpointError(complain(where, expected="a disk that can be written to", actual=problem, hint=hint)) from problem
         self._turn = (turn + 1) % self._turns
 
     def _extend(self, turn: int) -> dict[str, Any]:
         """Append new records to a history file. Its earlier bytes stay as they are, since an older checkpoint needs them."""
-        path = snapshot_files.history_file(self._folder, turn)
+        path = snapshots.history_file(self._folder, turn)
         (length, hasher), added = self._written[turn], map(to_line, self._backlog[turn])
         if length:
             content = b"".join(added)
@@ -187,12 +187,12 @@ def _hashed(parts: Iterable[bytes], hasher: Any) -> Iterator[bytes]:
 
 def _check_folder(folder: Path, snapshot: Snapshot) -> None:
     """Raise an error if a folder has an undamaged checkpoint that this run does not continue. Remove damaged ones of rounds still to come."""
-    for number in snapshot_files.numbers(folder):
+    for number in snapshots.numbers(folder):
         try:
-            saved = snapshot_files.read(folder, number)
+            saved = snapshots.read(folder, number)
         except CheckpointError:
             if number >= snapshot.round:
-                snapshot_files.remove(folder, number)
+                snapshots.remove(folder, number)
             continue
         if number >= snapshot.round or _identity(saved) != _identity(snapshot):
             where, actual = f"checkpoints in {folder}", f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}"

@@ -4,7 +4,7 @@
 - `Admission` passes one sound answer per client through the `Gate`, and records every other answer.
 - `bayesfed.federated.engine.entries.Entries` keeps the rows of the ledger and accepted clients' figures, and applies the policy on errors.
 
-`exchange` connects the three to the link, which adds the payloads, and to the server, which takes the step.
+`exchange` connects the three to the link, which adds the payloads (`collect`), and to the server, which takes the step (`stepped`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import published
 from bayesfed.federated.core.protocols import Arrival, Assignment, Info, Local, Profile, Skip, abridged
+from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
 from bayesfed.trees import Tree
@@ -45,6 +46,10 @@ class Invitations:
     entries: Entries
     assignments: dict[str, Assignment] = field(default_factory=dict)
     _published: dict[int | None, Tree] = field(default_factory=dict, repr=False)
+
+    def tasks(self, asked: Iterable[tuple[Profile, int | None]]) -> Iterator[Task]:
+        """Yield the tasks of clients, each given with the round in which it last heard from the server. Clients may be left out."""
+        return (task for profile, version in asked if (task := self.task(profile, version)))
 
     def task(self, profile: Profile, version: int | None) -> Task | None:
         """Return the task of a client that last heard from the server in round `version`. None if the client is left out."""
@@ -172,12 +177,17 @@ def exchange(
     TooFewClientsError
         If fewer clients than `Occasion.least` are in the sum.
     """
-    phase, entries = occasion.phase, Entries(occasion)
-    invitations = Invitations(occasion, gate, entries)
-    admission = Admission(occasion, gate, entries, invitations)
-    tasks = (task for profile, version in asked if (task := invitations.task(profile, version)))
-    reducer = phase.reducer()
-    for arrival in phase.link.collect(admission.arrivals(pool, pool.map(locals, tasks)), reducer, occasion.key("link")):
+    invitations = Invitations(occasion, gate, Entries(occasion))
+    reducer = occasion.phase.reducer()
+    collect(invitations, pool, pool.map(locals, invitations.tasks(asked)), reducer)
+    return *stepped(occasion, reducer, invitations.entries), invitations.entries
+
+
+def collect(invitations: Invitations, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]], reducer: Reducer) -> None:
+    """Admit answers, let the link add their payloads to the reducer, record every answer, and settle every client."""
+    occasion, entries, phase = invitations.occasion, invitations.entries, invitations.occasion.phase
+    admission = Admission(occasion, invitations.gate, entries, invitations)
+    for arrival in phase.link.collect(admission.arrivals(pool, answers), reducer, occasion.key("link")):
         reply, heard = admission.replies.pop(arrival.client), not arrival.refusal and not arrival.silence
         if heard:
             entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
@@ -187,10 +197,15 @@ def exchange(
         else:
             entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
         pool.settle(arrival.client, heard)
+
+
+def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tree, Info]:
+    """Return the state after the server's step, and its figures."""
+    phase = occasion.phase
     if not entries.enough() and not getattr(phase.server, "steps_alone", False):
-        return occasion.state, {}, entries
-    stepped = phase.server.step(occasion.state, reducer, occasion.round)
-    if not (isinstance(stepped, tuple) and len(stepped) == 2 and all(isinstance(part, dict) for part in stepped)):
+        return occasion.state, {}
+    step = phase.server.step(occasion.state, reducer, occasion.round)
+    if not (isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)):
         where, hint = f"{type(phase.server).__name__}.step, phase {phase.name!r}", "return state, {}"
-        raise UpdateError(complain(where, expected="(state, figures)", actual=shown(stepped), hint=hint))
-    return *stepped, entries
+        raise UpdateError(complain(where, expected="(state, figures)", actual=shown(step), hint=hint))
+    return step

@@ -8,11 +8,13 @@ therefore do not change a bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.ranks import Ranks, alike, led
 from bayesfed.federated.clients.rosters import Roster, Versions
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
@@ -24,6 +26,7 @@ from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.engine.ranked import ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
@@ -91,32 +94,17 @@ def rounds(
     TooFewClientsError
         If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
     """
+    # Of several ranks, what rank 0 resumes from counts: the others may not have the folder.
+    resume = led(pool, lambda: resume)
     check_call(algorithm, rounds, sampler, resume)
-    if rounds < 1 or (resume and resume.round >= rounds):
-        done = resume.round if resume else 0
-        raise ArgumentError(complain("rounds", expected=f"more than the {done} rounds already made", actual=rounds, hint=f"rounds={done + 10}"))
-    if on_client_error not in ("raise", "drop"):
-        raise ArgumentError(complain("on_client_error", expected="'raise' or 'drop'", actual=repr(on_client_error), hint="'drop'"))
-    if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
-        raise ArgumentError(
-            complain(
-                "resume",
-                expected=f"a snapshot of {algorithm.name!r}, seed {seed}",
-                actual=f"{resume.algorithm!r}, seed {resume.seed}",
-                hint="the run's own arguments",
-            )
-        )
-    if least < 1:
-        raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
+    _check(algorithm, rounds, seed, on_client_error, resume, least)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)
     keyed = check_secrets("secrets", secrets, roster.names) if secrets is not None else {}
     if asynchronous:
-        asynchronous.check(algorithm, len(roster))
-        if sampler is not everyone:
-            actual, hint = getattr(sampler, "__name__", type(sampler).__name__), "FedBuff(size=10, concurrency=100) alone"
-            raise ArgumentError(complain("sampler", expected="none: FedBuff draws clients as others finish", actual=actual, hint=hint))
+        _check_asynchronous(asynchronous, algorithm, pool, sampler, len(roster))
     settings = settings_of_run(algorithm, asynchronous or sampler, pool.profiles)
+    alike(pool, settings, resume.state if resume else algorithm.initial)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
@@ -126,9 +114,8 @@ def rounds(
     window = Window(asynchronous, pool, roster, locals, keyed, resume.in_flight) if asynchronous else None
     for number in range(resume.round, rounds):
         start = time.perf_counter()
-        for check in algorithm.checks:
-            check(Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed))
-        chosen = () if window else sampler(number, roster.names, Key(seed, "sample", number))
+        conditions = Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed)
+        chosen = led(pool, partial(_chosen, conditions, roster.names, Key(seed, "sample", number), drawn=window is None))
         if not window and (not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen)):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
@@ -140,7 +127,8 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    state, info, entries = exchange(occasion, pool, locals, asked, Gate(keyed))
+                    answered = partial(ranked_exchange, occasion, pool) if isinstance(pool, Ranks) else partial(exchange, occasion, pool)
+                    state, info, entries = answered(locals, asked, Gate(keyed))
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
@@ -160,6 +148,42 @@ def rounds(
             algorithm=algorithm,
             snapshot=snapshot,
         )
+
+
+def _check(algorithm: Algorithm, rounds: int, seed: int, on_client_error: str, resume: Snapshot | None, least: int) -> None:
+    """Check what a run is started with."""
+    if rounds < 1 or (resume and resume.round >= rounds):
+        done = resume.round if resume else 0
+        raise ArgumentError(complain("rounds", expected=f"more than the {done} rounds already made", actual=rounds, hint=f"rounds={done + 10}"))
+    if on_client_error not in ("raise", "drop"):
+        raise ArgumentError(complain("on_client_error", expected="'raise' or 'drop'", actual=repr(on_client_error), hint="'drop'"))
+    if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
+        raise ArgumentError(
+            complain(
+                "resume",
+                expected=f"a snapshot of {algorithm.name!r}, seed {seed}",
+                actual=f"{resume.algorithm!r}, seed {resume.seed}",
+                hint="the run's own arguments",
+            )
+        )
+    if least < 1:
+        raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
+
+
+def _check_asynchronous(asynchronous: FedBuff, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int) -> None:
+    asynchronous.check(algorithm, clients)
+    if sampler is not everyone:
+        actual, hint = getattr(sampler, "__name__", type(sampler).__name__), "FedBuff(size=10, concurrency=100) alone"
+        raise ArgumentError(complain("sampler", expected="none: FedBuff draws clients as others finish", actual=actual, hint=hint))
+    if isinstance(pool, Ranks):
+        raise ArgumentError(complain("asynchronous", expected="clients of one process", actual="Ranks", hint="InProcess(clients)"))
+
+
+def _chosen(conditions: Conditions, names: Sequence[str], key: Key, drawn: bool) -> Sequence[str]:
+    """Make the algorithm's checks; return the clients of the round whose number is the last name of the key, or none if they are not `drawn` here."""
+    for check in conditions.algorithm.checks:
+        check(conditions)
+    return conditions.sampler(int(key.path[-1]), names, key) if drawn else ()
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:

@@ -44,6 +44,11 @@ class Cell:
         if not self.deadline_s > 0:
             raise ArgumentError(complain("Cell.deadline_s", expected="a positive number of seconds", actual=self.deadline_s, hint="5.0"))
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the inner link receives payloads one by one."""
+        return bool(getattr(self.link, "one_by_one", False))
+
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return what the inner link packs."""
         return self.link.pack(payload, codec, meta, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
@@ -31,6 +32,8 @@ class Digital:
     """
 
     max_norm: float = 1e6
+    # Payloads are received one by one, so that several processes can each receive some of them.
+    one_by_one: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.max_norm > 0:

@@ -23,7 +23,8 @@ from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.errors.checks import check, having
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.update import Reducer, Sum, Update
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
@@ -125,7 +126,7 @@ class OverTheAir:
             self._send(sound, signal, reducer, key)
         elif sound:
             # All payloads are zero, so that only the weights are sent.
-            reducer.add("air", Update(signal.zeros, sum(signal.weights.values()), sound[0].kind))
+            reducer.add("air", Update(signal.zeros, math.fsum(signal.weights.values()), sound[0].kind))
         yield from everyone
 
     def _send(self, sound: list[Arrival], signal: _Signal, reducer: Reducer, key: Key) -> None:
@@ -139,7 +140,7 @@ class OverTheAir:
             return
         payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
         received = transmit(payloads, {client: gain.true for client, gain in gains.items()}, plan, noise_w=self.noise_w, key=key, round=round)
-        weight = sum(signal.weights[client] for client in received.heard)
+        weight = math.fsum(signal.weights[client] for client in received.heard)
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
         self._account(sound, signal, plan, received, gains)
 
@@ -189,7 +190,7 @@ class _Signal:
         amplitudes = {}
         for name, length in self._lengths.items():
             energies = [by_leaf[name] for by_leaf in self._energies.values()]
-            energy = max(energies) if self.link.budget == "largest" else sum(energies) / len(energies)
+            energy = max(energies) if self.link.budget == "largest" else math.fsum(energies) / len(energies)
             if energy > 0:
                 amplitudes[name] = common_amplitude(self.link.transmit_power_w, energy, channel_uses(length, self.link.reals), self.link.per)
         return amplitudes

@@ -12,7 +12,7 @@ from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Slice, Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.delta_downlink import Holding

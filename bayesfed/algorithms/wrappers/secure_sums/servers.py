@@ -15,7 +15,8 @@ from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
 from bayesfed.errors import UpdateError, complain
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer, Sum
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, without
 
 # Prefix of all leaves that secure sums add to the server's state; the only one between rounds has the numbers of lost rounds.

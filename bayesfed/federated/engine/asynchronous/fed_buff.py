@@ -12,7 +12,7 @@ from bayesfed.errors.checks import checked_class
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Link, Profile
-from bayesfed.federated.core.update import Sum
+from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.federated.links.digital import Digital
 

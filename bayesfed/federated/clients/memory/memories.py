@@ -7,7 +7,7 @@ belongs to. If that payload is refused, late or lost, the pending memory is drop
 from __future__ import annotations
 
 from bayesfed.errors import ArgumentError, CheckpointError, complain
-from bayesfed.federated.clients.memory_stores import InRam, Slot, Store, Version
+from bayesfed.federated.clients.memory.stores import InRam, Slot, Store, Version
 from bayesfed.trees import Tree
 
 __all__ = ["ClientMemory", "Slot"]

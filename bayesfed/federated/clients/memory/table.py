@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayesfed.data.population import place_of
-from bayesfed.federated.clients.memory_log import ABSENT, MemoryLog, StoredMemories
+from bayesfed.federated.clients.memory.log import ABSENT, MemoryLog, StoredMemories
 from bayesfed.trees import Tree
 
 # Bytes that a memory and each of its leaves are counted with besides their values.

@@ -1,6 +1,6 @@
 """Where a client's memories are stored: `InRam`, in this process, or `InFolder`, on the client's own disk.
 
-`bayesfed.federated.clients.memories` says which of them are pending and which accepted.
+`bayesfed.federated.clients.memory.memories` says which of them are pending and which accepted.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What clients keep between rounds: their memories, in tables, logs and files."""

@@ -1,0 +1,167 @@
+"""`Group`: the processes of a job under ``torchrun``, and what they say to one another."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError, RankError, complain
+from bayesfed.keys import Key
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of a job, which exchange values over gloo. Without a launcher there is one rank, and nothing is sent.
+
+    Parameters
+    ----------
+    rank, size
+        Number of this process, from 0, and of all processes.
+    handle
+        Group of torch.distributed; None for one rank.
+    """
+
+    rank: int = 0
+    size: int = 1
+    handle: Any = None
+
+    @classmethod
+    def join(cls, timeout_s: float) -> Group:
+        """Return the group of this job, as ``torchrun`` describes it in the environment.
+
+        Raises
+        ------
+        ArgumentError
+            If restarts of this job would fail.
+        RankError
+            If the other ranks do not come.
+        """
+        import torch.distributed as dist
+
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            return cls()
+        if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            hint = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun"
+            actual = "a store that keeps the addresses of processes that have died"
+            raise ArgumentError(complain("Ranks", expected="a store that restarted processes can use", actual=actual, hint=hint))
+        timeout = timedelta(seconds=timeout_s)
+        try:
+            if not dist.is_initialized():
+                dist.init_process_group("gloo", timeout=timeout)
+            # A group of its own, whatever backend the script uses.
+            handle = dist.new_group(backend="gloo", timeout=timeout)
+        except RuntimeError as problem:
+            raise _lost("joining", problem) from problem
+        return cls(dist.get_rank(), dist.get_world_size(), handle)
+
+    def gather(self, value: Result) -> list[Result]:
+        """Return the values of all ranks on rank 0, in their order; an empty list elsewhere."""
+        if self.handle is None:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        self._tried("gathering", lambda: dist.gather_object(value, values, 0, group=self.handle))
+        return values or []
+
+    def broadcast(self, value: Result) -> Result:
+        """Return rank 0's value on every rank."""
+        if self.handle is None:
+            return value
+        import torch.distributed as dist
+
+        values = [value]
+        self._tried("broadcasting", lambda: dist.broadcast_object_list(values, 0, group=self.handle))
+        return values[0]
+
+    def reduce(self, tensor: Tensor) -> None:
+        """Add the tensors of all ranks, in place on rank 0. Elsewhere the tensor is not to be used afterwards."""
+        if self.handle is not None:
+            import torch.distributed as dist
+
+            self._tried("adding", lambda: dist.reduce(tensor, 0, group=self.handle))
+
+    def led(self, work: Callable[[], Result]) -> Result:
+        """Do something on rank 0 alone, and return its result on every rank. An error of it is raised on every rank."""
+        result, error = None, None
+        if self.rank == 0:
+            try:
+                result = work()
+            except Exception as problem:
+                if self.handle is None:
+                    raise
+                error = problem
+        result, sent = self.broadcast((result, portable(error)))
+        if sent is not None:
+            raise error or sent
+        return result  # type: ignore[return-value]
+
+    def alike(self, what: Mapping[str, str], hint: str) -> None:
+        """Raise `ArgumentError` on every rank unless all ranks give the same texts by name."""
+        several = self.gather(dict(what))
+
+        def compared() -> None:
+            for rank, other in enumerate(several):
+                for name, text in several[0].items():
+                    if other.get(name) != text:
+                        expected, actual = f"{name} {text!r}, as on rank 0", f"{other.get(name)!r}"
+                        raise ArgumentError(complain(f"Ranks, rank {rank}", expected=expected, actual=actual, hint=hint))
+
+        self.led(compared)
+
+    def wait(self) -> None:
+        """Wait for all ranks, so that none ends while others still read what it sent."""
+        if self.handle is not None:
+            import torch.distributed as dist
+
+            self._tried("waiting", lambda: dist.barrier(group=self.handle))
+
+    def leave(self) -> None:
+        """Leave the group."""
+        if self.handle is not None:
+            import torch.distributed as dist
+
+            if dist.is_initialized():
+                dist.destroy_process_group(self.handle)
+
+    def _tried(self, doing: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except RuntimeError as problem:
+            raise _lost(f"rank {self.rank} of {self.size}, {doing}", problem) from problem
+
+
+def _lost(where: str, problem: Exception) -> RankError:
+    actual = (str(problem).splitlines() or [type(problem).__name__])[0]
+    return RankError(complain(where, expected="all ranks to answer", actual=actual, hint="torchrun --max-restarts, and resume=newest(folder)"))
+
+
+def portable(error: Exception | None) -> Exception | None:
+    """Return an error that another process can raise: the error itself if it can be sent, else its text."""
+    try:
+        return error if isinstance(pickle.loads(pickle.dumps(error)), type(error)) else None
+    except Exception:
+        return RankError(f"{type(error).__name__}: {error}")
+
+
+def machine() -> dict[str, str]:
+    """Return what the bits of training depend on: the build of torch, the instructions it uses, and a digest of one small training step."""
+    generator = Key(0, "ranks", "canary").generator()
+    net, rows = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)), torch.randn(32, 64, generator=generator)
+    with torch.no_grad():
+        for leaf in net.parameters():
+            leaf.copy_(torch.randn(leaf.shape, generator=generator))
+    gradients = torch.autograd.grad(net(rows).logsumexp(1).sum(), list(net.parameters()))
+    content = b"".join(leaf.contiguous().numpy().tobytes() for leaf in (*gradients, rows.exp(), torch.linalg.svdvals(rows)))
+    digest = blake2b(content, digest_size=8).hexdigest()
+    return {"torch": torch.__version__, "instructions": torch.backends.cpu.get_cpu_capability(), "training step": digest}

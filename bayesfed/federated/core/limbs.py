@@ -1,0 +1,180 @@
+"""Numbers as sums of 64-bit integers, so that the order in which they are added does not matter.
+
+A number x with ``|x| < 2^50`` is written as ``x = 2^10 d_0 + 2^-30 d_1 + 2^-70 d_2 (+ 2^-110 d_3)`` with integer digits of at most 40 bits; what is
+left is rounded. Digits are added as int64, which is exact and has room for `ROOM` numbers: any order and any partition of the numbers gives the
+same digits, or digits that `normalised` makes the same.
+
+==================  ======  ========================
+numbers             limbs   exact down to
+==================  ======  ========================
+integers            1       themselves
+float32 and lower   3       2^-70, about 8.5e-22
+float64             4       2^-110, about 7.7e-34
+==================  ======  ========================
+
+Large arrays are added by kernels in numba where it is installed (extra ``fast``), else by torch in blocks that stay in the cache. Both round to even,
+and all their steps are exact, so that both give the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Bits of a digit, the numbers' upper bound, and how many numbers can be added before digits are carried.
+DIGIT, TOP, ROOM = 40, 2.0**50, 1 << 22
+# Exponents of the limbs.
+EXPONENTS = (10, -30, -70, -110)
+# Entries from which on numba's kernels are worth their import, and entries of a block for torch.
+LARGE, BLOCK = 1 << 14, 1 << 14
+
+
+def limbs_of(dtype: torch.dtype) -> int:
+    """Return the number of limbs for leaves of a dtype: 4 for float64, 3 for other floating-point numbers, 1 for integers."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 1
+    return 4 if dtype in (torch.float64, torch.complex128) else 3
+
+
+def refused(leaves: Sequence[Tensor]) -> int | None:
+    """Return the index of the first leaf with a number that is not finite or 2^50 or more in size, for integers 2^40; None if there is none."""
+    kernels = _kernels(leaves)
+    if kernels is None and len({leaf.dtype for leaf in leaves}) == 1 and _is_below(torch.cat(list(leaves))):
+        # The usual case of small leaves, in one call.
+        return None
+    for number, leaf in enumerate(leaves):
+        if not (_is_below(leaf) if kernels is None else kernels.below(_array(leaf), _top(leaf))):
+            return number
+    return None
+
+
+def add(leaves: Sequence[Tensor], limbs: Tensor) -> None:
+    """Add numbers to limbs, in place.
+
+    Parameters
+    ----------
+    leaves
+        Numbers of which none is `refused`, in pieces ``(n_1,)``, ``(n_2,)``, ... of n together.
+    limbs
+        ``(L, n)`` int64.
+    """
+    kernels = _kernels([limbs])
+    if len(limbs) == 1:
+        limbs[0] += torch.cat(list(leaves))
+    elif kernels is None:
+        _add_blocks(torch.cat(list(leaves)), limbs)
+    else:
+        start, rows = 0, limbs.numpy()
+        for leaf in leaves:
+            stop = start + leaf.shape[0]
+            kernels.ADD[len(limbs)](_array(leaf), *rows[:, start:stop])
+            start = stop
+
+
+def value(limbs: Tensor) -> Tensor:
+    """Return the numbers that limbs stand for, ``(n,)``: float64 within 0.50001 units in the last place, or int64 for one limb.
+
+    Parameters
+    ----------
+    limbs
+        ``(L, n)`` int64, normalised or not.
+    """
+    if len(limbs) == 1:
+        return limbs[0]
+    result = torch.empty(limbs.shape[1], dtype=torch.float64, device=limbs.device)
+    if (kernels := _kernels([limbs])) is not None:
+        kernels.READ[len(limbs)](*limbs.numpy(), result.numpy())
+        return result
+    for at in _blocks(limbs):
+        result[at] = _value(limbs[:, at])
+    return result
+
+
+def normalised(limbs: Tensor) -> Tensor:
+    """Return limbs of the same numbers with all digits but the first in [-2^39, 2^39): equal numbers have equal limbs then."""
+    result = limbs.clone()
+    for number in range(len(limbs) - 1, 0, -1):
+        carry = (result[number] + (1 << (DIGIT - 1))) >> DIGIT
+        result[number] -= carry << DIGIT
+        result[number - 1] += carry
+    return result
+
+
+def quanta(number: float) -> int:
+    """Return a number as a count of 2^-110, rounded to even. It must be finite and below 2^50 in size."""
+    return round(math.ldexp(number, -EXPONENTS[-1]))
+
+
+def from_quanta(count: int) -> float:
+    """Return the float nearest to a count of 2^-110."""
+    return count / (1 << -EXPONENTS[-1])
+
+
+def _blocks(limbs: Tensor) -> Iterator[slice]:
+    size = BLOCK if limbs.device.type == "cpu" else max(1, limbs.shape[1])
+    return (slice(start, start + size) for start in range(0, limbs.shape[1], size))
+
+
+def _add_blocks(values: Tensor, limbs: Tensor) -> None:
+    steps = torch.tensor([[0.0], *([2.0**exponent] for exponent in EXPONENTS[: len(limbs)])], dtype=torch.float64, device=limbs.device)
+    scales = steps.reciprocal()
+    scales[0] = 0.0
+    for at in _blocks(limbs):
+        # Numbers rounded to multiples of 2^10, of 2^-30, ...: what one adds to the one before are the digits. All of this is exact.
+        rounded = (values[at].to(torch.float64) * scales).round_().mul_(steps)
+        limbs[:, at] += (rounded[1:] - rounded[:-1]).mul_(scales[1:]).long()
+
+
+def _value(limbs: Tensor) -> Tensor:
+    # The first digit has up to 64 bits: a further one is split off, so that each is exact as a float.
+    digits = normalised(torch.cat([torch.zeros_like(limbs[:1]), limbs]))
+    terms = [digit.double() * 2.0**exponent for digit, exponent in zip(digits, (50, *EXPONENTS), strict=False)]
+    total, errors = terms[0], []
+    for term in terms[1:]:
+        # The error of a sum is a float (Knuth's TwoSum).
+        added = total + term
+        part = added - total
+        errors.append((total - (added - part)) + (term - part))
+        total = added
+    lost = errors[-1]
+    for error in reversed(errors[:-1]):
+        lost = lost + error
+    result: Tensor = total + lost
+    return result
+
+
+@functools.cache
+def _compiled() -> ModuleType | None:
+    if importlib.util.find_spec("numba") is None:
+        return None
+    from bayesfed.federated.core import limbs_jit
+
+    return limbs_jit
+
+
+def _kernels(arrays: Sequence[Tensor]) -> ModuleType | None:
+    large = sum(array.shape[-1] for array in arrays) >= LARGE and all(array.device.type == "cpu" for array in arrays)
+    return _compiled() if large else None
+
+
+def _top(leaf: Tensor) -> float:
+    return TOP if leaf.is_floating_point() else float(1 << DIGIT)
+
+
+def _is_below(leaf: Tensor) -> bool:
+    low, high = leaf.aminmax() if leaf.numel() else (0, 0)
+    # NaN compares as false.
+    return -_top(leaf) < float(low) and float(high) < _top(leaf)
+
+
+def _array(leaf: Tensor) -> Any:
+    """Return an array of a type that kernels are compiled for."""
+    known = leaf.dtype in (torch.float32, torch.float64, torch.int64)
+    return (leaf if known else leaf.float() if leaf.is_floating_point() else leaf.long()).contiguous().numpy()
