@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Self, TypeVar
@@ -76,7 +76,7 @@ class Ranks:
         self._changed, self._verdicts = set[str](), list[tuple[str, bool]]()
 
     @property
-    def profiles(self) -> tuple[Profile, ...]:
+    def profiles(self) -> Sequence[Profile]:
         """Every client, in the order of their names."""
         return self.pool.profiles
 

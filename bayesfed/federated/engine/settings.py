@@ -9,7 +9,7 @@ dataclasses, and what may change between two parts of a run: the number of round
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
@@ -32,7 +32,7 @@ DEPTH = 12
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def settings_of_run(algorithm: Algorithm, sampler: Callable[..., Any], profiles: Sequence[Profile]) -> dict[str, str]:
+def settings_of_run(algorithm: Algorithm, sampler: object, profiles: Sequence[Profile]) -> dict[str, str]:
     """Return the settings of a run by name.
 
     Parameters
