@@ -24,9 +24,7 @@ Rewrite = Callable[[str, str, bytes], bytes]
 def interfered(algorithm: Algorithm, act: Act, rewrite: Rewrite | None = None) -> Algorithm:
     """Return the algorithm with clients whose payloads pass through `act`, and whose packed messages pass through `rewrite`."""
     links = {phase.name: Rewriting(phase.link, rewrite) if rewrite else phase.link for phase in algorithm.phases}
-    return replace(
-        algorithm, phases=tuple(replace(phase, local=Interfering(phase.local, act), link=links[phase.name]) for phase in algorithm.phases)
-    )
+    return replace(algorithm, phases=tuple(replace(phase, local=Interfering(phase.local, act), link=links[phase.name]) for phase in algorithm.phases))
 
 
 def dropping(algorithm: Algorithm, names: Mapping[str, Iterable[str]], rounds: Iterable[int] | None = None) -> Algorithm:

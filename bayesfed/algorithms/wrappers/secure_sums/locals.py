@@ -188,4 +188,3 @@ def _rows(message: Tree, name: str, length: int) -> list[bytes]:
 
 def _tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(0, dtype=torch.uint8)
-
