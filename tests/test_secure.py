@@ -13,6 +13,7 @@ from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
 from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, TooFewClientsError, UpdateError
 from bayesfed.federated import Digital, OverTheAir, checkpoint, rounds
+from bayesfed.federated.core.protocols import Skip
 from bayesfed.federated.training.model_sizes import fixed
 from bayesfed.testing.hostile.interference import dropping
 from bayesfed.trees import without
@@ -100,7 +101,7 @@ def test_too_many_dropouts_lose_the_round_and_nothing_else():
     skipped = replace(
         plain,
         phases=tuple(
-            replace(phase, assign=lambda state, round, *rest, phase=phase: bf.Skip("no") if not round else phase.assign(state, round, *rest))
+            replace(phase, assign=lambda state, round, *rest, phase=phase: Skip("no") if not round else phase.assign(state, round, *rest))
             for phase in plain.phases
         ),
     )
@@ -161,7 +162,7 @@ def test_a_session_masks_one_vector_and_answers_one_question_for_disjoint_sets()
     for active, dropped in (([0, 1, 3], [2]), ([0, 1, 2, 3], [])):
         with pytest.raises(UpdateError, match="unmask a single update"):
             one.open(active, dropped, boxes[0])
-    assert not (one.seed or one.masking or one.boxing)
+    assert one.seed + one.masking + one.boxing == b""
     with pytest.raises(UpdateError, match="before any share is given"):
         one.mask(vector, everyone, 32)
     twice = Session.fresh()

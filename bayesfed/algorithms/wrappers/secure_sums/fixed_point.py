@@ -1,6 +1,6 @@
 """Numbers as integers of one limb, so that sums are exact and can be masked: fixed point, with a range that is agreed before the run.
 
-Each client has the range of a limb divided by the number of participants, so that no sum of theirs wraps. What lies outside is an error, not a number.
+Each client has the range of a limb divided by the number of participants, so that no sum wraps. What lies outside is an error, not a number.
 """
 
 from __future__ import annotations

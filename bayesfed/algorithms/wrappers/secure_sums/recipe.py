@@ -110,7 +110,7 @@ def secure(
     >>> algorithm = secure(equal_weights(fed_avg(net)), participants=100, largest=8.0)
     """
     where = f"secure, {algorithm.name!r}"
-    if not (0 <= dropouts and 0 <= colluding and dropouts + colluding < 1):
+    if dropouts < 0 or colluding < 0 or not dropouts + colluding < 1:
         expected = "shares dropouts >= 0 and colluding >= 0, together below 1"
         raise ArgumentError(complain(where, expected=expected, actual=(dropouts, colluding), hint="dropouts=0.3, colluding=0.1"))
     if masks:

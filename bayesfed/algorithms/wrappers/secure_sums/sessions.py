@@ -147,7 +147,7 @@ class Session:
         return total
 
     def open(self, active: Sequence[int], dropped: Sequence[int], boxes: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Answer for the neighbours' secrets: the share of the seed of those whose vector is in the sum, of the masks' secret of those that dropped out.
+        """Return a share of each neighbour's secret: of the seed if its vector is in the sum, of the key of its masks if it dropped out.
 
         A session answers one such question. Its own secrets are then forgotten.
 
