@@ -1,6 +1,9 @@
 """Secure sums: the bits of sums without masks whoever drops out, what a client never answers, what the server never keeps, what is refused."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -262,3 +265,10 @@ def test_a_vault_that_is_not_there_is_named(tmp_path):
             pass
     folder = Vault().folder
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_benchmark_meets_its_targets():
+    program = Path(__file__).parent.parent / "benchmarks" / "scale" / "secure.py"
+    done = subprocess.run([sys.executable, str(program), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

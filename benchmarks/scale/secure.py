@@ -2,8 +2,8 @@
 
     python benchmarks/scale/secure.py [--check]
 
-- FedAvg of 10, 50 and 100 clients, of which 0, 10 and 30 % drop out in one of the four phases, against the same rounds whose sums are made in the
-  same fixed point without masks.
+- FedAvg of 10, 50 and 100 clients, of which 0, 10 and 30 % drop out in one of the four phases, or that share of those left in each of them, against
+  the same rounds whose sums are made in the same fixed point without masks.
 - Processor time of one client of 100 at 269k parameters, over its four phases, without training.
 - Rounds in which one client's key, share or unmask message is changed: the state must be that of the sum with or without the client, or unchanged
   since the round is lost.
@@ -32,7 +32,7 @@ from bayesfed.algorithms.wrappers.secure_sums import FixedPoint, degree
 from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, Session
 from bayesfed.errors import UpdateError
-from bayesfed.federated import RoundReport, rounds
+from bayesfed.federated import Algorithm, RoundReport, rounds
 from bayesfed.testing.hostile.interference import dropping, interfered
 from bayesfed.testing.hostile.mutations import mutants
 from bayesfed.trees import Tree, without
@@ -53,12 +53,12 @@ def _clients(count: int) -> dict[str, bf.Dataset]:
     return {f"client-{number:03d}": whole[slice(4 * number, 4 * number + 4)] for number in range(count)}
 
 
-def _algorithm(count: int, *, masks: bool) -> bf.Algorithm:
+def _algorithm(count: int, *, masks: bool, dropouts: float = 0.3) -> Algorithm:
     plain = bf.fed_avg(bf.mlp([6, 4, 3], bf.Key(0, "net")), training=bf.Training(steps=1, batch_size=4))
-    return bf.secure(plain, participants=count, largest=8.0, heaviest=4.0, masks=masks)
+    return bf.secure(plain, participants=count, largest=8.0, heaviest=4.0, masks=masks, dropouts=dropouts)
 
 
-def _last(algorithm: bf.Algorithm, clients: dict[str, bf.Dataset], seed: int = 0) -> RoundReport:
+def _last(algorithm: Algorithm, clients: dict[str, bf.Dataset], seed: int = 0) -> RoundReport:
     *_, report = rounds(algorithm, bf.InProcess(clients), rounds=1, seed=seed, on_client_error="drop")
     return report
 
@@ -77,10 +77,21 @@ def _bits() -> bool:
             gone = random.Random(count).sample(sorted(clients), int(share * count))
             for phase in PHASES if share else PHASES[:1]:
                 kept = _last(dropping(plain, {"train": gone if phase != PHASES[-1] else ()}), clients)
-                summed = _last(dropping(masked, {phase: gone}), clients)
                 runs += 1
-                same += _equal(summed.state, kept.state) and summed.server["summed"] == kept.server["summed"] > 0
+                same += _same(_last(dropping(masked, {phase: gone}), clients), kept)
+            if share:
+                left, lost = sorted(clients), dict[str, list[str]]()
+                for phase in PHASES:
+                    lost[phase] = random.Random(count).sample(left, int(share * len(left)))
+                    left = [name for name in left if name not in lost[phase]]
+                kept = _last(dropping(plain, {"train": [name for phase in PHASES[:3] for name in lost[phase]]}), clients)
+                runs += 1
+                same += _same(_last(dropping(_algorithm(count, masks=True, dropouts=0.7), lost), clients), kept)
     return target(f"secure sums: of {runs} runs of 10, 50 and 100 clients, those that differ in a bit", runs - same, 0)
+
+
+def _same(masked: RoundReport, plain: RoundReport) -> bool:
+    return _equal(masked.state, plain.state) and masked.server["summed"] == plain.server["summed"] > 0
 
 
 def _circle(count: int, number: int, threshold: int) -> tuple[list[Session], list[list[bytes]], list[list[int]]]:
