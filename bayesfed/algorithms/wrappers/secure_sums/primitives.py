@@ -6,6 +6,7 @@ can be rebuilt by whoever knows the seed of the run.
 
 from __future__ import annotations
 
+import importlib
 import secrets
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -28,7 +29,7 @@ def check_installed() -> None:
     """Raise `MissingExtraError` unless both libraries are there."""
     for module, package in (("cryptography", "cryptography"), ("Crypto.Protocol.SecretSharing", "pycryptodome")):
         try:
-            __import__(module)
+            importlib.import_module(module)
         except ImportError as problem:
             raise MissingExtraError(package, "secure") from problem
 
