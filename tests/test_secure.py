@@ -207,12 +207,18 @@ def test_out_of_range_is_an_error_and_nothing_wraps():
         (lambda: avg(link=Digital(max_norm=3.0)), "no check of norms"),
         (lambda: avg(link=OverTheAir(snr_db=20.0)), "the channel adds by itself"),
         (lambda: bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0)), "at_client=True"),
+        (
+            lambda: bf.local_privacy(
+                bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0), at_client=True), clip=1.0, noise=9.0, key=bf.Key(1)
+            ),
+            "whose clients clip last",
+        ),
         (lambda: bf.private(avg(), clip=1e-4, noise=1.0, participants=6, key=bf.Key(0), at_client=True), "a hundredth of the clip.*bits=64"),
         (lambda: bf.fed_hm(net(), [1.0, 0.5], fixed(NAMES, 2), training=WORK), "profile=Profile"),
         (lambda: bf.secure(avg(), **RANGE), "a method of one phase"),
         (lambda: bf.flex_lora(bf.lora(net(), 2, bf.Key(0)), [2], lambda *_: 0, training=WORK), "secure, 'flex_lora'"),
     ],
-    ids=["robust", "codec", "norms", "air", "server clips", "tiny clip", "view", "twice", "apart"],
+    ids=["robust", "codec", "norms", "air", "server clips", "noise after the clip", "tiny clip", "view", "twice", "apart"],
 )
 def test_what_needs_updates_apart_is_refused_in_words(made, words):
     with pytest.raises(ArgumentError, match=words):

@@ -204,7 +204,8 @@ class Kept:
 
     def __call__(self, run: Conditions) -> None:
         """Check one round. Raises `ArgumentError` if the reported epsilon would not hold."""
-        if run.algorithm.phases != self.phases:
+        phases = run.algorithm.phases
+        if len(phases) != len(self.phases) or any(one is not made for one, made in zip(phases, self.phases, strict=True)):
             expected, hint = "the phases that `secure` made", "`secure` as the last step"
             raise ArgumentError(complain(f"secure, {run.algorithm.name!r}: epsilon would not hold", expected=expected, actual="others", hint=hint))
         self.promise(replace(run, algorithm=self.algorithm))
