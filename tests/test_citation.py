@@ -71,6 +71,7 @@ def test_what_is_put_around_a_method_is_cited_after_it(net, digits):
     noisy = bf.private(plain, clip=1.0, noise=1.0, participants=3, key=bf.Key(0, "noise"))
     assert bf.citation(noisy) == both("fed_avg", "private")
     assert "Differentially Private" in bf.citation(noisy)
+    assert bf.citation(bf.secure(plain, participants=3, largest=8.0)) == both("fed_avg", "secure")
     assert bf.citation("robust") == both("Median", "Krum")
     assert bf.citation(bf.fed_avg(net, link=bf.OverTheAir(bf.Gbma(), snr_db=10.0))) == both("fed_avg", "Gbma")
     assert bf.citation(bf.fed_rlr(net, 2, link=bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=10.0))) == both("fed_rlr", "ChannelInversion")

@@ -52,6 +52,11 @@ def d_turbo_vbi():
     return of(bf.d_turbo_vbi(declared, observations=sum(map(len, clients().values())), training=WORK))
 
 
+def secure():
+    algorithm = bf.fed_avg(net(), training=WORK)
+    return of(bf.secure(algorithm, participants=3, largest=8.0, heaviest=2000.0, dropouts=0.0, vault=os.environ["BAYESFED_TEST_VAULT"]))
+
+
 def fs_lora():
     return of(bf.fs_lora(bf.lora(net(), 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), training=WORK))
 
@@ -156,6 +161,15 @@ def test_three_recipes_over_supernodes(app, tmp_path):
             assert tree_equal(load(out / "checkpoints").state, in_process(name).state), name
             sent = reports(out)[-1]
             assert sent["bytes_sent"] > sum(line["bits_down"] for line in reports(out)) / 8 > 0
+
+
+def test_secure_sums_over_supernodes(app, tmp_path, monkeypatch):
+    monkeypatch.setenv("BAYESFED_TEST_VAULT", str(tmp_path / "vault"))
+    with Loopback(tmp_path / "net", NAMES, path=app) as net:
+        net.run(app, {"experiment": "experiments:secure", "out": str(tmp_path / "secure"), "deadline-s": 300})
+    # Masks cancel, so other keys give the same bits.
+    assert tree_equal(load(tmp_path / "secure" / "checkpoints").state, in_process("secure").state)
+    assert len(list((tmp_path / "vault").rglob("*.session"))) > len(NAMES)
 
 
 def test_a_node_that_is_killed_in_its_turn_and_started_again(app, tmp_path, monkeypatch):

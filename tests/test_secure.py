@@ -1,6 +1,9 @@
 """Secure sums: the bits of sums without masks whoever drops out, what a client never answers, what the server never keeps, what is refused."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
 from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, TooFewClientsError, UpdateError
 from bayesfed.federated import Digital, OverTheAir, checkpoint, rounds
+from bayesfed.federated.core.protocols import Skip
 from bayesfed.federated.training.model_sizes import fixed
 from bayesfed.testing.hostile.interference import dropping
 from bayesfed.trees import without
@@ -100,7 +104,7 @@ def test_too_many_dropouts_lose_the_round_and_nothing_else():
     skipped = replace(
         plain,
         phases=tuple(
-            replace(phase, assign=lambda state, round, *rest, phase=phase: bf.Skip("no") if not round else phase.assign(state, round, *rest))
+            replace(phase, assign=lambda state, round, *rest, phase=phase: Skip("no") if not round else phase.assign(state, round, *rest))
             for phase in plain.phases
         ),
     )
@@ -161,7 +165,7 @@ def test_a_session_masks_one_vector_and_answers_one_question_for_disjoint_sets()
     for active, dropped in (([0, 1, 3], [2]), ([0, 1, 2, 3], [])):
         with pytest.raises(UpdateError, match="unmask a single update"):
             one.open(active, dropped, boxes[0])
-    assert not (one.seed or one.masking or one.boxing)
+    assert one.seed + one.masking + one.boxing == b""
     with pytest.raises(UpdateError, match="before any share is given"):
         one.mask(vector, everyone, 32)
     twice = Session.fresh()
@@ -203,12 +207,18 @@ def test_out_of_range_is_an_error_and_nothing_wraps():
         (lambda: avg(link=Digital(max_norm=3.0)), "no check of norms"),
         (lambda: avg(link=OverTheAir(snr_db=20.0)), "the channel adds by itself"),
         (lambda: bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0)), "at_client=True"),
+        (
+            lambda: bf.local_privacy(
+                bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0), at_client=True), clip=1.0, noise=9.0, key=bf.Key(1)
+            ),
+            "whose clients clip last",
+        ),
         (lambda: bf.private(avg(), clip=1e-4, noise=1.0, participants=6, key=bf.Key(0), at_client=True), "a hundredth of the clip.*bits=64"),
         (lambda: bf.fed_hm(net(), [1.0, 0.5], fixed(NAMES, 2), training=WORK), "profile=Profile"),
         (lambda: bf.secure(avg(), **RANGE), "a method of one phase"),
         (lambda: bf.flex_lora(bf.lora(net(), 2, bf.Key(0)), [2], lambda *_: 0, training=WORK), "secure, 'flex_lora'"),
     ],
-    ids=["robust", "codec", "norms", "air", "server clips", "tiny clip", "view", "twice", "apart"],
+    ids=["robust", "codec", "norms", "air", "server clips", "noise after the clip", "tiny clip", "view", "twice", "apart"],
 )
 def test_what_needs_updates_apart_is_refused_in_words(made, words):
     with pytest.raises(ArgumentError, match=words):
@@ -261,3 +271,10 @@ def test_a_vault_that_is_not_there_is_named(tmp_path):
             pass
     folder = Vault().folder
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_benchmark_meets_its_targets():
+    program = Path(__file__).parent.parent / "benchmarks" / "scale" / "secure.py"
+    done = subprocess.run([sys.executable, str(program), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

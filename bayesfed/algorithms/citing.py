@@ -16,6 +16,7 @@ _RULES: dict[str, tuple[str, ...]] = {
     "PVI": ("ashman2022partitioned",),
     "ProductOfExperts": ("hinton2002training",),
     "private": ("mcmahan2018learning",),
+    "secure": ("bonawitz2017practical", "bell2020secure"),
     "on_devices": ("li2023anycostfl",),
     "robust": ("yin2018byzantine", "blanchard2017machine"),
     "Median": ("yin2018byzantine",),
@@ -29,7 +30,7 @@ _RULES: dict[str, tuple[str, ...]] = {
     "ChannelInversion": ("xing2021federated",),
 }
 # Wrappers, by the server or link that they leave in an algorithm.
-_AROUND = {"Noised": "private", "Cell": "on_devices"}
+_AROUND = {"Noised": "private", "OpenServer": "secure", "Cell": "on_devices"}
 
 
 def citation(algorithm: Algorithm | str) -> str:
@@ -40,7 +41,7 @@ def citation(algorithm: Algorithm | str) -> str:
     algorithm
         An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of a wrapper (``"private"``). For an algorithm,
         the papers of its parts come after its own: its rule of fusion, the optimiser of its server, `robust` and its rule, `private`,
-        `on_devices`, the power control of `OverTheAir`.
+        `secure`, `on_devices`, the power control of `OverTheAir`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `on_devices`, `equal_weights`.
+"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `on_devices`, `equal_weights`.
 
 `phases` has what they share, `noising` and `accounting` the parts of `private`.
 """

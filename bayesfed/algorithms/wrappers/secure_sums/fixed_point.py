@@ -1,6 +1,6 @@
 """Numbers as integers of one limb, so that sums are exact and can be masked: fixed point, with a range that is agreed before the run.
 
-Each client has the range of a limb divided by the number of participants, so that no sum of theirs wraps. What lies outside is an error, not a number.
+Each client has the range of a limb divided by the number of participants, so that no sum wraps. What lies outside is an error, not a number.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from bayesfed.trees import Tree, shapes
 
 # Fewest levels on each side of zero that a client's entries may have.
 COARSEST = 1 << 12
-SIGNED = {32: np.dtype("<i4"), 64: np.dtype("<i8")}
-WIRE = {32: torch.int32, 64: torch.int64}
+SIGNED: dict[Bits, np.dtype[Any]] = {32: np.dtype("<i4"), 64: np.dtype("<i8")}
+WIRE: dict[Bits, torch.dtype] = {32: torch.int32, 64: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class FixedPoint:
         ranges = (self.largest, self.heaviest)
         if self.bits not in LIMBS or self.participants < 1 or not all(0 < one < math.inf for one in ranges):
             expected = "bits 32 or 64, participants >= 1, largest > 0 and heaviest > 0, both finite"
-            actual = (self.bits, self.participants, *ranges)
-            raise ArgumentError(complain("secure", expected=expected, actual=actual, hint="participants=100, largest=4.0, heaviest=1.0"))
+            given = (self.bits, self.participants, *ranges)
+            raise ArgumentError(complain("secure", expected=expected, actual=given, hint="participants=100, largest=4.0, heaviest=1.0"))
         if self.levels < COARSEST:
             actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
             raise ArgumentError(complain("secure", expected=f"{COARSEST} levels or more on each side of zero", actual=actual, hint="bits=64"))
@@ -108,7 +109,8 @@ class FixedPoint:
         weights = [update.weight_of(name).flatten() for name in whole] if self.by_entry else [torch.tensor([weight], dtype=torch.float64)]
         entries = torch.cat([update.total[name].flatten() for name in whole]).numpy() / self.resolution
         scaled = np.concatenate([entries, torch.cat(weights).numpy() / self._weight_step])
-        return np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
+        integers: np.ndarray = np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
+        return integers
 
     def decode(self, total: np.ndarray) -> Update:
         """Return the sum of clients' updates from the sum of their integers modulo ``2 ** bits``."""

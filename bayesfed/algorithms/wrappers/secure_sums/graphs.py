@@ -49,8 +49,8 @@ def degree(clients: int, dropouts: float, colluding: float) -> Degree | None:
 
     References
     ----------
-    Bell, Bonawitz, Gascón, Lepoint and Raykova, "Secure single-server aggregation with (poly)logarithmic overhead" (2020), section 3, with exact tails
-    of the hypergeometric distribution.
+    Bell, Bonawitz, Gascón, Lepoint and Raykova, "Secure single-server aggregation with (poly)logarithmic overhead" (2020), section 3, with exact
+    tails of the hypergeometric distribution.
     """
     # Scipy's distributions take long to import.
     from scipy.stats import hypergeom
@@ -84,10 +84,8 @@ def neighbours(clients: int, number: int) -> np.ndarray:
     """
     order = list(range(clients))
     secrets.SystemRandom().shuffle(order)
-    if number == clients - 1:
-        steps = range(1, clients)
-    else:
-        steps = [*range(1, number // 2 + 1), *range(clients - number // 2, clients)]
+    near = number // 2
+    steps = [*range(1, near + 1), *range(clients - near, clients)] if number < clients - 1 else [*range(1, clients)]
     graph = np.zeros((clients, number), np.int64)
     for place, client in enumerate(order):
         graph[client] = [order[(place + step) % clients] for step in steps]

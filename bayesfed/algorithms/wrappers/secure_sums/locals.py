@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, make_dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,15 +25,21 @@ from bayesfed.trees import Tree, under
 PENDING, SINCE = "secure/pending/", "secure/since"
 
 
-@lru_cache(maxsize=64)
+# Records that were extended, by the method's own.
+_extended: dict[type[LocalOptions], type[Any]] = {}
+
+
 def told(record: type[LocalOptions]) -> type[Any]:
     """Return a method's record of options with what a client needs to weigh and to mask."""
+    if record in _extended:
+        return _extended[record]
     extra: list[tuple[str, type, Any]] = [
         ("secure_weight", float, field(default=-1.0)),
         ("secure_session", str, field(default="")),
         ("secure_partners", str, field(default="")),
     ]
-    return make_dataclass(f"Secure{record.__name__}", extra, bases=(record,), frozen=True)
+    _extended[record] = made = make_dataclass(f"Secure{record.__name__}", extra, bases=(record,), frozen=True)
+    return made
 
 
 def settled(memory: Tree, lost: Collection[int]) -> Tree:

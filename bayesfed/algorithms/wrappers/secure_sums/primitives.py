@@ -6,10 +6,11 @@ can be rebuilt by whoever knows the seed of the run.
 
 from __future__ import annotations
 
+import importlib
 import secrets
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 Bits = Literal[32, 64]
 # Lengths in bytes: of a secret, of a public key, of what authenticates a sealed text, of a digest.
 SECRET, PUBLIC, TAG, DIGEST = 16, 32, 16, 16
-LIMBS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
+LIMBS: dict[Bits, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
 
 
 def check_installed() -> None:
     """Raise `MissingExtraError` unless both libraries are there."""
     for module, package in (("cryptography", "cryptography"), ("Crypto.Protocol.SecretSharing", "pycryptodome")):
         try:
-            __import__(module)
+            importlib.import_module(module)
         except ImportError as problem:
             raise MissingExtraError(package, "secure") from problem
 
@@ -45,7 +46,7 @@ def digest(content: bytes) -> bytes:
 
 def public_key(secret: bytes, purpose: str) -> bytes:
     """Return the X25519 public key of a secret for one purpose."""
-    return _private_key(secret, purpose).public_key().public_bytes_raw()
+    return bytes(_private_key(secret, purpose).public_key().public_bytes_raw())
 
 
 class Agreement:
@@ -85,7 +86,7 @@ def sealed(key: bytes, text: bytes, context: bytes) -> bytes:
     """Return a text encrypted and authenticated by ChaCha20-Poly1305. A key is for one text only, so its nonce is zero."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    return ChaCha20Poly1305(key).encrypt(bytes(12), text, context)
+    return bytes(ChaCha20Poly1305(key).encrypt(bytes(12), text, context))
 
 
 def opened(key: bytes, box: bytes, context: bytes) -> bytes | None:
@@ -94,7 +95,7 @@ def opened(key: bytes, box: bytes, context: bytes) -> bytes | None:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     try:
-        return ChaCha20Poly1305(key).decrypt(bytes(12), box, context)
+        return bytes(ChaCha20Poly1305(key).decrypt(bytes(12), box, context))
     except InvalidTag:
         return None
 
@@ -106,7 +107,7 @@ def stream(key: bytes, count: int, bits: Bits) -> np.ndarray:
     size = count * LIMBS[bits].itemsize
     # The library wants room for a block more.
     drawn = np.empty(size + 15, np.uint8)
-    Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(bytes(size), memoryview(drawn))
+    Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(bytes(size), drawn.data)
     return drawn[:size].view(LIMBS[bits])
 
 
@@ -119,14 +120,14 @@ def split(secret: bytes, shares: int, threshold: int) -> list[bytes]:
     """Return Shamir's shares of a secret, of which `threshold` open it. The place of a share, from 1, belongs to it."""
     from Crypto.Protocol.SecretSharing import Shamir
 
-    return [share for _, share in Shamir.split(threshold, shares, secret)]
+    return [share for _, share in Shamir.split(threshold, shares, secret, ssss=False)]
 
 
 def combine(shares: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the secret of as many shares as are needed, each with its place."""
     from Crypto.Protocol.SecretSharing import Shamir
 
-    secret: bytes = Shamir.combine(list(shares))
+    secret: bytes = Shamir.combine(list(shares), ssss=False)
     return secret
 
 

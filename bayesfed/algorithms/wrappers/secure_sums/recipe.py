@@ -110,7 +110,7 @@ def secure(
     >>> algorithm = secure(equal_weights(fed_avg(net)), participants=100, largest=8.0)
     """
     where = f"secure, {algorithm.name!r}"
-    if not (dropouts >= 0 and colluding >= 0 and dropouts + colluding < 1):
+    if dropouts < 0 or colluding < 0 or not dropouts + colluding < 1:
         expected = "shares dropouts >= 0 and colluding >= 0, together below 1"
         raise ArgumentError(complain(where, expected=expected, actual=(dropouts, colluding), hint="dropouts=0.3, colluding=0.1"))
     if masks:
@@ -204,7 +204,8 @@ class Kept:
 
     def __call__(self, run: Conditions) -> None:
         """Check one round. Raises `ArgumentError` if the reported epsilon would not hold."""
-        if run.algorithm.phases != self.phases:
+        phases = run.algorithm.phases
+        if len(phases) != len(self.phases) or any(one is not made for one, made in zip(phases, self.phases, strict=True)):
             expected, hint = "the phases that `secure` made", "`secure` as the last step"
             raise ArgumentError(complain(f"secure, {run.algorithm.name!r}: epsilon would not hold", expected=expected, actual="others", hint=hint))
         self.promise(replace(run, algorithm=self.algorithm))

@@ -42,9 +42,10 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         hint = "Digital(): the server sees no single norm; largest bounds entries, private(..., at_client=True) norms, at the client"
         raise ArgumentError(complain(where, expected="no check of norms", actual=f"Digital(max_norm={phase.link.max_norm:g})", hint=hint))
     private = any(isinstance(server, Noised) for server in chain(phase.server, "server"))
-    if private and not any(isinstance(local, ClippedLocal) for local in chain(phase.local, "local")):
-        hint = "private(..., at_client=True)"
-        raise ArgumentError(complain(where, expected="a private method that clips at the client", actual="one that clips at the server", hint=hint))
+    if private and not isinstance(phase.local, ClippedLocal):
+        # Whatever changes a payload after it was clipped, the server cannot undo.
+        hint = "private(..., at_client=True), as the last step before secure"
+        raise ArgumentError(complain(where, expected="a private method whose clients clip last", actual="one that does not", hint=hint))
     clips = private and isinstance(phase.reducer, partial) and phase.reducer.func is ClippedSum
     if phase.reducer is not Sum and not clips:
         actual = "a robust rule, or one that keeps updates apart" if phase.reducer is Keep else getattr(phase.reducer, "__name__", "another reducer")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -137,7 +137,7 @@ class Session:
             expected = f"{self.threshold} or more partners among {self._count} neighbours, before any share is given"
             raise refusal(expected, f"{sum(flags)} among {len(flags)}")
         self.vector, self.partners = content, flags
-        total = vector + primitives.seed_stream(self.seed, vector.size, bits)
+        total: np.ndarray = vector + primitives.seed_stream(self.seed, vector.size, bits)
         masking, own = Agreement(self.masking, MASKS), self.public[PUBLIC:]
         for place, partner in enumerate(flags):
             if partner:
@@ -147,7 +147,7 @@ class Session:
         return total
 
     def open(self, active: Sequence[int], dropped: Sequence[int], boxes: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Answer for the neighbours' secrets: the share of the seed of those whose vector is in the sum, of the masks' secret of those that dropped out.
+        """Return a share of each neighbour's secret: of the seed if its vector is in the sum, of the key of its masks if it dropped out.
 
         A session answers one such question. Its own secrets are then forgotten.
 
@@ -191,7 +191,8 @@ class Session:
     @classmethod
     def read(cls, content: bytes) -> Self:
         """Return the session that `write` wrote. Raises ValueError, TypeError or AttributeError for anything else."""
-        return cls(**{name: bytes.fromhex(value) if isinstance(value, str) else int(value) for name, value in json.loads(content).items()})
+        fields: dict[str, Any] = {name: bytes.fromhex(value) if isinstance(value, str) else int(value) for name, value in json.loads(content).items()}
+        return cls(**fields)
 
     @property
     def _count(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -63,10 +63,10 @@ class Roster:
     def of(cls, keys: Mapping[str, np.ndarray], neighbours: np.ndarray, threshold: int, reason: str = "") -> Self:
         """Return the roster of clients that have sent nothing but their keys."""
         names, (count, degree) = tuple(sorted(keys)), neighbours.shape
-        sent = [np.zeros((count, *shape), np.uint8) for shape in ((degree, BOX), (degree, PAIR), (DIGEST,))]
-        flags = (np.zeros(count, bool), np.zeros(count, bool))
+        boxes, digests, seeds = (np.zeros((count, *shape), np.uint8) for shape in ((degree, BOX), (degree, PAIR), (DIGEST,)))
+        sharing, active = np.zeros((2, count), bool)
         stacked = np.stack([keys[name] for name in names]) if names else np.zeros((0, KEYS), np.uint8)
-        return cls(names, threshold, stacked, neighbours, *sent, *flags, np.zeros(0, np.uint8), reason)
+        return cls(names, threshold, stacked, neighbours, boxes, digests, seeds, sharing, active, np.zeros(0, np.uint8), reason)
 
     def write(self) -> Tree:
         """Return the roster as leaves of the server's state."""
@@ -80,10 +80,6 @@ class Roster:
         leaves = {name: leaf.numpy() for name, leaf in under(state, ROUND).items()}
         names, threshold, reason = json.loads(leaves.pop("text").tobytes())
         return cls(names=tuple(names), threshold=threshold, reason=reason, **leaves)
-
-    def lost(self, reason: str) -> Self:
-        """Return the roster of a round that is lost."""
-        return replace(self, reason=reason)
 
     def place(self, client: str) -> int | None:
         """Return the place of a client; None if it sent no keys."""
@@ -115,13 +111,13 @@ class Roster:
             If too few shares of a secret are there, or they are not those of the secret.
         """
         total = np.zeros(length, primitives.LIMBS[bits])
-        for place in np.flatnonzero(self.active):
+        for place in np.flatnonzero(self.active).tolist():
             seed = self._opened(place, answers, 1, "the seed")
             if digest(seed) != self.seeds[place].tobytes():
                 raise LostRoundError(f"client {self.names[place]!r} shared another seed than its own")
             total += primitives.seed_stream(seed, length, bits)
-        for place in np.flatnonzero(self.sharing & ~self.active):
-            for neighbour, drawn in self._left(int(place), answers, length, bits):
+        for place in np.flatnonzero(self.sharing & ~self.active).tolist():
+            for neighbour, drawn in self._left(place, answers, length, bits):
                 own, other = self.keys[neighbour][PUBLIC:].tobytes(), self.keys[place][PUBLIC:].tobytes()
                 # As the neighbour added it.
                 (np.add if own < other else np.subtract)(total, drawn, out=total)
