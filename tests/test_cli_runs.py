@@ -240,7 +240,7 @@ def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_pa
     assert set(listed) == {*keys(bf.InProcess)} - {"data", "devices", "secrets"}
     assert command("run", make(more="[pool]\nworkers = 1\nkind = 'thread'\n"), "--check") == 0
     assert command("run", make(more="[pool]\ndevices = 1\n"), "--check") == 2
-    assert "pool.devices: expected a key of InProcess: workers, kind, " in capsys.readouterr().err
+    assert "pool.devices: expected a key of InProcess: samples, workers, kind, " in capsys.readouterr().err
     assert command("run", make(more="[pool]\nworker = 1\n"), "--check") == 2
     assert "line 12, pool.worker: expected a key of InProcess" in capsys.readouterr().err
     (tmp_path / "x.toml").write_text('pool = "InProcess"\nrounds = 1\ndata = "digits"\nrecipe = "fed_avg"')

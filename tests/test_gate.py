@@ -425,7 +425,12 @@ def test_no_reader_can_execute_what_it_reads():
                 if called.endswith("np.load") and any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords):
                     found.append((where, called))
     # A trap that is set writes pickles; it reads none.
-    assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {("testing/hostile/cases.py", "import"), *OWN_FILES}
+    assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {
+        ("testing/hostile/cases.py", "import"),
+        # Asks whether an error of this rank survives the trip to others; what it reads it wrote itself.
+        ("federated/clients/process_group.py", "import"),
+        *OWN_FILES,
+    }
 
 
 @pytest.mark.parametrize("codec", message_codecs(1 << 20).values(), ids=message_codecs())

@@ -127,9 +127,8 @@ def fed_hm(
         return math.exp(ratios[size] / temperature) * weighing(by_rows)(profile, size)
 
     def local(made: nn.Module) -> Local:
-        def objective(of: Likelihood) -> Objective:
-            return work.under_prior(Decayed(MaximumLikelihood(made, of), decay))
-
+        # A partial function, since a copy of it for another thread has a network of its own.
+        objective = partial(_objective, work, made, decay)
         descent = work.descent(Decayed(MaximumLikelihood(made, scored), decay), made)
         return buffered(LocalClasses(descent, objective, scored) if masked else descent, made, buffers)
 
@@ -156,3 +155,7 @@ def fed_hm(
         link=link,
         buffers=buffers,
     )
+
+
+def _objective(work: Training, net: nn.Module, decay: float, likelihood: Likelihood) -> Objective:
+    return work.under_prior(Decayed(MaximumLikelihood(net, likelihood), decay))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
@@ -172,8 +173,12 @@ class Training:
         return buffered(LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers)
 
     def objectives(self, net: nn.Module) -> Callable[[Likelihood], Objective]:
-        """Return the function from a likelihood to the objective of a network, under the prior."""
-        return lambda likelihood: self.under_prior(MaximumLikelihood(net, likelihood))
+        """Return the function from a likelihood to the objective of a network, under the prior. Copied, it has a network of its own."""
+        return partial(_objective, self, net)
+
+
+def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Objective:
+    return work.under_prior(MaximumLikelihood(net, likelihood))
 
 
 def _whole(where: str, value: object, hint: str) -> None:
