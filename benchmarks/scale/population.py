@@ -59,7 +59,7 @@ def targets(check: bool) -> bool:
     asked = rounds(algorithm, pool, rounds=12, sampler=bf.fraction(ASKED / CLIENTS))
     next(asked)
     first = time.process_time() - start
-    seconds = []
+    seconds = list[float]()
     for report in asked:
         seconds.append(time.process_time() - start - first - sum(seconds))
         assert len(report.clients) == ASKED

@@ -48,7 +48,6 @@ def cases() -> list[Case]:
     listed = [
         Case("one NaN", lambda turn: _with_number(turn, float("nan"))),
         Case("one Inf", lambda turn: _with_number(turn, float("inf"))),
-        Case("values 1e30", lambda turn: turn.with_leaf(lambda leaf: torch.full_like(leaf, 1e30))),
         Case("values 1e12", lambda turn: turn.with_leaf(lambda leaf: torch.full_like(leaf, 1e12))),
         Case("one row", lambda turn: turn.with_leaf(lambda leaf: leaf[:1].clone())),
         Case("a scalar", lambda turn: turn.with_leaf(lambda leaf: leaf.sum())),
