@@ -80,7 +80,7 @@ def scored(reading: Reading, sets: Sets, held: bf.Dataset) -> dict[str, Any]:
     own = scores_of_probabilities(_drawn(reading, held.inputs).mean(0), held.targets)["nll"]
     by_severity: dict[str, list[float]] = {}
     for corruption in STRENGTHS:
-        made = [bf.corrupted(sets.corrupted, corruption, severity) for severity in range(1, 6)]  # type: ignore[arg-type]
+        made = [bf.corrupted(sets.corrupted, corruption, severity) for severity in range(1, 6)]
         by_severity[corruption] = [scores_of_probabilities(_drawn(reading, one.inputs).mean(0), one.targets)["nll"] for one in made]
     inside, areas = _uncertain(reading, sets.test.inputs), dict[str, dict[str, float]]()
     for name, rows in outsiders(sets.corrupted).items():

@@ -29,7 +29,7 @@ from bayesfed.errors.checks import a, check, checked
 from bayesfed.keys import Key
 
 Corruption = Literal["noise", "blur", "rotation", "contrast", "occlusion"]
-STRENGTHS: Mapping[str, tuple[float, ...]] = {
+STRENGTHS: Mapping[Corruption, tuple[float, ...]] = {
     "noise": (0.1, 0.2, 0.3, 0.4, 0.5),
     "blur": (0.6, 0.9, 1.2, 1.6, 2.0),
     "rotation": (10.0, 15.0, 20.0, 30.0, 45.0),

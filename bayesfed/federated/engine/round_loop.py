@@ -8,7 +8,7 @@ therefore do not change a bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from bayesfed.errors import ArgumentError, complain
@@ -114,8 +114,10 @@ def rounds(
     window = Window(asynchronous, pool, roster, locals, keyed, resume.in_flight) if asynchronous else None
     for number in range(resume.round, rounds):
         start = time.perf_counter()
-        conditions = Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed)
-        chosen = led(pool, partial(_chosen, conditions, roster.names, Key(seed, "sample", number), drawn=window is None))
+        if algorithm.checks:
+            conditions = Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed)
+            led(pool, partial(_check_round, conditions))
+        chosen = () if window else led(pool, partial(sampler, number, roster.names, Key(seed, "sample", number)))
         if not window and (not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen)):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
@@ -179,11 +181,10 @@ def _check_asynchronous(asynchronous: FedBuff, algorithm: Algorithm, pool: Clien
         raise ArgumentError(complain("asynchronous", expected="clients of one process", actual="Ranks", hint="InProcess(clients)"))
 
 
-def _chosen(conditions: Conditions, names: Sequence[str], key: Key, drawn: bool) -> Sequence[str]:
-    """Make the algorithm's checks; return the clients of the round whose number is the last name of the key, or none if they are not `drawn` here."""
+def _check_round(conditions: Conditions) -> None:
+    """Make the algorithm's own checks."""
     for check in conditions.algorithm.checks:
         check(conditions)
-    return conditions.sampler(int(key.path[-1]), names, key) if drawn else ()
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
