@@ -194,3 +194,13 @@ def test_channels_are_rows_that_stay_whole():
     for wrong in ({"field": math.nan}, {"slip": 0.5}):
         with pytest.raises(ArgumentError, match="Channels"):
             bf.Channels(**wrong)
+
+
+def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net):
+    declared = bf.declare(net, bf.Prior(bf.Channels()))
+    algorithm = bf.d_turbo_vbi(declared, observations=64, training=WORK, density=replace(SOON, target=0.25))
+    weights = [leaf for leaf in bf.run(algorithm, clients, rounds=6, progress=False).model.parameters.values() if leaf.ndim > 1]
+    active = [(leaf != 0).flatten(1) for leaf in weights]
+    assert all(bool((rows.all(1) | ~rows.any(1)).all()) for rows in active)
+    assert bool(active[-1].all())
+    assert not all(bool(rows.all()) for rows in active[:-1])
