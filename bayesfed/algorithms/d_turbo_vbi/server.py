@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -227,12 +227,7 @@ class TurboStep:
             return log_odds
         if not site.rows_are_clusters:
             return held_rows(log_odds)
-        return log_odds.clamp(min=HELD) if site.name == self._last else log_odds
-
-    @cached_property
-    def _last(self) -> str:
-        """The weights of the last linear layer or convolution, whose rows are outputs of the network."""
-        return [name for name, site in self.declared.sites.items() if site.rows_are_outputs(self.declared.net)][-1]
+        return log_odds.clamp(min=HELD) if site.name == self.declared.last else log_odds
 
     def _watched(self, state: Tree, nll: float, round: int) -> tuple[Watch, float]:
         """Return what is remembered of the local fit after this round, and the share of its gain that the round lost.
