@@ -46,12 +46,13 @@ from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.federated import Algorithm, Model, Sampler, cosine, everyone
 from bayesfed.inspect import plot_against_bits, save, table
-from bayesfed.models import compact
+from bayesfed.models import Support, compact
 
 # Half-precision floats; their exponents are entropy-coded, for every method alike.
 SIXTEEN = bf.Coded(Float(16, entropy=Range()))
 PEERS, OURS = ("FedPAQ", "DSSM"), ("D-Turbo-VBI", "D-Turbo-VBI, 16 bits")
 CHANGES, CONTROL = "D-Turbo-VBI, changes", "random support"
+CHANNELS = "D-Turbo-VBI, channels"
 # Accuracies, and the share of STC's bytes with which changes are to reach them.
 SHARES = {0.84: 0.15, 0.86: 0.20, 0.87: 0.40}
 Settings = Mapping[str, Any]
@@ -100,7 +101,11 @@ def main() -> int:
     )
     runs = [finished(task, method, seed, options.rounds, train, test, options.workers, out) for seed in seeds for method in methods]
     gains = report(task, runs, methods, test)
-    met = [met for seed in seeds for met in (*targets(runs, seed), *fewer(task, runs, gains, seed), *faster(runs, gains, seed))]
+    met = [
+        met
+        for seed in seeds
+        for met in (*targets(runs, seed), *fewer(task, runs, gains, seed), *faster(runs, gains, seed), *smaller(runs, gains, seed))
+    ]
     for seed in seeds:
         axes = plot_against_bits({run.method: run.curve for run in runs if run.seed == seed}, label="accuracy on the test set")
         save(axes, out / f"accuracy_against_bits_{seed}.png")
@@ -146,18 +151,23 @@ def network(task: Settings, key: bf.Key) -> torch.nn.Module:
     return build(image, task["classes"], key, width=task["width"])
 
 
+def support_of(setting: float | str | Sequence[float]) -> Support:
+    """Return the prior of supports: a probability, "channels", or how often neighbours agree along rows and columns."""
+    if isinstance(setting, float):
+        return bf.Independent(setting)
+    return bf.Channels() if isinstance(setting, str) else bf.MarkovGrid(*setting)
+
+
 def recipe(net: torch.nn.Module, settings: Settings, observations: int) -> tuple[Algorithm, Sampler]:
     """Return a method's algorithm and sampler."""
     training = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), cosine(0.1, settings["rounds"]))
     if settings["recipe"] == "d_turbo_vbi":
-        support = settings["support"]
-        prior = bf.Prior(
-            bf.Independent(support) if isinstance(support, float) else bf.MarkovGrid(*support),
-            bf.BernoulliGamma(settings["slab_sd"], settings["spike_sd"]),
-        )
+        prior = bf.Prior(support_of(settings["support"]), bf.BernoulliGamma(settings["slab_sd"], settings["spike_sd"]))
         declared = bf.declare(net, prior, likelihood=bf.Categorical(temperature=settings["temperature"]))
         if "start" in settings:
-            changes = Changes.ternary(settings["start"], up=settings["up"], down=settings["down"], learn=settings["learn"])
+            start, learn = settings["start"], settings["learn"]
+            ternary = "up" in settings
+            changes = Changes.ternary(start, up=settings["up"], down=settings["down"], learn=learn) if ternary else Changes(start=start, learn=learn)
             density = ToDensity(settings["density"], keep=settings["keep"])
             return bf.d_turbo_vbi(declared, observations=observations, training=training, changes=changes, density=density), everyone
         codec = bf.PosteriorGrid(settings["nats"]) if settings["nats"] else replace(SIXTEEN, exceptions={"sd": Float(32)})
@@ -211,6 +221,20 @@ def faster(runs: Sequence[Finished], gains: Sequence[tuple[float, float]], seed:
     good = [gain for run, gain in zip(runs, gains, strict=True) if run.seed == seed and run.curve[-1][1] >= best - 0.03]
     left, gain = min(good)
     return [at_least(f"dense / compact time at the sparsest model within 3 points of FedPAQ's ({left:.1f} % of the weights), seed {seed}", gain, 1.6)]
+
+
+def smaller(runs: Sequence[Finished], gains: Sequence[tuple[float, float]], seed: int) -> list[bool]:
+    """Print what whole channels cost and gain beside FedPAQ's model, for one seed."""
+    of = {run.method: (run, *gained) for run, gained in zip(runs, gains, strict=True) if run.seed == seed}
+    if not {CHANNELS, "FedPAQ"} <= of.keys():
+        return []
+    (ours, left, gain), plain = of[CHANNELS], of["FedPAQ"][0]
+    return [
+        target(f"{CHANNELS}: weights that are not zero, in percent, seed {seed}", left, 28.0),
+        target(f"{CHANNELS}: share of FedPAQ's bytes, seed {seed}", ours.curve[-1][0] / plain.curve[-1][0], 0.25),
+        target(f"{CHANNELS}: points below FedPAQ's last accuracy, seed {seed}", 100 * (plain.curve[-1][1] - ours.curve[-1][1]), 3.0),
+        at_least(f"{CHANNELS}: dense / compact time, seed {seed}", gain, 2.0),
+    ]
 
 
 def first(run: Finished, goal: float) -> tuple[float, float] | None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import ToDensity
+from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, held_rows, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import FACTORS, HIGHEST, LOWEST, HeldOut, better
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
@@ -194,3 +194,17 @@ def test_channels_are_rows_that_stay_whole():
     for wrong in ({"field": math.nan}, {"slip": 0.5}):
         with pytest.raises(ArgumentError, match="Channels"):
             bf.Channels(**wrong)
+
+
+@pytest.mark.parametrize("changes", [None, Changes(start=0.5)])
+def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net, changes):
+    declared = bf.declare(net, bf.Prior(bf.Channels()))
+    algorithm = bf.d_turbo_vbi(declared, observations=64, training=WORK, density=replace(SOON, target=0.25), changes=changes)
+    result = bf.run(algorithm, clients, rounds=6, progress=False)
+    # Half of the rows but for the last layer's.
+    first = [float(active.double().mean()) for name, active in algorithm.initial.items() if name.endswith(".before")]
+    assert first == ([0.5] * (len(first) - 1) + [1.0] if changes else [1.0] * len(first))
+    active = [(leaf != 0).flatten(1) for leaf in result.model.parameters.values() if leaf.ndim > 1]
+    assert all(bool((rows.all(1) | ~rows.any(1)).all()) for rows in active)
+    assert bool(active[-1].all())
+    assert not all(bool(rows.all()) for rows in active[:-1])

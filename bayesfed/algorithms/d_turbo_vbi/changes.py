@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from numpy.random import Generator
+from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress.codecs import Codec
@@ -56,7 +58,8 @@ class Changes:
         A client that missed at most this many rounds gets the changes that it missed; others, and new ones, get the active means.
     start
         Share of the weights that are active at first, drawn from `key` with values of one magnitude and either sign. None starts from the network's
-        own values, all of them active, which are then sent.
+        own values, all of them active, which are then sent. Where whole rows are active or not (`Channels`), that share of the rows of every layer is
+        active, and the last layer whole.
     key
         Key of the first support and values.
     learn
@@ -127,7 +130,8 @@ class Changes:
         values
             Names of the leaves that clients send whole: sds and scores.
         """
-        drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
+        whole = tuple(name for name, site in declared.sites.items() if site.rows_are_clusters)
+        drawn = Drawn({name: site.matrix for name, site in declared.sites.items()}, whole)
         told = drawn.told(declared, self) if self.start is not None else None
         if told:
             state = drawn.state(state, told, declared, server.spread)
@@ -146,13 +150,18 @@ class Drawn:
     ----------
     matrices
         Shape ``(M, N)`` of every site.
+    whole
+        Sites whose rows are drawn as a whole (`Channels`).
     """
 
     matrices: Mapping[str, tuple[int, int]]
+    whole: tuple[str, ...] = ()
 
     def told(self, declared: Declared, changes: Changes) -> Tree:
         """Return the leaves that a first message says them with: the seed, and share and magnitude of every site."""
-        shares = densities(self.matrices, changes.start or 1.0)
+        start = changes.start or 1.0
+        # As many channels of every layer: what a convolution costs falls with the square of their share.
+        shares = densities(self.matrices, start) | {name: 1.0 if name == declared.last else start for name in self.whole}
         magnitudes = [initial_scale(declared.initial[name]) / math.sqrt(shares[name]) for name in self.matrices]
         figures = torch.tensor([[shares[name] for name in self.matrices], magnitudes], dtype=torch.float32)
         return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
@@ -163,11 +172,17 @@ class Drawn:
         key, device = Key(int(told["seed"])), told["figures"].device
         for (name, matrix), (share, magnitude) in zip(self.matrices.items(), told["figures"].T.tolist(), strict=True):
             random = key.child(name).numpy()
-            support = torch.from_numpy(random.random(matrix)) < share
+            support = self._rows(matrix, share, random) if name in self.whole else torch.from_numpy(random.random(matrix)) < share
             signs = torch.from_numpy(random.random(int(support.sum()))) < 0.5
             values = torch.where(signs, -magnitude, magnitude).to(torch.float32)
             result |= {name + SUPPORT: support.to(device), f"{name}.mean": values.to(device)}
         return result
+
+    @staticmethod
+    def _rows(matrix: tuple[int, int], share: float, random: Generator) -> Tensor:
+        """Return a support in which a share of the rows are active, at least one."""
+        active = torch.from_numpy(random.permutation(matrix[0])) < max(1, round(share * matrix[0]))
+        return active[:, None].repeat(1, matrix[1])
 
     def state(self, state: Tree, told: Tree, declared: Declared, spread: Spread) -> Tree:
         """Return a state of `TurboStep` before the first round with these supports and values.

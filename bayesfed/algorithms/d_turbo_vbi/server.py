@@ -153,8 +153,7 @@ class TurboStep:
         fields = self._fields(heard, state, round, watch.keep)
         for name, (site, old, seen, known) in heard.items():
             belief, support, inferred = self.exchange.run(site, seen, known, self.blocks, fields[name])
-            if isinstance(self.field, ToDensity) and site.rows_are_outputs(self.declared.net) and not site.rows_are_clusters:
-                belief = replace(belief, log_odds=held_rows(belief.log_odds))
+            belief = replace(belief, log_odds=self._held(site, belief.log_odds))
             result |= {
                 f"{name}.mean": torch.where(belief.active, mean[f"{name}.mean"], 0.0),
                 f"{name}.log_odds": belief.log_odds,
@@ -212,13 +211,23 @@ class TurboStep:
         @cache
         def count(name: str, field: float) -> int:
             site, _, seen, support = sites[name]
-            return int(trial.run(site, seen, support, self.blocks, field)[0].active.sum())
+            log_odds = trial.run(site, seen, support, self.blocks, field)[0].log_odds
+            # Rows that are held active change the number of active entries by as many as there are rows, unless whole rows go.
+            return int(((self._held(site, log_odds) if site.rows_are_clusters else log_odds) > 0).sum())
 
         sizes, active = (
             {name: site.matrix for name, (site, *_) in sites.items()},
             {name: int(old.active.sum()) for name, (_, old, *_) in sites.items()},
         )
         return self.field.fields(count, sizes, active, float(state[FIELD]), keep)
+
+    def _held(self, site: Site, log_odds: Tensor) -> Tensor:
+        """Return log-odds under which no output of a layer is cut off, or, where whole rows go, no output of the last layer."""
+        if not isinstance(self.field, ToDensity) or not site.rows_are_outputs(self.declared.net):
+            return log_odds
+        if not site.rows_are_clusters:
+            return held_rows(log_odds)
+        return log_odds.clamp(min=HELD) if site.name == self.declared.last else log_odds
 
     def _watched(self, state: Tree, nll: float, round: int) -> tuple[Watch, float]:
         """Return what is remembered of the local fit after this round, and the share of its gain that the round lost.

@@ -93,6 +93,11 @@ class Declared:
         """The network's own parameters, copied."""
         return parameters(self.net)
 
+    @property
+    def last(self) -> str | None:
+        """The weights of the last linear layer or convolution, whose rows are taken for the outputs of the network; None if there are none."""
+        return next((name for name in reversed(list(self.sites)) if self.sites[name].rows_are_outputs(self.net)), None)
+
     def model(
         self,
         points: Tree,
