@@ -106,7 +106,7 @@ class SviLocal:
         adding = self.kind == "gradient"
         held = layout.shared if adding else ()
         steps = Steps(pair, layout, leaves, held, self.optimiser, options.rate_factor, steps_asked, self.averaging)
-        scale, losses = options.scale, list[float]()
+        scale, losses = options.scale * start.power, list[float]()
         tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0, self.sites)
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from bayesfed.algorithms.federated_svi.network import TEMPERATURE
+from bayesfed.algorithms.held_out import SCORES, better
 from bayesfed.errors import UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.core.update import Reducer, Sum, Update
 from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
@@ -52,9 +57,63 @@ class Fuse:
         UpdateError
             If the clients sent another kind than the rule's, or the next state belongs to no distribution.
         """
-        state = self.fusion.step(state, summed(reducer, self.fusion.kind), self.schedule(round), self.fused)
+        before, answers = state, summed(reducer, self.fusion.kind)
+        state = self.fusion.step(state, answers, self.schedule(round), self.fused)
         try:
-            self.fusion.parameters(self.fusion.publish(state), self.fused)
+            after = self.fusion.parameters(self.fusion.publish(state), self.fused)
         except ValueError as problem:
             raise UpdateError(str(problem)) from problem
-        return state, {}
+        return state, moves(self.fused, self.fusion.parameters(self.fusion.publish(before), self.fused), after)
+
+
+@dataclass(frozen=True)
+class Tempered:
+    """`Fuse` with a temperature that is chosen on rows that clients hold out (`bayesfed.algorithms.held_out`), for rules of natural parameters.
+
+    Parameters
+    ----------
+    server
+        The server of the rule.
+    """
+
+    server: Fuse
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish what the rule lets clients have, and the temperature."""
+        return self.server.publish(_own(state), round, version) | {TEMPERATURE: state[TEMPERATURE]}
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Apply the rule; then multiply temperature and variances by the factor that the held-out rows favour."""
+        answers, temperature = summed(reducer, self.server.fusion.kind), float(state[TEMPERATURE])
+        if not answers.weight:
+            return state, {}
+        total = {name: leaf for name, leaf in answers.total.items() if name not in (SCORES, TEMPERATURE)}
+        own, info = self.server.step(_own(state), Sum(Update(total, answers.weight, answers.kind)), round)
+        scores = answers.total[SCORES] / answers.number()
+        # Clients without a tenth row send zeros, which favour no factor.
+        factor = better(scores, temperature)
+        tempered = {name: leaf / factor for name, leaf in own.items()}
+        figures = {TEMPERATURE: temperature, "held_out_nll": float(scores[0])}
+        return tempered | {TEMPERATURE: state[TEMPERATURE] * factor}, info | figures
+
+
+def moves(fused: Fused, before: Tree, after: Tree) -> Info:
+    """Return how far a round moved the posterior, over all entries of Gaussian blocks: means in their sds, and logarithms of sds.
+
+    ``moved`` and ``moved_sd`` are the largest moves, ``moved_rms`` is the root of the mean square of the means'.
+    """
+    means, sds = list[Tensor](), list[Tensor]()
+    for block in fused.layout.blocks:
+        old, new = block.read(fused.pair, before), block.read(fused.pair, after)
+        if "loc" in new:
+            old_sd, new_sd = (usual["scale"] if "scale" in usual else usual["scale_tril"].square().sum(-1).sqrt() for usual in (old, new))
+            means.append(((new["loc"] - old["loc"]) / new_sd).abs().reshape(-1))
+            sds.append((new_sd / old_sd).log().abs().reshape(-1))
+    if not means:
+        return {}
+    mean, sd = torch.cat(means), torch.cat(sds)
+    return {"moved": float(mean.max()), "moved_sd": float(sd.max()), "moved_rms": float(mean.square().mean().sqrt())}
+
+
+def _own(state: Tree) -> Tree:
+    return {name: leaf for name, leaf in state.items() if name != TEMPERATURE}

@@ -11,7 +11,7 @@ together they cost one pass and a little. In the paper P = lambda (h + delta), W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -48,6 +48,8 @@ class IvonSteps:
         Largest step of a mean over `rate`; infinity for none.
     generator
         Source of the draws.
+    noise
+        Whether weights are drawn. False: gradients are taken at the means, and precisions stay.
     """
 
     def __init__(
@@ -62,9 +64,11 @@ class IvonSteps:
         momentum: float,
         clip: float,
         generator: Generator,
+        noise: bool = True,
     ) -> None:
         self.names, self.shapes = list(mean), [leaf.shape for leaf in mean.values()]
         self.rows, self.rate, self.curvature_rate, self.momentum, self.clip, self.generator = rows, rate, curvature_rate, momentum, clip, generator
+        self.noise = noise
         self.mean, self.precision = _flat(mean.values()), _flat(precision[name] for name in mean)
         self.linear, self.quadratic = (_flat(prior[name][part].expand_as(mean[name]) for name in mean) for part in (0, 1))
         self.centred = not bool(self.linear.any())
@@ -116,9 +120,14 @@ class IvonSteps:
         self.variance = self.precision.reciprocal()
         self.sd = self.variance.sqrt()
         self.curvature.zero_()
-        self.pool.normal_(generator=self.generator)
+        if self.noise:
+            self.pool.normal_(generator=self.generator)
+        else:
+            self.pool.zero_()
 
     def _end_block(self, steps: int) -> None:
+        if not self.noise:
+            return
         towards = self.curvature * (self.precision * (self.rows / (2 * steps))) + self.quadratic
         share = 1 - (1 - self.curvature_rate) ** steps
         self.precision = torch.maximum(torch.lerp(self.precision, towards, share), (1 - MOST_LOST) * self.precision)
@@ -128,5 +137,5 @@ class IvonSteps:
         return [part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)]
 
 
-def _flat(leaves: object) -> Tensor:
-    return torch.cat([leaf.reshape(-1) for leaf in leaves])  # type: ignore[attr-defined]
+def _flat(leaves: Iterable[Tensor]) -> Tensor:
+    return torch.cat([leaf.reshape(-1) for leaf in leaves])

@@ -32,11 +32,14 @@ class Start(NamedTuple):
         Power on the prior.
     cavity
         Natural parameters of the other clients' factors, by leaf; empty for none.
+    power
+        Power on the likelihood of the client's rows.
     """
 
     parameters: Tree
     share: float = 1.0
     cavity: Mapping[str, Tensor] = {}
+    power: float = 1.0
 
 
 @dataclass(frozen=True)
