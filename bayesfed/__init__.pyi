@@ -34,10 +34,10 @@ from .federated import FedAdam as FedAdam
 from .federated import FedAvgM as FedAvgM
 from .federated import FedYogi as FedYogi
 from .federated import InProcess as InProcess
+from .federated import Ivon as Ivon
 from .federated import Krum as Krum
 from .federated import LocalOptions as LocalOptions
 from .federated import Median as Median
-from .federated import Ivon as Ivon
 from .federated import NaturalGradient as NaturalGradient
 from .federated import NormGate as NormGate
 from .federated import OverTheAir as OverTheAir

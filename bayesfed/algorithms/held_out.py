@@ -75,9 +75,9 @@ class HeldOutScores(Around):
         return (math.log(self.draws) - likely.logsumexp(dim=0)).mean()
 
 
-def better(scores: Tensor, temperature: float) -> float:
-    """Return the factor by which temperature and variances change, given the clients' mean scores ``(3,)``."""
+def better(scores: Tensor, temperature: float, lowest: float = LOWEST, highest: float = HIGHEST) -> float:
+    """Return the factor by which temperature and variances change, given the clients' mean scores ``(3,)``, within two bounds."""
     values = scores.tolist()
     # The first of equal scores: nothing changes without a reason.
     factor = FACTORS[values.index(min(values))]
-    return min(max(factor, LOWEST / temperature), max(HIGHEST / temperature, 1.0))
+    return min(max(factor, lowest / temperature), max(highest / temperature, 1.0))

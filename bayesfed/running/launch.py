@@ -17,6 +17,7 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.reports import OnClientError, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
+from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
 
@@ -67,6 +68,11 @@ def run(
     ------
     ArgumentError, DataError, ClientError
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a run of `federated_svi`, with a rule that adds clients up, has not settled (`Result.settling`).
     """
     check_call(algorithm, rounds, sampler, resume)
     check_clients(clients)
@@ -106,5 +112,6 @@ def run(
             verdicts = [watcher(report) for watcher in watchers]
             if any(verdict is True for verdict in verdicts):
                 break
+    warn_unless_settled(algorithm, history)
     rows = pool.data if isinstance(pool, InProcess) else None
     return Result(algorithm, tuple(history), replace(snapshot, history=tuple(history)), rows)

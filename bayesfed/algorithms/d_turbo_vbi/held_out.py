@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.algorithms.held_out import EVERY as EVERY
-from bayesfed.algorithms.held_out import FACTORS as FACTORS
-from bayesfed.algorithms.held_out import HIGHEST as HIGHEST
-from bayesfed.algorithms.held_out import LOWEST as LOWEST
-from bayesfed.algorithms.held_out import SCORES as SCORES
 from bayesfed.algorithms.held_out import HeldOutScores
-from bayesfed.algorithms.held_out import better as better
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.protocols import Local
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, spread_leaf

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from bayesfed.algorithms.held_out import FACTORS, SCORES, HeldOutScores
+from bayesfed.algorithms.held_out import HeldOutScores
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, PosteriorError, complain
 from bayesfed.federated.core.options import LocalOptions
@@ -136,7 +136,7 @@ class NetworkLocal:
         return self.model.likelihood.loss(self._output(weights, batch.inputs), batch.targets)
 
     def curvature(self, weights: Tree, data: Dataset, key: Key) -> Tree:
-        """Return the mean squared gradients of single rows with labels drawn from the prediction: the diagonal of the generalised Gauss-Newton matrix."""
+        """Return the mean squared gradients of single rows, labels drawn: the diagonal of the generalised Gauss-Newton matrix."""
         generator = key.generator()
         rows = data[torch.randperm(len(data), generator=generator)[:MOST_ROWS].to(data.inputs.device)]
 
@@ -182,7 +182,9 @@ class HeldOutNetwork(HeldOutScores):
         mean, sd = network.moments(network.fusion.parameters(own, network.fused), rows.inputs.device)
         generator = key.generator(rows.inputs.device)
         for _ in range(self.draws):
-            drawn = {n: m + math.sqrt(factor) * sd[n] * torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator) for n, m in mean.items()}
+            drawn = {
+                n: m + math.sqrt(factor) * sd[n] * torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator) for n, m in mean.items()
+            }
             yield network.model.likelihood.pointwise(network._output(drawn, rows.inputs), rows.targets)
 
 
@@ -206,6 +208,3 @@ def check_network(model: object, fused: Fused) -> BayesianNet:
 def _halves(batch: Dataset) -> tuple[Dataset, Dataset]:
     middle = len(batch) // 2
     return (batch[slice(0, middle)], batch[slice(middle, None)]) if middle else (batch, batch)
-
-
-SENT = {SCORES: (len(FACTORS),)}

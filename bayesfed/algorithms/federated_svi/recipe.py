@@ -32,12 +32,13 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
+from bayesfed.federated.training.schedules import inverse
 from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
 from bayesfed.inference.variational.layout import read_layout
 from bayesfed.inference.variational.posterior import FittedGuide
@@ -96,8 +97,8 @@ def federated_svi(
         rows, which are then not trained on (`bayesfed.algorithms.held_out`); for rules that average, with `Ivon`. Default: "auto" where that is
         possible and neither fusion nor training name another way; else a tenth of the number of rows for each weight, at most 1, with `Ivon`.
     training
-        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``, with ``NaturalGradient(0.1)`` if the rule is not given either; for a
-        `bayesian` network whose guide is not given, 50 steps of 64 rows with ``Ivon()``. With `SummedGradients`, whose clients take no steps of their
+        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if the rule is not given either, with ``NaturalGradient(0.1)`` and
+        `inverse(10)`; for a `bayesian` network whose guide is not given, 50 steps of 64 rows with ``Ivon()``. With
         own, the schedule is the server's and `steps` counts the draws of a gradient.
     averaging
         Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
@@ -130,7 +131,9 @@ def federated_svi(
         training = Training(optimiser=Ivon())
     work = training or Training(batch_size=None)
     if work.optimiser is None and chosen:
-        work = replace(work, optimiser=Ivon() if network else NaturalGradient(0.1))
+        # A falling rate averages the noise of the draws out over rounds.
+        falls = work.schedule if training or network else inverse(10)
+        work = replace(work, optimiser=Ivon() if network else NaturalGradient(0.1), schedule=falls)
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
     fusion = (ReverseKL() if network and ivon else PVI()) if fusion is None else fusion
     _check_fusion(fusion)
@@ -142,17 +145,7 @@ def federated_svi(
         )
     if not 0 <= averaging <= 1:
         raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
-    if scale not in ("local", "global"):
-        raise ArgumentError(complain("federated_svi, scale", expected="'local' or 'global'", actual=repr(scale), hint="'local'"))
-    if fusion.adds and scale != "local":
-        raise ArgumentError(
-            complain(
-                f"federated_svi, {type(fusion).__name__}",
-                expected="scale 'local': it adds clients up",
-                actual="'global', which would count every row once a client",
-                hint="scale='local'",
-            )
-        )
+    _check_scale(fusion, scale)
     auto = _is_auto(model, fusion, ivon, temperature, chosen)
     if isinstance(model, BayesianNet):
         model = _tempered(model, None if auto else temperature, observations, ivon)
@@ -164,9 +157,9 @@ def federated_svi(
     fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
     fusion.check(fused)
     server = Fuse(fused, fusion, work.schedule)
-    stepping: Fuse | Tempered = Tempered(server) if auto else server
-    initial = server.initial()
+    initial, stepping = server.initial(), cast(Server, server)
     if auto and isinstance(model, BayesianNet):
+        stepping = Tempered(server, temperature_of(model.likelihood))
         initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
     codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
     sent = shapes(server.publish(server.initial(), 0, None)) | ({SCORES: (len(FACTORS),)} if auto else {})
@@ -249,6 +242,21 @@ def _guide(model: Runs, observations: int) -> Runs:
     weakest = min((prior.sd**-2 for prior in model.priors.values() if isinstance(prior, Gaussian)), default=1.0)
     scale = (CURVATURE * observations / temperature + weakest) ** -0.5
     return partial(AutoNormal, init_loc_fn=init_to_value(values=dict(model.values)), init_scale=scale)
+
+
+def _check_scale(fusion: Fusion, scale: str) -> None:
+    """Raise `ArgumentError` unless the rule can take this scale."""
+    if scale not in ("local", "global"):
+        raise ArgumentError(complain("federated_svi, scale", expected="'local' or 'global'", actual=repr(scale), hint="'local'"))
+    if fusion.adds and scale != "local":
+        raise ArgumentError(
+            complain(
+                f"federated_svi, {type(fusion).__name__}",
+                expected="scale 'local': it adds clients up",
+                actual="'global', which would count every row once a client",
+                hint="scale='local'",
+            )
+        )
 
 
 def _check_fusion(fusion: object) -> None:

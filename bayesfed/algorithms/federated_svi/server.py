@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE
 from bayesfed.algorithms.held_out import SCORES, better
 from bayesfed.errors import UpdateError
@@ -16,6 +14,9 @@ from bayesfed.federated.core.update import Reducer, Sum, Update
 from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
+
+# Largest factor between the first temperature and one that is chosen.
+WIDEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,12 @@ class Tempered:
     ----------
     server
         The server of the rule.
+    first
+        Temperature in the beginning, which is never left by more than `WIDEST`: where posteriors are wide, means stop learning before scores tell.
     """
 
     server: Fuse
+    first: float
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish what the rule lets clients have, and the temperature."""
@@ -91,28 +95,10 @@ class Tempered:
         own, info = self.server.step(_own(state), Sum(Update(total, answers.weight, answers.kind)), round)
         scores = answers.total[SCORES] / answers.number()
         # Clients without a tenth row send zeros, which favour no factor.
-        factor = better(scores, temperature)
+        factor = better(scores, temperature, self.first / WIDEST, min(1.0, self.first * WIDEST))
         tempered = {name: leaf / factor for name, leaf in own.items()}
         figures = {TEMPERATURE: temperature, "held_out_nll": float(scores[0])}
         return tempered | {TEMPERATURE: state[TEMPERATURE] * factor}, info | figures
-
-
-def moves(fused: Fused, before: Tree, after: Tree) -> Info:
-    """Return how far a round moved the posterior, over all entries of Gaussian blocks: means in their sds, and logarithms of sds.
-
-    ``moved`` and ``moved_sd`` are the largest moves, ``moved_rms`` is the root of the mean square of the means'.
-    """
-    means, sds = list[Tensor](), list[Tensor]()
-    for block in fused.layout.blocks:
-        old, new = block.read(fused.pair, before), block.read(fused.pair, after)
-        if "loc" in new:
-            old_sd, new_sd = (usual["scale"] if "scale" in usual else usual["scale_tril"].square().sum(-1).sqrt() for usual in (old, new))
-            means.append(((new["loc"] - old["loc"]) / new_sd).abs().reshape(-1))
-            sds.append((new_sd / old_sd).log().abs().reshape(-1))
-    if not means:
-        return {}
-    mean, sd = torch.cat(means), torch.cat(sds)
-    return {"moved": float(mean.max()), "moved_sd": float(sd.max()), "moved_rms": float(mean.square().mean().sqrt())}
 
 
 def _own(state: Tree) -> Tree:

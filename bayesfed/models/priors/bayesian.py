@@ -87,7 +87,7 @@ def bayesian(
     net
         Any module without sites of its own; never changed.
     prior
-        One prior for all parameters, or a function from a parameter's name to its prior. Default: `Gaussian`, as wide as a parameter's layer is in the
+        One prior for all parameters, or a function from a parameter's name to its prior. Default: `Gaussian`, as wide as a parameter is in the
         beginning, unless the method chooses a scale, as `federated_svi` does.
     likelihood
         Default: `Categorical()` at temperature 1.
@@ -112,15 +112,16 @@ def bayesian(
         raise PriorError(
             complain("bayesian", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )
-    if prior is None:
-        given: WeightPrior | Callable[[str], WeightPrior] = lambda name: Gaussian(initial_scale(named[name]))
-    else:
-        given = prior
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
-    priors = {name: given(name) if callable(given) and not isinstance(given, Distribution) else given for name in selected}
+    priors = {name: prior(name) if callable(prior) and not isinstance(prior, Distribution) else prior or _wide(named[name]) for name in selected}
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
             actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
             raise PriorError(complain(f"bayesian, parameter {name!r}", expected="a WeightPrior", actual=actual, hint=hint))
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
+
+
+def _wide(values: Tensor) -> Gaussian:
+    """Return the prior as wide as a parameter is in the beginning."""
+    return Gaussian(initial_scale(values))

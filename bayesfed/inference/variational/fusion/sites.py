@@ -132,8 +132,8 @@ class PVI(_Sites):
     Parameters
     ----------
     damping
-        Share of the way to a client's new factor that is taken, above 0 and at most 1. "auto": all of it in a client's first round, so that nothing of
-        the first guide is left, and 0.3 later.
+        Share of the way to a client's new factor that is taken, above 0 and at most 1. "auto": all of it in a client's first round, so that nothing
+        of the first guide is left, and 0.3 later.
     proximal
         Weight of ``KL(q || posterior)`` in a client's objective, above 0. Below 1 its rows and factor count ``1 / proximal`` times: longer moves.
     mixing
