@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, ConvergenceWarning, PosteriorError
+from bayesfed.errors import ArgumentError, ClientError, ConvergenceWarning, PosteriorError
 from bayesfed.inference.variational.fusion import PVI, ReverseKL
 from bayesfed.inference.variational.ivon import IvonSteps
 from bayesfed.keys import Key
 from bayesfed.testing import recipes
-from tests.test_federated_svi import clients, fitted, same
+from tests.test_federated_svi import fitted, same
 
 
 def test_ivon_finds_the_posterior_of_a_quadratic():
@@ -53,7 +53,7 @@ def test_a_network_needs_no_more_than_its_rows():
 
 
 @pytest.mark.parametrize(
-    "fusion", [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), ReverseKL()], ids=lambda rule: repr(rule)
+    "fusion", [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), ReverseKL()], ids=repr
 )
 @pytest.mark.parametrize("noise", [True, False])
 def test_rules_take_a_network(fusion, noise):
@@ -99,5 +99,5 @@ def test_what_does_not_fit_is_refused():
         PVI(mixing=0.5)
     with pytest.raises(ArgumentError, match="proximal and clip"):
         PVI(proximal=0)
-    with pytest.raises(ArgumentError, match=r"federated_svi of bayesian\(net\)"):
-        bf.run(bf.fed_avg(recipes.net(), training=bf.Training(optimiser=bf.Ivon())), clients()[0] and recipes.rows(), rounds=1, progress=False)
+    with pytest.raises(ClientError, match=r"federated_svi of bayesian\(net\)"):
+        bf.run(bf.fed_avg(recipes.net(), training=bf.Training(optimiser=bf.Ivon())), recipes.rows(), rounds=1, progress=False)

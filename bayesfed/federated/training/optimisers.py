@@ -131,8 +131,8 @@ class Ivon:
     clip
         Largest step of a mean over `learning_rate`, in units of the weights.
     noise
-        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and precisions at the end of the round, from squared gradients
-        of single rows with drawn labels (generalised Gauss-Newton).
+        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and precisions at the end of the round, from squared
+        gradients of single rows with drawn labels (generalised Gauss-Newton).
 
     Raises
     ------

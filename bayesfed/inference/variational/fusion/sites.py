@@ -81,7 +81,7 @@ class _Sites:
         return STEADY if under(memory, SITE) else 1.0
 
     def _site(self, memory: Tree, fused: Fused, share: float) -> Tree:
-        return under(memory, SITE) or {name: share * leaf for name, leaf in self.initial(fused).items()}
+        return under(memory, SITE) or {name: share * leaf for name, leaf in fused.layout.natural(fused.pair, fused.first).items()}
 
 
 @checked_class({})
