@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class HeldOutScores(Around):
         Number of posterior draws that a score is averaged over.
     """
 
-    draws: int = 8
+    draws: int = field(default=8, kw_only=True)
 
     def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterable[Tensor]:
         """Return the log likelihood of each row at each draw of the posterior, its variances times `factor`."""

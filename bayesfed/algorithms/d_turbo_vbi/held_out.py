@@ -10,13 +10,12 @@ from torch import Tensor
 
 from bayesfed.algorithms.held_out import HeldOutScores
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.protocols import Local
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, spread_leaf
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class HeldOut(HeldOutScores):
     """A local step that trains without every tenth row and scores the received posterior on those rows.
 
@@ -29,10 +28,6 @@ class HeldOut(HeldOutScores):
     """
 
     objective: MeanFieldElbo
-
-    def __init__(self, local: Local, objective: MeanFieldElbo, draws: int = 8) -> None:
-        for name, value in (("local", local), ("objective", objective), ("draws", draws)):
-            object.__setattr__(self, name, value)
 
     def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterator[Tensor]:
         """Yield the log likelihood of each row at draws of the posterior, its variances times `factor`."""

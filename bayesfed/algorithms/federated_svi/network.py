@@ -172,12 +172,11 @@ class NetworkLocal:
 class HeldOutNetwork(HeldOutScores):
     """`NetworkLocal` that trains without every tenth row, and scores the posterior that it received on those."""
 
-    network: NetworkLocal | None = None
+    network: NetworkLocal
 
     def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterator[Tensor]:
         """Yield the log likelihood of each row at draws of the posterior, its variances times `factor`."""
         network = self.network
-        assert network is not None
         _, own = network.tempered(message)
         mean, sd = network.moments(network.fusion.parameters(own, network.fused), rows.inputs.device)
         generator = key.generator(rows.inputs.device)
