@@ -1,0 +1,111 @@
+"""`federated_svi` at its defaults: networks by IVON beside FedAvg, what a step costs, and a regression of 13 clients beside its central fit.
+
+    python benchmarks/network_svi.py [--check]
+
+MLP 784-256-256-10 on 2,000 rows of Fashion-MNIST, ten clients, Dirichlet 0.5, 30 rounds of 20 steps of 32 rows with a falling rate; FedAvg with
+Adam(1e-3). Logistic regression on the breast cancer set, 13 clients, Dirichlet 0.2, two without rows, 40 rounds. `--check` has one seed of three.
+Runs are kept in `results/network_svi`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from fidelity_problems import logistic, logistic_model, pooled
+from kept import kept
+from targets import interleaved, is_check, ratio, target
+from torch.func import functional_call
+from torch.nn import functional
+
+import bayesfed as bf
+from bayesfed.inference.variational.ivon import IvonSteps
+
+ROUNDS, KEPT = 30, Path("results/network_svi")
+
+
+def main() -> int:
+    """Measure and print; return the exit status."""
+    check = is_check(__doc__ or "")
+    torch.set_num_threads(1)
+    seeds = 1 if check else 3
+    runs = [kept(KEPT / f"mlp-{seed}.json", partial(network, seed)) for seed in range(seeds)]
+    for seed, run in enumerate(runs):
+        print(seed, " ".join(f"{name} {value:.4g}" for name, value in run.items()))
+    lost = statistics.mean(100 * (run["fed_avg"] - run["accuracy"]) for run in runs)
+    fits = [kept(KEPT / f"logistic-{seed}.json", partial(regression, seed)) for seed in range(seeds)]
+    for seed, fit in enumerate(fits):
+        print(seed, " ".join(f"{name} {value:.4g}" for name, value in fit.items()))
+    met = [target("points below FedAvg", lost, 1.0), target("step / plain Adam step", step_ratio(7 if check else 25), 2.2)]
+    for fit in fits:
+        honest = not fit["settled"] or (fit["off"] <= 0.3 and 0.9 <= fit["sd_ratio"] <= 1.1)
+        met.append(target("off or not honest: 0 is neither", float(not honest), 0.0))
+    return 0 if all(met) else 1
+
+
+def network(seed: int) -> dict[str, Any]:
+    """Return the test scores of both methods."""
+    train, test = bf.fashion_mnist()
+    rows = train[torch.randperm(len(train), generator=bf.Key(seed, "rows").generator())[:2000]]
+    clients = bf.federate(rows, bf.dirichlet(rows.targets, 10, 0.5, bf.Key(seed, "partition"), minimum=1))
+    net, work = bf.mlp([784, 256, 256, 10], bf.Key(seed, "net")), {"steps": 20, "batch_size": 32, "schedule": bf.cosine(0.05, ROUNDS)}
+    point = bf.fed_avg(net, training=bf.Training(optimiser=bf.Adam(1e-3), **work))
+    fed_avg = bf.run(point, clients, rounds=ROUNDS, test=test, seed=seed, progress=False).final("accuracy")
+    bayes = bf.federated_svi(bf.bayesian(net), observations=len(rows), example=rows[:2], training=bf.Training(**work))
+    result = bf.run(bayes, clients, rounds=ROUNDS, seed=seed, progress=False)
+    scores = result.predictive(test.inputs, draws=20).scores(test.targets)
+    return {"fed_avg": fed_avg, **scores, "temperature": result.final("temperature")}
+
+
+def regression(seed: int) -> dict[str, Any]:
+    """Return how far the fit of 13 clients is from that of all rows."""
+    data = pooled(logistic(1))
+    clients = bf.federate(data, bf.dirichlet(data.targets, 11, 0.2, bf.Key(seed, "13")))
+    clients |= {"empty-0": data[:0], "empty-1": data[:0]}
+    settled = bf.run(bf.federated_svi(logistic_model, observations=len(data), example=data[:3]), clients, rounds=40, seed=seed, progress=False)
+    work = bf.Training(steps=400, batch_size=None, optimiser=bf.NaturalGradient(0.05))
+    alone = bf.federated_svi(logistic_model, fusion=bf.PVI(1.0), observations=len(data), example=data[:3], training=work)
+    central: Any = bf.run(alone, {"all": data}, rounds=6, progress=False).posterior
+    fitted: Any = settled.posterior
+    (mean, sd), (exact, exact_sd) = ((one.constants["w.mean"], one.constants["w.sd"]) for one in (fitted, central))
+    off, ratios = float(((mean - exact) / exact_sd).abs().max()), sd / exact_sd
+    figures = {"off": off, "sd_ratio": float(ratios.mean()), "least": float(ratios.min()), "most": float(ratios.max())}
+    return {**figures, "settled": bool(settled.settled)}
+
+
+def step_ratio(repeats: int) -> float:
+    """Return what a step of 64 rows costs, in plain steps of Adam."""
+    generator = bf.Key(0, "data").generator()
+    inputs, targets = torch.rand(64, 784, generator=generator), torch.randint(0, 10, (64,), generator=generator)
+    net = bf.mlp([784, 256, 256, 10], bf.Key(0, "net"))
+    optimiser = torch.optim.Adam(net.parameters(), 1e-3, fused=True)
+    values = {name: value.detach().clone() for name, value in net.named_parameters()}
+    flat = {name: (torch.zeros_like(value), torch.full_like(value, 100.0)) for name, value in values.items()}
+    precision = {name: torch.full_like(value, 2000.0) for name, value in values.items()}
+    steps = IvonSteps(values, precision, flat, rows=2e6, rate=0.1, curvature_rate=2e-3, momentum=0.9, clip=0.01, generator=generator)
+
+    def gradient(weights: Any, half: int) -> Any:
+        leaves, part = [leaf.detach().requires_grad_() for leaf in weights], slice(32 * half, 32 * half + 32)
+        loss = functional.cross_entropy(functional_call(net, dict(zip(values, leaves, strict=True)), (inputs[part],)), targets[part])
+        return torch.autograd.grad(loss, leaves)
+
+    def plain() -> None:
+        for _ in range(20):
+            optimiser.zero_grad()
+            functional.cross_entropy(net(inputs), targets).backward()
+            optimiser.step()
+
+    def ivon() -> None:
+        for _ in range(20):
+            steps.step(gradient)
+
+    seconds = interleaved({"plain": plain, "ivon": ivon}, repeats)
+    return ratio(seconds["ivon"], seconds["plain"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
