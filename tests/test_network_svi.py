@@ -52,9 +52,7 @@ def test_a_network_needs_no_more_than_its_rows():
     assert same(result.snapshot.state, again.snapshot.state)
 
 
-@pytest.mark.parametrize(
-    "fusion", [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), ReverseKL()], ids=repr
-)
+@pytest.mark.parametrize("fusion", [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), ReverseKL()], ids=repr)
 @pytest.mark.parametrize("noise", [True, False])
 def test_rules_take_a_network(fusion, noise):
     training = bf.Training(steps=3, batch_size=8, optimiser=bf.Ivon(noise=noise))

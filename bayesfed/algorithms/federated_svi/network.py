@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.func import functional_call, grad, vmap
 
+from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.held_out import HeldOutScores
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
-from bayesfed.federated.training.descent import batches
+from bayesfed.federated.training.descent import batches, draws_globally
+from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Ivon
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.inference.variational.families import NormalFamily
 from bayesfed.inference.variational.fusion import Fused, Fusion, Start
 from bayesfed.inference.variational.ivon import IvonSteps
-from bayesfed.keys import Key
+from bayesfed.keys import Key, forked
+from bayesfed.models.modules import evaluating
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.weights import Gaussian
@@ -50,7 +54,7 @@ class NetworkLocal:
     steps, batch_size
         Local work of a round.
     uses_global_randomness
-        False: all draws are named by a key.
+        Whether the network, or the labels that are drawn without noise on the weights, draw from torch's global generator.
     """
 
     model: BayesianNet
@@ -99,16 +103,17 @@ class NetworkLocal:
             generator=key.child("draws").generator(data.inputs.device),
         )
         losses = list[Tensor]()
-        for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
-            halves = _halves(batch)
+        with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+            for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
+                halves = _halves(batch)
 
-            def gradient(weights: Sequence[Tensor], half: int, halves: tuple[Dataset, Dataset] = halves) -> Sequence[Tensor]:
-                leaves = [leaf.detach().requires_grad_() for leaf in weights]
-                loss = self.loss(dict(zip(mean, leaves, strict=True)), halves[half])
-                losses.append(loss.detach())
-                return torch.autograd.grad(loss, leaves)
+                def gradient(weights: Sequence[Tensor], half: int, halves: tuple[Dataset, Dataset] = halves) -> Sequence[Tensor]:
+                    leaves = [leaf.detach().requires_grad_() for leaf in weights]
+                    loss = self.loss(dict(zip(mean, leaves, strict=True)), halves[half])
+                    losses.append(loss.detach())
+                    return torch.autograd.grad(loss, leaves)
 
-            stepping.step(gradient)
+                stepping.step(gradient)
         after, precision = stepping.result()
         if not how.noise:
             squared = self.curvature(after, data, key.child("curvature"))
@@ -119,7 +124,8 @@ class NetworkLocal:
         usual = {name: {"loc": leaf, "scale": precision[name].rsqrt()} for name, leaf in after.items()}
         parameters = {name: leaf for block in self.fused.layout.blocks for name, leaf in block.write(self.fused.pair, usual[block.name]).items()}
         payload, kept = self.fusion.finish(parameters, start, message, memory, self.fused)
-        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss * len(data)})
+        apart = moves(self.fused, start.parameters, parameters)["moved"]
+        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss * len(data), "apart": apart})
 
     def tempered(self, message: Tree) -> tuple[float, Tree]:
         """Return the temperature that holds, and the message without it."""
@@ -133,7 +139,7 @@ class NetworkLocal:
 
     def loss(self, weights: Tree, batch: Dataset) -> Tensor:
         """Return the mean loss of a row at these weights."""
-        return self.model.likelihood.loss(self._output(weights, batch.inputs), batch.targets)
+        return self.model.likelihood.loss(self.output(weights, batch.inputs), batch.targets)
 
     def curvature(self, weights: Tree, data: Dataset, key: Key) -> Tree:
         """Return the mean squared gradients of single rows, labels drawn: the diagonal of the generalised Gauss-Newton matrix."""
@@ -141,20 +147,22 @@ class NetworkLocal:
         rows = data[torch.randperm(len(data), generator=generator)[:MOST_ROWS].to(data.inputs.device)]
 
         def single(leaves: Tree, inputs: Tensor, target: Tensor) -> Tensor:
-            return self.model.likelihood.loss(self._output(leaves, inputs[None]), target[None])
+            return self.model.likelihood.loss(self.output(leaves, inputs[None]), target[None])
 
         total = {name: torch.zeros_like(leaf) for name, leaf in weights.items()}
-        for first in range(0, len(rows), CHUNK):
-            part = rows[slice(first, first + CHUNK)]
-            with torch.no_grad(), torch.random.fork_rng():
-                torch.manual_seed(key.child(first).integer())
-                drawn = self.model.likelihood.distribution(self._output(weights, part.inputs)).sample()
-            for name, leaf in vmap(grad(single), (None, 0, 0))(weights, part.inputs, drawn).items():
-                total[name] += leaf.square().sum(0)
+        with evaluating(self.model.net), forked(key.child("labels")):
+            for first in range(0, len(rows), CHUNK):
+                part = rows[slice(first, first + CHUNK)]
+                with torch.no_grad():
+                    drawn = self.model.likelihood.distribution(self.output(weights, part.inputs)).sample()
+                for name, leaf in vmap(grad(single), (None, 0, 0))(weights, part.inputs, drawn).items():
+                    total[name] += leaf.square().sum(0)
         return {name: leaf / len(rows) for name, leaf in total.items()}
 
-    def _output(self, weights: Tree, inputs: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.model.net, {**self.model.values, **weights}, (inputs,))
+    def output(self, weights: Tree, inputs: Tensor) -> Tensor:
+        """Return what the network makes of inputs at these weights."""
+        values = {name: leaf.to(inputs.device) for name, leaf in self.model.values.items()}
+        output: Tensor = functional_call(self.model.net, {**values, **weights}, (inputs,))
         return output
 
     def _prior(self, name: str, like: Tensor, start: Start, temperature: float) -> tuple[Tensor, Tensor]:
@@ -180,11 +188,28 @@ class HeldOutNetwork(HeldOutScores):
         _, own = network.tempered(message)
         mean, sd = network.moments(network.fusion.parameters(own, network.fused), rows.inputs.device)
         generator = key.generator(rows.inputs.device)
-        for _ in range(self.draws):
-            drawn = {
-                n: m + math.sqrt(factor) * sd[n] * torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator) for n, m in mean.items()
-            }
-            yield network.model.likelihood.pointwise(network._output(drawn, rows.inputs), rows.targets)
+        with evaluating(network.model.net):
+            for _ in range(self.draws):
+                drawn = {name: leaf + math.sqrt(factor) * sd[name] * _noise(leaf, generator) for name, leaf in mean.items()}
+                yield network.model.likelihood.pointwise(network.output(drawn, rows.inputs), rows.targets)
+
+
+def network_local(model: object, fused: Fused, fusion: Fusion, optimiser: Ivon, work: Training) -> NetworkLocal:
+    """Return the local step of a model that IVON can fit.
+
+    Raises
+    ------
+    ArgumentError
+        If the rule's clients take no steps.
+    PosteriorError
+        If the model is none that IVON can fit (`check_network`).
+    """
+    if fusion.kind == "gradient":
+        hint = "Adam(1e-2), which is not used: clients take no steps of their own"
+        raise ArgumentError(complain("Ivon", expected="a rule whose clients take steps", actual=type(fusion).__name__, hint=hint))
+    checked = check_network(model, fused)
+    draws = draws_globally(checked.net) or not optimiser.noise
+    return NetworkLocal(checked, fused, fusion, optimiser, work.steps, work.batch_size, draws)
 
 
 def check_network(model: object, fused: Fused) -> BayesianNet:
@@ -202,6 +227,10 @@ def check_network(model: object, fused: Fused) -> BayesianNet:
     if names != set(model.priors) or len(fused.layout.blocks) != len(names):
         raise PosteriorError(complain("Ivon", expected="independent Gaussians over the weights", actual=sorted(names), hint=hint))
     return model
+
+
+def _noise(like: Tensor, generator: Generator) -> Tensor:
+    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def _halves(batch: Dataset) -> tuple[Dataset, Dataset]:

@@ -12,19 +12,16 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, cast, get_args
+from dataclasses import replace
+from typing import Literal, cast, get_args
 
 import torch
 from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
-from pyro.infer.autoguide.initialization import init_to_value
 
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
-from bayesfed.algorithms.federated_svi.network import STRENGTH, TEMPERATURE, HeldOutNetwork, NetworkLocal, check_network
+from bayesfed.algorithms.federated_svi.network import TEMPERATURE, HeldOutNetwork, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse, Tempered
+from bayesfed.algorithms.federated_svi.tempering import Scored, is_auto, network_guide, tempered, untempered
 from bayesfed.algorithms.held_out import FACTORS, SCORES
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
@@ -34,7 +31,6 @@ from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
-from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
@@ -46,11 +42,7 @@ from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.keys import Key
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.models.priors.weights import Gaussian
-from bayesfed.trees import Shapes, Tree, shapes
-
-# Temperature, in rows for each weight, where the likelihood leaves it open; squared gradients of a weight and row in the beginning.
-ROWS_A_WEIGHT, CURVATURE = 0.1, 6e-4
+from bayesfed.trees import Tree, shapes
 
 
 @recipe(cites=("bingham2019pyro",))
@@ -84,7 +76,7 @@ def federated_svi(
         with local latents needs a class. Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`, `ProductOfExperts`, `PVI`, `SummedGradients`, or
-        one of your own (`bayesfed.inference.variational.fusion.Fusion`). Default: `PVI()`; `ReverseKL()` for a `bayesian` network.
+        one of your own (`bayesfed.inference.variational.fusion.Fusion`). Default: `PVI()`; `ReverseKL()` for a `bayesian` network without a guide.
     scale
         "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI (21). Rules that add clients up take
         "local" only. Default: "local" for those, "global" for others.
@@ -93,13 +85,14 @@ def federated_svi(
     example
         A few rows on which model and guide are run once, for names and shapes; nothing is learned from their values.
     temperature
-        Temperature of the likelihood of a `bayesian` network that leaves it open. "auto": it is chosen in every round on a tenth of each client's
-        rows, which are then not trained on (`bayesfed.algorithms.held_out`); for rules that average, with `Ivon`. Default: "auto" where that is
-        possible and neither fusion nor training name another way; else a tenth of the number of rows for each weight, at most 1, with `Ivon`.
+        Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule. "auto": it is chosen in every round on a tenth
+        of each client's rows, which are then not trained on (`bayesfed.algorithms.held_out`); for `ReverseKL` with `Ivon`. Default: "auto" where
+        that is possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each weight, at most 1; else 1.
     training
-        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if the rule is not given either, with ``NaturalGradient(0.1)`` and
-        `inverse(10)`; for a `bayesian` network whose guide is not given, 50 steps of 64 rows with ``Ivon()``. With
-        own, the schedule is the server's and `steps` counts the draws of a gradient.
+        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and
+        the schedule ``inverse(10)``. Default for a `bayesian` network without a guide: 50 steps of 64 rows. Its optimiser, where none is given, is
+        ``Ivon()``. With `SummedGradients`, whose clients take no steps of their own, the schedule is the server's, the optimiser is not used, and
+        `steps` counts the draws of a gradient.
     averaging
         Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
     antithetic
@@ -125,18 +118,12 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    chosen = fusion is None
+    if fusion is not None:
+        _check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)
-    if network and training is None:
-        training = Training(optimiser=Ivon())
-    work = training or Training(batch_size=None)
-    if work.optimiser is None and chosen:
-        # A falling rate averages the noise of the draws out over rounds.
-        falls = work.schedule if training or network else inverse(10)
-        work = replace(work, optimiser=Ivon() if network else NaturalGradient(0.1), schedule=falls)
+    work = _work(training, network, fusion)
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
-    fusion = (ReverseKL() if network and ivon else PVI()) if fusion is None else fusion
-    _check_fusion(fusion)
+    fusion = fusion or (ReverseKL() if network and ivon else PVI())
     scale = scale or ("local" if fusion.adds else "global")
     if observations < 1 or not len(example):
         actual = (observations, len(example))
@@ -146,13 +133,13 @@ def federated_svi(
     if not 0 <= averaging <= 1:
         raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
     _check_scale(fusion, scale)
-    auto = _is_auto(model, fusion, ivon, temperature, chosen)
+    auto = is_auto(model, fusion, ivon, temperature, network)
     if isinstance(model, BayesianNet):
-        model = _tempered(model, None if auto else temperature, observations, ivon)
+        model = tempered(model, None if auto else temperature, observations, ivon)
     elif temperature is not None:
         hint = "poutine.scale in the model"
         raise ArgumentError(complain("federated_svi, temperature", expected="a model made by bayesian(net)", actual=shown(model), hint=hint))
-    program = Program(model, guide or _guide(model, observations))
+    program = Program(model, guide or network_guide(model, observations))
     pair = program.at(example, Key(seed, "federated_svi", "first"))
     fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
     fusion.check(fused)
@@ -163,7 +150,7 @@ def federated_svi(
         initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
     codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
     sent = shapes(server.publish(server.initial(), 0, None)) | ({SCORES: (len(FACTORS),)} if auto else {})
-    view: View = _Scored(sent) if auto else Whole(sent)
+    view: View = Scored(sent) if auto else Whole(sent)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         times = observations / profile.samples if scale == "global" and profile.samples else 1.0
@@ -172,11 +159,11 @@ def federated_svi(
         return Assignment(view, 1.0 if fusion.adds else profile.samples, codec, codec, options)
 
     def posterior(state: Tree) -> FittedGuide:
-        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(_without(state), 0, None), fused), program)
+        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(untempered(state), 0, None), fused), program)
 
     local: Local
     if ivon:
-        step = NetworkLocal(check_network(model, fused), fused, fusion, ivon, work.steps, work.batch_size)
+        step = network_local(model, fused, fusion, ivon, work)
         local = HeldOutNetwork(step, network=step) if auto else step
     else:
         optimiser = work.optimiser or Adam(1e-2)
@@ -185,63 +172,17 @@ def federated_svi(
     return Algorithm("federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior)
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """All leaves; clients get the temperature as well, and send scores in its place."""
-
-    sent: Shapes
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return all leaves."""
-        return dict(tree)
-
-    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check and weigh."""
-        return Whole(self.sent).lift(payload, weight, kind)
-
-
-def _without(state: Tree) -> Tree:
-    return {name: leaf for name, leaf in state.items() if name != TEMPERATURE}
-
-
-def _is_auto(model: Runs, fusion: Fusion, ivon: Ivon | None, temperature: float | str | None, chosen: bool) -> bool:
-    """Return whether the temperature is chosen during the run."""
-    possible = ivon is not None and not fusion.adds and fusion.kind == "natural" and isinstance(model, BayesianNet)
-    possible = possible and isinstance(model, BayesianNet) and model.likelihood.temperature is None
-    if isinstance(temperature, str):
-        if temperature != "auto" or not possible:
-            hint = "fusion=ReverseKL(), training=Training(optimiser=Ivon()), and a likelihood without a temperature"
-            raise ArgumentError(complain("federated_svi, temperature", expected="a number, or 'auto' with IVON", actual=repr(temperature), hint=hint))
-        return True
-    return temperature is None and possible and chosen
-
-
-def _tempered(model: BayesianNet, temperature: float | str | None, observations: int, ivon: Ivon | None) -> BayesianNet:
-    """Return the network with the temperature that holds, or with which "auto" begins, and with it the scale of automatic priors."""
-    own, where = model.likelihood.temperature, "federated_svi, temperature"
-    if temperature is not None and own is not None:
-        actual = f"{temperature!r} and {own} of the likelihood"
-        raise ArgumentError(complain(where, expected="one temperature", actual=actual, hint="Categorical(), which leaves it open"))
-    if temperature is not None and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-        raise ArgumentError(complain(where, expected="a number above 0 or 'auto'", actual=repr(temperature), hint="'auto'"))
-    if own is None and (temperature is not None or ivon):
-        weights = sum(model.values[name].numel() for name in model.priors)
-        chosen = float(temperature) if isinstance(temperature, int | float) else min(1.0, ROWS_A_WEIGHT * observations / weights)
-        model = replace(model, likelihood=replace(cast(Any, model.likelihood), temperature=chosen))
-    if ivon and model.automatic:
-        sd = math.sqrt(temperature_of(model.likelihood) / STRENGTH)
-        model = replace(model, priors=dict.fromkeys(model.priors, Gaussian(sd)))
-    return model
-
-
-def _guide(model: Runs, observations: int) -> Runs:
-    """Return the default guide: for a network, at its own weights and as wide as a network's posterior usually is."""
-    if not isinstance(model, BayesianNet):
-        return AutoNormal
-    temperature = temperature_of(model.likelihood)
-    weakest = min((prior.sd**-2 for prior in model.priors.values() if isinstance(prior, Gaussian)), default=1.0)
-    scale = (CURVATURE * observations / temperature + weakest) ** -0.5
-    return partial(AutoNormal, init_loc_fn=init_to_value(values=dict(model.values)), init_scale=scale)
+def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
+    """Return the local work, with the optimiser that suits model and rule where none is given."""
+    work = training or (Training() if network else Training(batch_size=None))
+    if work.optimiser is not None:
+        return work
+    if network and (fusion is None or fusion.kind != "gradient"):
+        return replace(work, optimiser=Ivon())
+    if fusion is None:
+        # A falling rate averages the noise of the draws out over rounds.
+        return replace(work, optimiser=NaturalGradient(0.1), schedule=work.schedule if training else inverse(10))
+    return work
 
 
 def _check_scale(fusion: Fusion, scale: str) -> None:
