@@ -1,13 +1,17 @@
 """IVON on networks, PVI's relatives, and whether a run has settled."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.federated_svi import SviLocal
 from bayesfed.errors import ArgumentError, ClientError, ConvergenceWarning, PosteriorError
-from bayesfed.inference.variational.fusion import PVI, ReverseKL
+from bayesfed.federated.links.digital import usual_norm
+from bayesfed.inference.variational.fusion import PVI, ProductOfExperts, ReverseKL, SummedGradients
+from bayesfed.inference.variational.fusion.pace import Pace
 from bayesfed.inference.variational.ivon import IvonSteps
 from bayesfed.keys import Key
 from bayesfed.testing import recipes
@@ -52,6 +56,15 @@ def test_a_network_needs_no_more_than_its_rows():
     assert same(result.snapshot.state, again.snapshot.state)
 
 
+def test_dropout_of_a_network_is_named_by_the_seed():
+    parts = recipes.rows()
+    width = parts["client-0"].inputs.flatten(1).shape[1]
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(width, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 3))
+    settings = {"observations": 48, "example": parts["client-0"][:2], "training": bf.Training(steps=2, batch_size=8)}
+    runs = [bf.run(bf.federated_svi(bf.bayesian(net), **settings), parts, rounds=2, progress=False).snapshot.state for _ in range(2)]
+    assert same(*runs)
+
+
 @pytest.mark.parametrize("fusion", [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), ReverseKL()], ids=repr)
 @pytest.mark.parametrize("noise", [True, False])
 def test_rules_take_a_network(fusion, noise):
@@ -73,8 +86,9 @@ def test_one_rule_with_bayes_admm():
 
 
 def test_a_short_run_says_what_is_left():
-    with pytest.warns(ConvergenceWarning, match="49% of the first guide is left"):
+    with pytest.warns(ConvergenceWarning, match="49% of the first guide is left") as caught:
         result = fitted(rule=PVI(0.3), rounds=2)
+    assert Path(caught[0].filename).name == "test_federated_svi.py"
     assert result.settled is False
     assert result.settling.first_guide == pytest.approx(0.49)
     assert result.settling.apart > 0
@@ -93,9 +107,32 @@ def test_what_does_not_fit_is_refused():
             network(**changes)
     with pytest.raises(PosteriorError, match="a network with Gaussian priors"):
         fitted(rule=PVI(0.3), optimiser=bf.Ivon())
+    with pytest.raises(ArgumentError, match="a rule whose clients take steps"):
+        network(fusion=SummedGradients(), training=bf.Training(optimiser=bf.Ivon()))
+    assert isinstance(network(fusion=SummedGradients())[0].phases[0].local, SviLocal)
     with pytest.raises(ArgumentError, match="a damping in numbers"):
         PVI(mixing=0.5)
     with pytest.raises(ArgumentError, match="proximal and clip"):
         PVI(proximal=0)
     with pytest.raises(ClientError, match=r"federated_svi of bayesian\(net\)"):
         bf.run(bf.fed_avg(recipes.net(), training=bf.Training(optimiser=bf.Ivon())), recipes.rows(), rounds=1, progress=False)
+
+
+def test_clients_choose_their_damping():
+    move = torch.tensor([1.0, 0.5])
+    steady, turning = Pace(), Pace()
+    for number in range(12):
+        steady, turning = steady.after(move), turning.after((-1) ** number * move)
+    assert steady.damping == 1
+    assert turning.damping == 0.05
+    assert Pace.of(turning.leaves()).damping == turning.damping
+    with pytest.warns(ConvergenceWarning):
+        memories = fitted(rule=PVI(), rounds=3).snapshot.memories
+    assert all({"pace/damping", "pace/move", "site/slope.h"} <= memory.keys() for memory in memories.values())
+    with pytest.raises(ArgumentError, match="0 < damping <= 1"):
+        ProductOfExperts("auto")
+
+
+def test_natural_parameters_may_be_larger_than_changes():
+    assert usual_norm("natural", 10_000) == 1e11
+    assert usual_norm("delta", 10_000) == usual_norm("value", 1) == 1e6

@@ -87,8 +87,9 @@ def warn_unless_settled(algorithm: Algorithm, history: Sequence[Record]) -> None
     server = _fusing(algorithm)
     if server is None or not server.fusion.adds or (state := settling(algorithm, history)) is None or state.settled:
         return
+    # The caller of `run`, which is behind the check of its arguments.
     text = f"{algorithm.name} has not settled after {len(history)} rounds: {'; '.join(state.reasons)}"
-    warnings.warn(f"{text}; try more rounds, or more local steps; see result.settling", ConvergenceWarning, stacklevel=3)
+    warnings.warn(f"{text}; try more rounds, or more local steps; see result.settling", ConvergenceWarning, stacklevel=4)
 
 
 def _fusing(algorithm: Algorithm) -> Fuse | None:

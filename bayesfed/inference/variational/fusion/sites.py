@@ -15,14 +15,13 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import checked_class
+from bayesfed.inference.variational.fusion.pace import Pace, moved
 from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum, require_blocks
 from bayesfed.trees import Tree, under, without, zip_map
 
 SITE = "site/"
 # Server's leaves: the sum of all sites, where the posterior is not that sum.
 SUM = "sum/"
-# Damping after a client's first round where it chooses itself. Stable up to 2 / (largest eigenvalue of the posterior's correlations).
-STEADY = 0.3
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,15 @@ class _Sites:
     kind: ClassVar[FusionKind] = "natural"
     adds: ClassVar[bool] = True
 
+    # Whether the damping may be "auto".
+    paced: ClassVar[bool] = False
+
     damping: float | Literal["auto"] = 1.0
 
     def __post_init__(self) -> None:
-        if self.damping != "auto" and not (isinstance(self.damping, int | float) and 0 < self.damping <= 1):
-            where, hint = f"{type(self).__name__}.damping", '"auto", or 1 / clients'
+        chosen = self.damping != "auto" and isinstance(self.damping, int | float) and 0 < self.damping <= 1
+        if not chosen and not (self.paced and self.damping == "auto"):
+            where, hint = f"{type(self).__name__}.damping", '1 / clients, or "auto"' if self.paced else "1.0"
             raise ArgumentError(complain(where, expected="0 < damping <= 1", actual=self.damping, hint=hint))
 
     def check(self, fused: Fused) -> None:
@@ -56,9 +59,9 @@ class _Sites:
         before, factor = self._site(memory, fused, start.share), fused.layout.natural(fused.pair, parameters)
         if start.cavity:
             factor = zip_map(torch.sub, factor, dict(start.cavity))
-        damping = self._damping(memory)
+        damping, pace = self._paced(parameters, start, memory, fused)
         change = {name: damping * (factor[name] - leaf) for name, leaf in before.items()}
-        return change, {f"{SITE}{name}": leaf + change[name] for name, leaf in before.items()}
+        return change, {f"{SITE}{name}": leaf + change[name] for name, leaf in before.items()} | pace
 
     def step(self, state: Tree, answers: WeightedSum, rate: float, fused: Fused) -> Tree:
         """Add the sum of the changes."""
@@ -74,11 +77,15 @@ class _Sites:
             return 0.0 if rounds else 1.0
         return float((1 - self.damping) ** rounds)
 
-    def _damping(self, memory: Tree) -> float:
+    def _paced(self, parameters: Tree, start: Start, memory: Tree, fused: Fused) -> tuple[float, Tree]:
+        """Return the damping of this round, and what is kept to choose the next one."""
         if self.damping != "auto":
-            return self.damping
-        # What a client holds before its first round is not its own: nothing of it is worth keeping.
-        return STEADY if under(memory, SITE) else 1.0
+            return self.damping, {}
+        if not under(memory, SITE):
+            # What a client holds before its first round is not its own: nothing of it is worth keeping.
+            return 1.0, {}
+        pace = Pace.of(memory).after(moved(fused, start.parameters, parameters))
+        return pace.damping, pace.leaves()
 
     def _site(self, memory: Tree, fused: Fused, share: float) -> Tree:
         return under(memory, SITE) or {name: share * leaf for name, leaf in fused.layout.natural(fused.pair, fused.first).items()}
@@ -105,6 +112,8 @@ class ProductOfExperts(_Sites):
     PosteriorError
         From `check`, if the guide has no natural parameters.
     """
+
+    damping: float = 1.0
 
     def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
         """Begin where the client's own fit ended."""
@@ -133,7 +142,8 @@ class PVI(_Sites):
     ----------
     damping
         Share of the way to a client's new factor that is taken, above 0 and at most 1. "auto": all of it in a client's first round, so that nothing
-        of the first guide is left, and 0.3 later.
+        of the first guide is left; then each client chooses its own, from 0.3 on: longer ways while its moves agree, shorter ones when they turn back
+        (`bayesfed.inference.variational.fusion.pace`). Clients keep their last move for it.
     proximal
         Weight of ``KL(q || posterior)`` in a client's objective, above 0. Below 1 its rows and factor count ``1 / proximal`` times: longer moves.
     mixing
@@ -157,6 +167,8 @@ class PVI(_Sites):
     expectation propagation approach" (2023).
     """
 
+    paced: ClassVar[bool] = True
+
     damping: float | Literal["auto"] = "auto"
     proximal: float = 1.0
     mixing: float = 1.0
@@ -169,8 +181,9 @@ class PVI(_Sites):
             actual = (self.proximal, self.mixing, self.clip)
             raise ArgumentError(complain("PVI", expected="proximal and clip > 0, 0 < mixing <= 1", actual=actual, hint="PVI(proximal=1, mixing=1)"))
 
-        if self.mixing < 1 and self.damping == "auto":
-            raise ArgumentError(complain("PVI", expected="a damping in numbers with mixing < 1", actual="'auto'", hint="PVI(0.3, mixing=0.5)"))
+        if self.damping == "auto" and (self.mixing < 1 or self.tied):
+            expected, hint = "a damping in numbers with mixing < 1 or tied factors", "PVI(0.3, mixing=0.5)"
+            raise ArgumentError(complain("PVI", expected=expected, actual="'auto'", hint=hint))
 
     def initial(self, fused: Fused) -> Tree:
         """Return natural parameters; with mixing, the sum of the factors as well."""
@@ -193,13 +206,14 @@ class PVI(_Sites):
         """Send the damped change of the client's factor, and keep the factor unless it is tied."""
         if self.proximal == 1 and not self.tied and self.clip == math.inf:
             return super().finish(parameters, start, state, memory, fused)
-        reached, step = fused.layout.natural(fused.pair, parameters), self._damping(memory) * self.proximal
+        damping, pace = self._paced(parameters, start, memory, fused)
+        reached, step = fused.layout.natural(fused.pair, parameters), damping * self.proximal
         # All that a factor needs is how far the posterior moved: the rest of it cancels.
         change = {name: self._clipped(step * (reached[name] - leaf), leaf) for name, leaf in state.items()}
         if self.tied:
             return change, {}
         before = self._site(memory, fused, start.share * self.proximal)
-        return change, {f"{SITE}{name}": leaf + change[name] for name, leaf in before.items()}
+        return change, {f"{SITE}{name}": leaf + change[name] for name, leaf in before.items()} | pace
 
     def step(self, state: Tree, answers: WeightedSum, rate: float, fused: Fused) -> Tree:
         """Add the sum of the changes; with mixing, go on from the mean of the clients' posteriors."""
