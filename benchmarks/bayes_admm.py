@@ -51,16 +51,16 @@ def fitted(name: str, seed: int) -> dict[str, float]:
     clients = bf.federate(rows, bf.dirichlet(rows.targets, CLIENTS, 0.5, bf.Key(seed, "partition"), minimum=1))
     start = time.process_time()
     result = bf.run(method(name, rows, seed), clients, rounds=ROUNDS, seed=seed, progress=False)
-    seconds, at_means = time.process_time() - start, result.model(test.inputs)
+    seconds = time.process_time() - start
     if name == "FedAvg":
-        return {**scored(at_means, test.targets), "seconds": seconds}
+        return {**scored(result.model(test.inputs), test.targets), "seconds": seconds}
     scores = result.predictive(test.inputs, draws=20).scores(test.targets)
     return {"accuracy": scores["accuracy"], "nll": scores["nll"], "ece": scores["ece"], "seconds": seconds}
 
 
-def scored(chances: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
-    """Return accuracy and NLL of class probabilities."""
-    return {"accuracy": float((chances.argmax(1) == targets).float().mean()), "nll": float(functional.nll_loss(chances.log(), targets))}
+def scored(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """Return accuracy and NLL of a network's outputs."""
+    return {"accuracy": float((logits.argmax(1) == targets).float().mean()), "nll": float(functional.cross_entropy(logits, targets))}
 
 
 def method(name: str, rows: bf.Dataset, seed: int) -> Algorithm:

@@ -72,7 +72,7 @@ def network(seed: int, shared: bool, rounds: int) -> dict[str, Any]:
     figures = {name: scores[name] for name in ("accuracy", "nll", "ece")}
     fed_avg = {
         "fed_avg": float((plain.argmax(1) == test.targets).float().mean()),
-        "fed_avg_nll": float(functional.nll_loss(plain.log(), test.targets)),
+        "fed_avg_nll": float(functional.cross_entropy(plain, test.targets)),
     }
     return {**fed_avg, **figures, "temperature": result.final("temperature")}
 
