@@ -1,5 +1,6 @@
 """IVON on networks, PVI's relatives, and whether a run has settled."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -65,8 +66,19 @@ def test_dropout_of_a_network_is_named_by_the_seed():
     assert same(*runs)
 
 
-@pytest.mark.parametrize("fusion", [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), ReverseKL()], ids=repr)
-@pytest.mark.parametrize("noise", [True, False])
+NETWORK_RULES = [PVI(0.3), PVI(0.2, proximal=0.5, mixing=0.4), PVI(0.2, tied=True), PVI(0.2, clip=0.1), PVI(), ReverseKL()]
+# FedLap-Cov and BayesADMM are tried every time.
+TRIED = [(PVI(0.3), False), (PVI(0.2, proximal=0.5, mixing=0.4), True)]
+
+
+@pytest.mark.parametrize(
+    ("fusion", "noise"),
+    [
+        pytest.param(fusion, noise, marks=[pytest.mark.slow] * ((fusion, noise) not in TRIED))
+        for fusion, noise in itertools.product(NETWORK_RULES, (True, False))
+    ],
+    ids=repr,
+)
 def test_rules_take_a_network(fusion, noise):
     training = bf.Training(steps=3, batch_size=8, optimiser=bf.Ivon(noise=noise))
     algorithm, parts = network(fusion=fusion, training=training, temperature=0.1)

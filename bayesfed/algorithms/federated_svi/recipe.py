@@ -96,9 +96,11 @@ def federated_svi(
     averaging
         Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
     antithetic
-        Whether every second step mirrors the Gaussian draws of the one before, which removes most of the noise of the gradients.
+        Whether every second step mirrors the Gaussian draws of the one before, which removes most of the noise of the gradients. Each step of `Ivon`
+        has both draws, whatever this says.
     elbo
-        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too.
+        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too. Not with
+        `Ivon`.
     client_plate
         Name of the plate of local latents: the parameters of sites under it never travel.
     stay
@@ -132,6 +134,8 @@ def federated_svi(
         )
     if not 0 <= averaging <= 1:
         raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
+    if ivon and elbo is not None:
+        raise ArgumentError(complain("federated_svi, elbo", expected="none with Ivon", actual=type(elbo).__name__, hint="NaturalGradient(0.1)"))
     _check_scale(fusion, scale)
     auto = is_auto(model, fusion, ivon, temperature, network)
     if isinstance(model, BayesianNet):
@@ -163,7 +167,7 @@ def federated_svi(
 
     local: Local
     if ivon:
-        step = network_local(model, fused, fusion, ivon, work)
+        step = network_local(model, fused, fusion, ivon, work, averaging)
         local = HeldOutNetwork(step, network=step) if auto else step
     else:
         optimiser = work.optimiser or Adam(1e-2)
