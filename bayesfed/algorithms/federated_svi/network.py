@@ -53,8 +53,6 @@ class NetworkLocal:
         Rates of the steps.
     steps, batch_size
         Local work of a round.
-    averaging
-        Share of the steps, the last ones, whose means are averaged; 0 takes the last.
     uses_global_randomness
         Whether the network, or the labels that are drawn without noise on the weights, draw from torch's global generator.
     """
@@ -65,7 +63,6 @@ class NetworkLocal:
     optimiser: Ivon
     steps: int
     batch_size: int | None
-    averaging: float = 0.5
     uses_global_randomness: bool = False
 
     @property
@@ -103,7 +100,6 @@ class NetworkLocal:
             momentum=how.momentum,
             clip=how.clip,
             noise=how.noise,
-            averaged_from=round((1 - self.averaging) * steps) if self.averaging else None,
             generator=key.child("draws").generator(data.inputs.device),
         )
         losses = list[Tensor]()
@@ -198,7 +194,7 @@ class HeldOutNetwork(HeldOutScores):
                 yield network.model.likelihood.pointwise(network.output(drawn, rows.inputs), rows.targets)
 
 
-def network_local(model: object, fused: Fused, fusion: Fusion, optimiser: Ivon, work: Training, averaging: float) -> NetworkLocal:
+def network_local(model: object, fused: Fused, fusion: Fusion, optimiser: Ivon, work: Training) -> NetworkLocal:
     """Return the local step of a model that IVON can fit.
 
     Raises
@@ -213,7 +209,7 @@ def network_local(model: object, fused: Fused, fusion: Fusion, optimiser: Ivon, 
         raise ArgumentError(complain("Ivon", expected="a rule whose clients take steps", actual=type(fusion).__name__, hint=hint))
     checked = check_network(model, fused)
     draws = draws_globally(checked.net) or not optimiser.noise
-    return NetworkLocal(checked, fused, fusion, optimiser, work.steps, work.batch_size, averaging, draws)
+    return NetworkLocal(checked, fused, fusion, optimiser, work.steps, work.batch_size, draws)
 
 
 def check_network(model: object, fused: Fused) -> BayesianNet:

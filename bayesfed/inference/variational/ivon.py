@@ -50,8 +50,6 @@ class IvonSteps:
         Source of the draws.
     noise
         Whether weights are drawn. False: gradients are taken at the means, and precisions stay.
-    averaged_from
-        Number of the step after which means are averaged; None for no averaging.
     """
 
     def __init__(
@@ -67,11 +65,10 @@ class IvonSteps:
         clip: float,
         generator: Generator,
         noise: bool = True,
-        averaged_from: int | None = None,
     ) -> None:
         self.names, self.shapes = list(mean), [leaf.shape for leaf in mean.values()]
         self.rows, self.rate, self.curvature_rate, self.momentum, self.clip, self.generator = rows, rate, curvature_rate, momentum, clip, generator
-        self.noise, self.averaged_from = noise, averaged_from
+        self.noise = noise
         self.mean, self.precision = _flat(mean.values()), _flat(precision[name] for name in mean)
         self.linear, self.quadratic = (_flat(prior[name][part].expand_as(mean[name]) for name in mean) for part in (0, 1))
         self.centred = not bool(self.linear.any())
@@ -79,7 +76,6 @@ class IvonSteps:
         # Draws are cut from a pool at a place of their own: a new normal number for every weight and step costs as much as half a pass.
         self.pool = torch.empty(2 * len(self.mean), dtype=self.mean.dtype, device=self.mean.device)
         self.weights = self._split(self.at)
-        self.average = self.mean.clone()
         self.done = 0
         self._begin_block()
 
@@ -97,11 +93,10 @@ class IvonSteps:
             self._moved(above, below)
 
     def result(self) -> tuple[Tree, Tree]:
-        """Return means, averaged where they are to be, and precisions."""
+        """Return means and precisions."""
         if self.done % BLOCK:
             self._end_block(self.done % BLOCK)
-        mean = self.mean if self.averaged_from is None or self.done <= self.averaged_from else self.average
-        return dict(zip(self.names, self._split(mean), strict=True)), dict(zip(self.names, self._split(self.precision), strict=True))
+        return dict(zip(self.names, self._split(self.mean), strict=True)), dict(zip(self.names, self._split(self.precision), strict=True))
 
     def _moved(self, above: Sequence[Tensor], below: Sequence[Tensor]) -> None:
         self.done += 1
@@ -117,8 +112,6 @@ class IvonSteps:
             self.move.sub_(self.linear)
         self.move.add_(self.gradient, alpha=self.rows / (1 - self.momentum**self.done)).mul_(self.variance).clamp_(-self.clip, self.clip)
         self.mean.sub_(self.move, alpha=self.rate)
-        if self.averaged_from is not None and self.done > self.averaged_from:
-            self.average.lerp_(self.mean, 1 / (self.done - self.averaged_from))
         if self.done % BLOCK == 0:
             self._end_block(BLOCK)
             self._begin_block()
