@@ -41,6 +41,7 @@ from .federated import FedAvgM as FedAvgM
 from .federated import FedBuff as FedBuff
 from .federated import FedYogi as FedYogi
 from .federated import InProcess as InProcess
+from .federated import Ivon as Ivon
 from .federated import Krum as Krum
 from .federated import LocalOptions as LocalOptions
 from .federated import Median as Median

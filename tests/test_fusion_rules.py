@@ -100,7 +100,7 @@ class Partial:
         (Unknown(), r"fusion, kind: expected .*'delta'.*found 'deltas'"),
         (Partial(), "expected a fusion rule, found .*Partial.* has no check, initial, publish, start, finish, step, parameters"),
         (bf.PVI, r"expected a fusion rule, found the class PVI; try an instance, PVI\(\)"),
-        (None, "expected a fusion rule, found None"),
+        (3, "expected a fusion rule, found 3"),
     ],
 )
 def test_what_is_no_rule_is_refused(rule, words):

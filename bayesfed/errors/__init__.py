@@ -125,7 +125,7 @@ class UnverifiedWarning(UserWarning):
 
 
 class ConvergenceWarning(UserWarning):
-    """Message passing that stopped before its messages converged."""
+    """Message passing that stopped before its messages converged, or a variational run that has not settled."""
 
 
 class CollapseWarning(UserWarning):

@@ -97,6 +97,7 @@ from .training.model_sizes import by_device as by_device
 from .training.model_sizes import dynamic as dynamic
 from .training.model_sizes import fixed as fixed
 from .training.optimisers import Adam as Adam
+from .training.optimisers import Ivon as Ivon
 from .training.optimisers import NaturalGradient as NaturalGradient
 from .training.optimisers import Optimiser as Optimiser
 from .training.optimisers import Sgd as Sgd

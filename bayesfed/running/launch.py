@@ -23,6 +23,7 @@ from bayesfed.federated.engine.files.records import RecordFile, history_in
 from bayesfed.federated.engine.reports import OnClientError, Record, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
+from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
 
@@ -82,6 +83,11 @@ def run(
         As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
     CheckpointError
         If the folder of `records` has those of another run, or cannot be written to.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a run of `federated_svi`, with a rule that adds clients up, has not settled (`Result.settling`).
     """
     resume = led(clients, lambda: resume)
     check_call(algorithm, rounds, sampler, resume)
@@ -132,6 +138,7 @@ def run(
         pool.group.wait()
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     made_so_far = tuple(history) if isinstance(history, list) else history
+    warn_unless_settled(algorithm, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)
 
 

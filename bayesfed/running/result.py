@@ -26,6 +26,7 @@ from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
 from bayesfed.models.priors.belief import Belief
 from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +83,16 @@ class Result:
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
             raise ArgumentError(complain("Result.belief", expected="a declared model", actual=self.algorithm.name, hint="Result.posterior"))
         return posterior.belief
+
+    @property
+    def settling(self) -> Settling | None:
+        """How far a variational run is from its fixed point: first guide left, last moves, disagreement; None for other methods."""
+        return settling(self.algorithm, self.history)
+
+    @property
+    def settled(self) -> bool | None:
+        """Whether a variational run has settled; None for other methods."""
+        return None if (state := self.settling) is None else state.settled
 
     @property
     def clients(self) -> dict[str, Client]:

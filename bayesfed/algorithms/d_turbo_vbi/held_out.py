@@ -1,39 +1,22 @@
-"""A temperature that is chosen on rows that clients hold out.
-
-Every tenth row of a client is never trained on. In each round, before its local work, a client scores these rows under the posterior that it
-received, with all its variances as they are, halved and doubled, and sends the three scores with its payload. The server multiplies the
-temperature and the variances by the factor with the best mean score: where the likelihood decides, the variances of a tempered posterior are
-proportional to its temperature, so that the scores of one posterior tell about its neighbours.
-"""
+"""D-Turbo-VBI's temperature on rows that clients hold out; see `bayesfed.algorithms.held_out`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from bayesfed.algorithms.held_out import HeldOutScores
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, spread_leaf
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
-# The leaf of the payload with the scores, and the factors of the variances that they are for.
-SCORES = "scores"
-FACTORS = (1.0, 0.5, 2.0)
-# One row in so many is held out.
-EVERY = 10
-# Temperatures between which is chosen.
-LOWEST, HIGHEST = 1e-6, 1.0
-
 
 @dataclass(frozen=True)
-class HeldOut(Around):
+class HeldOut(HeldOutScores):
     """A local step that trains without every tenth row and scores the received posterior on those rows.
 
     Parameters
@@ -45,44 +28,12 @@ class HeldOut(Around):
     """
 
     objective: MeanFieldElbo
-    draws: int = 8
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Score, and run the local step on the rows that are not held out."""
-        held = torch.arange(len(data)) % EVERY == EVERY - 1
-        fit = self.local.fit(message, memory, data[~held], key, options)
-        scores = self.scores(message, data[held], key.child("held out"))
-        return fit._replace(payload=fit.payload | {SCORES: scores.to(data.inputs.device)})
-
-    def scores(self, message: Tree, rows: Dataset, key: Key) -> Tensor:
-        """Return the mean negative log predictive density of the rows for each factor, ``(3,)``; zeros without rows.
-
-        Raises
-        ------
-        DataError
-            If a score is not a number.
-        """
-        if not len(rows):
-            return torch.zeros(len(FACTORS))
+    def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterator[Tensor]:
+        """Yield the log likelihood of each row at draws of the posterior, its variances times `factor`."""
         trained, fixed = self.objective.start(message)
-        names, scores = {spread_leaf(name, self.objective.spread) for name in self.objective.declared.sites}, []
-        for factor in FACTORS:
-            scaled = {name: leaf + math.log(factor) / 2 if name in names else leaf for name, leaf in trained.items()}
-            scores.append(self._score(scaled, fixed, rows, key.generator(rows.inputs.device)))
-        result = torch.stack(scores)
-        if not bool(torch.isfinite(result).all()):
-            raise DataError(complain("d_turbo_vbi, held-out rows", expected="finite scores", actual=result.tolist(), hint="a smaller learning rate"))
-        return result
-
-    def _score(self, trained: Tree, fixed: Tree, rows: Dataset, noise: Generator) -> Tensor:
-        with torch.no_grad():
-            likely = [self.objective.pointwise(trained, fixed, rows, noise) for _ in range(self.draws)]
-        return (math.log(self.draws) - torch.stack(likely).logsumexp(dim=0)).mean()
-
-
-def better(scores: Tensor, temperature: float) -> float:
-    """Return the factor by which temperature and variances change, given the clients' mean scores ``(3,)``."""
-    values = scores.tolist()
-    # The first of equal scores: nothing changes without a reason.
-    factor = FACTORS[values.index(min(values))]
-    return min(max(factor, LOWEST / temperature), max(HIGHEST / temperature, 1.0))
+        names = {spread_leaf(name, self.objective.spread) for name in self.objective.declared.sites}
+        scaled = {name: leaf + math.log(factor) / 2 if name in names else leaf for name, leaf in trained.items()}
+        noise = key.generator(rows.inputs.device)
+        for _ in range(self.draws):
+            yield self.objective.pointwise(scaled, fixed, rows, noise)

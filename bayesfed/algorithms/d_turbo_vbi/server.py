@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
-from bayesfed.algorithms.d_turbo_vbi.held_out import SCORES, better
 from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
+from bayesfed.algorithms.held_out import SCORES, better
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import CHANGE, Info

@@ -11,6 +11,7 @@ import torch
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import nn
 
+from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, complain
@@ -106,7 +107,7 @@ class SviLocal:
         adding = self.kind == "gradient"
         held = layout.shared if adding else ()
         steps = Steps(pair, layout, leaves, held, self.optimiser, options.rate_factor, steps_asked, self.averaging)
-        scale, losses = options.scale, list[float]()
+        scale, losses = options.scale * start.power, list[float]()
         tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0, self.sites)
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):
@@ -120,7 +121,11 @@ class SviLocal:
         if not math.isfinite(loss) or not all(bool(torch.isfinite(leaf).all()) for leaf in result.values()):
             raise DataError(complain("local SVI", expected="a finite ELBO and parameters", actual=loss, hint="a smaller learning rate"))
         payload, after = self.fusion.finish({name: result[name] for name in layout.shared}, start, message, memory, self.fused)
-        return Fit(payload, after | {f"{LOCAL}{name}": result[name] for name in own}, {"samples": float(len(data)), "loss": loss})
+        info = {"samples": float(len(data)), "loss": loss}
+        if not adding:
+            apart = moves(self.fused, start.parameters, result)
+            info |= {"apart": apart["moved"]} if apart else {}
+        return Fit(payload, after | {f"{LOCAL}{name}": result[name] for name in own}, info)
 
     def _batches(self, data: Dataset, steps: int, key: Key) -> Iterator[tuple[Dataset, float]]:
         if self.batch_size is None or self.batch_size >= len(data):

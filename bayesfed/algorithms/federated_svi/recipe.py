@@ -12,40 +12,49 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from dataclasses import replace
+from typing import Literal, cast, get_args
 
 import torch
 from pyro.infer import Trace_ELBO
 
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
-from bayesfed.algorithms.federated_svi.server import Fuse
+from bayesfed.algorithms.federated_svi.network import TEMPERATURE, HeldOutNetwork, network_local
+from bayesfed.algorithms.federated_svi.server import Fuse, Tempered
+from bayesfed.algorithms.federated_svi.tempering import Scored, is_auto, network_guide, tempered, untempered
+from bayesfed.algorithms.held_out import FACTORS, SCORES
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Link, Profile
+from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
+from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Adam
-from bayesfed.inference.variational.fusion import Fused, Fusion, FusionKind
+from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
+from bayesfed.federated.training.schedules import inverse
+from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
 from bayesfed.inference.variational.layout import read_layout
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.keys import Key
+from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes
 
 
 @recipe(cites=("bingham2019pyro",))
 def federated_svi(
     model: Runs,
-    guide: Runs,
+    guide: Runs | None = None,
     *,
-    fusion: Fusion,
-    scale: Literal["local", "global"],
+    fusion: Fusion | None = None,
+    scale: Literal["local", "global"] | None = None,
     observations: int,
     example: Dataset,
+    temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
     averaging: float = 0.5,
     antithetic: bool = True,
@@ -64,26 +73,34 @@ def federated_svi(
         ``model(inputs, targets=None)``: a PyroModule, or a function that calls `pyro.sample` and `pyro.param`.
     guide
         The same for the guide: an automatic guide of the model, or its class (``AutoNormal``, ``partial(AutoNormal, init_scale=0.01)``). A model
-        with local latents needs a class.
+        with local latents needs a class. Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`, `ProductOfExperts`, `PVI`, `SummedGradients`, or
-        one of your own (`bayesfed.inference.variational.fusion.Fusion`).
+        one of your own (`bayesfed.inference.variational.fusion.Fusion`). Default: `PVI()`; `ReverseKL()` for a `bayesian` network without a guide.
     scale
         "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI (21). Rules that add clients up take
-        "local" only.
+        "local" only. Default: "local" for those, "global" for others.
     observations
         N, the number of rows of all clients together.
     example
         A few rows on which model and guide are run once, for names and shapes; nothing is learned from their values.
+    temperature
+        Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule. "auto": it is chosen in every round on a tenth
+        of each client's rows, which are then not trained on (`bayesfed.algorithms.held_out`); for `ReverseKL` with `Ivon`. Default: "auto" where
+        that is possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each weight, at most 1; else 1.
     training
-        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``. With `SummedGradients`, whose clients take no steps of their
-        own, the schedule is the server's and `steps` counts the draws of a gradient.
+        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and
+        the schedule ``inverse(10)``. Default for a `bayesian` network without a guide: 50 steps of 64 rows with ``Ivon()`` and the schedule
+        ``inverse(3)``; training without an optimiser has ``Ivon()`` too. With `SummedGradients`, whose clients take no steps of their own, the
+        schedule is the server's, the optimiser is not used, and `steps` counts the draws of a gradient.
     averaging
-        Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients`.
+        Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients` and `Ivon`.
     antithetic
-        Whether every second step mirrors the Gaussian draws of the one before, which removes most of the noise of the gradients.
+        Whether every second step mirrors the Gaussian draws of the one before, which removes most of the noise of the gradients. Each step of `Ivon`
+        has both draws, whatever this says.
     elbo
-        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too.
+        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too. Not with
+        `Ivon`.
     client_plate
         Name of the plate of local latents: the parameters of sites under it never travel.
     stay
@@ -103,15 +120,77 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    _check_fusion(fusion)
+    if fusion is not None:
+        _check_fusion(fusion)
+    network = guide is None and isinstance(model, BayesianNet)
+    work = _work(training, network, fusion)
+    ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
+    fusion = fusion or (ReverseKL() if network and ivon else PVI())
+    scale = scale or ("local" if fusion.adds else "global")
     if observations < 1 or not len(example):
         actual = (observations, len(example))
         raise ArgumentError(
             complain("federated_svi", expected="observations and rows of the example >= 1", actual=actual, hint="len(train), train[:2]")
         )
-    work = training or Training(batch_size=None)
     if not 0 <= averaging <= 1:
         raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
+    if ivon and elbo is not None:
+        raise ArgumentError(complain("federated_svi, elbo", expected="none with Ivon", actual=type(elbo).__name__, hint="NaturalGradient(0.1)"))
+    _check_scale(fusion, scale)
+    auto = is_auto(model, fusion, ivon, temperature, network)
+    if isinstance(model, BayesianNet):
+        model = tempered(model, None if auto else temperature, observations, ivon)
+    elif temperature is not None:
+        hint = "poutine.scale in the model"
+        raise ArgumentError(complain("federated_svi, temperature", expected="a model made by bayesian(net)", actual=shown(model), hint=hint))
+    program = Program(model, guide or network_guide(model, observations))
+    pair = program.at(example, Key(seed, "federated_svi", "first"))
+    fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
+    fusion.check(fused)
+    server = Fuse(fused, fusion, work.schedule)
+    initial, stepping = server.initial(), cast(Server, server)
+    if auto and isinstance(model, BayesianNet):
+        stepping = Tempered(server, temperature_of(model.likelihood))
+        initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
+    codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
+    sent = shapes(server.publish(server.initial(), 0, None)) | ({SCORES: (len(FACTORS),)} if auto else {})
+    view: View = Scored(sent) if auto else Whole(sent)
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        times = observations / profile.samples if scale == "global" and profile.samples else 1.0
+        share = profile.samples / observations if fusion.adds else 1.0
+        options = work.options(round, profile.samples, scale=times, share=share)
+        return Assignment(view, 1.0 if fusion.adds else profile.samples, codec, codec, options)
+
+    def posterior(state: Tree) -> FittedGuide:
+        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(untempered(state), 0, None), fused), program)
+
+    local: Local
+    if ivon:
+        step = network_local(model, fused, fusion, ivon, work)
+        local = HeldOutNetwork(step, network=step) if auto else step
+    else:
+        optimiser = work.optimiser or Adam(1e-2)
+        local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), optimiser, work.steps, work.batch_size, averaging, antithetic)
+    phase = Phase("train", assign, local, stepping, link or Digital())
+    return Algorithm("federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior)
+
+
+def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
+    """Return the local work, with the optimiser that suits model and rule where none is given."""
+    work = training or (Training() if network else Training(batch_size=None))
+    if work.optimiser is not None:
+        return work
+    # A falling rate averages the noise of the draws, and of the clients' differences, out over rounds.
+    if network and (fusion is None or fusion.kind != "gradient"):
+        return replace(work, optimiser=Ivon(), schedule=work.schedule if training else inverse(3))
+    if fusion is None:
+        return replace(work, optimiser=NaturalGradient(0.1), schedule=work.schedule if training else inverse(10))
+    return work
+
+
+def _check_scale(fusion: Fusion, scale: str) -> None:
+    """Raise `ArgumentError` unless the rule can take this scale."""
     if scale not in ("local", "global"):
         raise ArgumentError(complain("federated_svi, scale", expected="'local' or 'global'", actual=repr(scale), hint="'local'"))
     if fusion.adds and scale != "local":
@@ -123,28 +202,6 @@ def federated_svi(
                 hint="scale='local'",
             )
         )
-    program = Program(model, guide)
-    pair = program.at(example, Key(seed, "federated_svi", "first"))
-    fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
-    fusion.check(fused)
-    server = Fuse(fused, fusion, work.schedule)
-    initial = server.initial()
-    codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
-    sent = shapes(server.publish(initial, 0, None))
-
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        times = observations / profile.samples if scale == "global" and profile.samples else 1.0
-        share = profile.samples / observations if fusion.adds else 1.0
-        options = work.options(round, profile.samples, scale=times, share=share)
-        return Assignment(Whole(sent), 1.0 if fusion.adds else profile.samples, codec, codec, options)
-
-    def posterior(state: Tree) -> FittedGuide:
-        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(state, 0, None), fused), program)
-
-    local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), work.optimiser or Adam(1e-2), work.steps, work.batch_size, averaging, antithetic)
-    return Algorithm(
-        "federated_svi", initial, (Phase("train", assign, local, server, link or Digital()),), lambda state: posterior(state).predictor, posterior
-    )
 
 
 def _check_fusion(fusion: object) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayesfed.algorithms.federated_svi.moves import moves
+from bayesfed.algorithms.federated_svi.network import TEMPERATURE
+from bayesfed.algorithms.held_out import SCORES, better
 from bayesfed.errors import UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
+
+# Largest factor between the first temperature and one that is chosen.
+WIDEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,48 @@ class Fuse:
         UpdateError
             If the clients sent another kind than the rule's, or the next state belongs to no distribution.
         """
-        state = self.fusion.step(state, summed(reducer, self.fusion.kind), self.schedule(round), self.fused)
+        before, answers = state, summed(reducer, self.fusion.kind)
+        state = self.fusion.step(state, answers, self.schedule(round), self.fused)
         try:
-            self.fusion.parameters(self.fusion.publish(state), self.fused)
+            after = self.fusion.parameters(self.fusion.publish(state), self.fused)
         except ValueError as problem:
             raise UpdateError(str(problem)) from problem
-        return state, {}
+        return state, moves(self.fused, self.fusion.parameters(self.fusion.publish(before), self.fused), after)
+
+
+@dataclass(frozen=True)
+class Tempered:
+    """`Fuse` with a temperature that is chosen on rows that clients hold out (`bayesfed.algorithms.held_out`), for rules of natural parameters.
+
+    Parameters
+    ----------
+    server
+        The server of the rule.
+    first
+        Temperature in the beginning, which is never left by more than `WIDEST`: where posteriors are wide, means stop learning before scores tell.
+    """
+
+    server: Fuse
+    first: float
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish what the rule lets clients have, and the temperature."""
+        return self.server.publish(_own(state), round, version) | {TEMPERATURE: state[TEMPERATURE]}
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Apply the rule; then multiply temperature and variances by the factor that the held-out rows favour."""
+        answers, temperature = summed(reducer, self.server.fusion.kind), float(state[TEMPERATURE])
+        if not answers.weight:
+            return state, {}
+        total = {name: leaf for name, leaf in answers.total.items() if name not in (SCORES, TEMPERATURE)}
+        own, info = self.server.step(_own(state), Sum(Update(total, answers.weight, answers.kind)), round)
+        scores = answers.total[SCORES] / answers.number()
+        # Clients without a tenth row send zeros, which favour no factor.
+        factor = better(scores, temperature, self.first / WIDEST, min(1.0, self.first * WIDEST))
+        tempered = {name: leaf / factor for name, leaf in own.items()}
+        figures = {TEMPERATURE: temperature, "held_out_nll": float(scores[0])}
+        return tempered | {TEMPERATURE: state[TEMPERATURE] * factor}, info | figures
+
+
+def _own(state: Tree) -> Tree:
+    return {name: leaf for name, leaf in state.items() if name != TEMPERATURE}

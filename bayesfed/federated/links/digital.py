@@ -11,9 +11,12 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
+
+# Largest norm of a leaf, and largest natural parameter: of a bias, rows over the temperature times its curvature.
+USUAL_NORM, USUAL_NATURAL = 1e6, 1e9
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Digital:
     Parameters
     ----------
     max_norm
-        Largest Euclidean norm of a leaf. A client with a larger one is refused.
+        Largest Euclidean norm of a leaf. A client with a larger one is refused. Default: a million; for natural parameters 1e9 times the
+        root of the leaf's length, since precisions grow with rows over the temperature.
 
     Raises
     ------
@@ -31,12 +35,12 @@ class Digital:
         If `max_norm` is not above 0.
     """
 
-    max_norm: float = 1e6
+    max_norm: float | None = None
     # Payloads are received one by one, so that several processes can each receive some of them.
     one_by_one: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.max_norm > 0:
+        if self.max_norm is not None and not self.max_norm > 0:
             raise ArgumentError(complain("Digital", expected="max_norm > 0", actual=self.max_norm, hint="1e6"))
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
@@ -55,7 +59,12 @@ class Digital:
             yield arrival
 
 
-def opened(arrival: Arrival, max_norm: float) -> Update:
+def usual_norm(kind: Kind, entries: int) -> float:
+    """Return the largest norm of a leaf of a kind that a sound client sends."""
+    return USUAL_NATURAL * math.sqrt(max(1, entries)) if kind == "natural" else USUAL_NORM
+
+
+def opened(arrival: Arrival, max_norm: float | None) -> Update:
     """Decode a payload, check it, and lift it to full shape.
 
     Integers and booleans are refused, since every method adds real numbers. Floating-point numbers of another width are cast or refused by the codec.
@@ -65,7 +74,7 @@ def opened(arrival: Arrival, max_norm: float) -> Update:
     arrival
         Packed payload and what is known about it.
     max_norm
-        Largest Euclidean norm of a leaf.
+        Largest Euclidean norm of a leaf; None for what its kind and length allow (`Digital`).
 
     Raises
     ------
@@ -81,8 +90,9 @@ def opened(arrival: Arrival, max_norm: float) -> Update:
             raise UpdateError(complain(f"leaf {name!r}", expected="floating-point numbers", actual=leaf.dtype, hint="a cast first"), field="dtype")
     update = arrival.assignment.view.lift(payload, weight, arrival.kind)
     for name, leaf in payload.items():
-        if not (norm := float(leaf.norm())) <= max_norm:
-            text = complain(f"leaf {name!r}", expected=f"norm <= {max_norm:g}", actual=f"{norm:g}", hint="a smaller step")
+        most = usual_norm(arrival.kind, leaf.numel()) if max_norm is None else max_norm
+        if not (norm := float(leaf.norm())) <= most:
+            text = complain(f"leaf {name!r}", expected=f"norm <= {most:g}", actual=f"{norm:g}", hint="a smaller step")
             raise UpdateError(text, field="norm")
     return update
 

@@ -114,3 +114,51 @@ class NaturalGradient:
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return the optimiser of the other parameters, its learning rate scaled by the same schedule."""
         return self.others.build(leaves, self.others.learning_rate * learning_rate / self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Ivon:
+    """IVON (`bayesfed.inference.variational.ivon`): natural-gradient steps on a network's means and sds, for `federated_svi` of a `bayesian` network.
+
+    Parameters
+    ----------
+    learning_rate
+        Step size of means, in units of a Newton step by coordinate.
+    curvature_rate
+        Share of the way of the precisions in a step: the sds' own rate.
+    momentum
+        Of the gradients' running mean, which starts from zero in every round.
+    clip
+        Largest step of a mean over `learning_rate`, in units of the weights.
+    noise
+        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and precisions at the end of the round, from squared
+        gradients of single rows with drawn labels (generalised Gauss-Newton).
+
+    Raises
+    ------
+    ArgumentError
+        If a rate is not in (0, 1], the momentum not in [0, 1), or the clip not positive.
+    """
+
+    learning_rate: float = 0.1
+    curvature_rate: float = 2e-3
+    momentum: float = 0.9
+    clip: float = 0.01
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        if not (0 < self.learning_rate <= 1 and 0 < self.curvature_rate <= 1 and 0 <= self.momentum < 1 and self.clip > 0):
+            actual = (self.learning_rate, self.curvature_rate, self.momentum, self.clip)
+            raise ArgumentError(complain("Ivon", expected="rates in (0, 1], momentum in [0, 1), clip > 0", actual=actual, hint="Ivon(0.1)"))
+
+    def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+        """Refuse: these are no steps on leaves.
+
+        Raises
+        ------
+        ArgumentError
+            Always.
+        """
+        raise ArgumentError(
+            complain("Ivon", expected="federated_svi of bayesian(net) with Gaussian priors", actual="another method or model", hint="Adam(1e-3)")
+        )

@@ -64,7 +64,9 @@ def _proper(where: str, what: str, *values: Tensor) -> None:
     for value in values:
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             raise PosteriorError(
-                complain(where, expected=f"positive {what}", actual=float(value.min()), hint="damping such as 1 / clients, or more local steps")
+                complain(
+                    where, expected=f"positive {what}", actual=float(value.min()), hint="half the damping, more local steps, or SummedGradients()"
+                )
             )
 
 

@@ -18,9 +18,9 @@ from torch.func import functional_call
 
 from bayesfed.errors import PriorError, complain
 from bayesfed.errors.checks import NET, Role, checked
-from bayesfed.models.modules import Predicate
+from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.models.priors.weights import WeightPrior
+from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import Tree, running_statistics, trainable
 
 
@@ -39,12 +39,15 @@ class BayesianNet:
         parameters, which are the network's own tensors.
     likelihood
         Distribution of the targets given the network's output.
+    automatic
+        Whether the priors were not given, so that a method may choose their scale.
     """
 
     net: nn.Module
     priors: Mapping[str, WeightPrior]
     values: Tree
     likelihood: Likelihood
+    automatic: bool = False
 
     def __call__(self, inputs: Tensor, targets: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
         """Run as a Pyro model: sample every weight under its parameter's name, then sample or observe ``y``.
@@ -72,7 +75,7 @@ class BayesianNet:
 @checked(net=NET, prior=Role(lambda prior: not isinstance(prior, type), "a prior as a value", "Gaussian(1.0), or declare for a Prior"))
 def bayesian(
     net: nn.Module,
-    prior: WeightPrior | Callable[[str], WeightPrior],
+    prior: WeightPrior | Callable[[str], WeightPrior] | None = None,
     *,
     likelihood: Likelihood | None = None,
     where: Predicate | None = None,
@@ -84,7 +87,8 @@ def bayesian(
     net
         Any module without sites of its own; never changed.
     prior
-        One prior for all parameters, or a function from a parameter's name to its prior.
+        One prior for all parameters, or a function from a parameter's name to its prior. Default: `Gaussian`, as wide as a parameter is in the
+        beginning, unless the method chooses a scale, as `federated_svi` does.
     likelihood
         Default: `Categorical()` at temperature 1.
     where
@@ -109,10 +113,15 @@ def bayesian(
             complain("bayesian", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
         )
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
-    priors = {name: prior(name) if callable(prior) and not isinstance(prior, Distribution) else prior for name in selected}
+    priors = {name: prior(name) if callable(prior) and not isinstance(prior, Distribution) else prior or _wide(named[name]) for name in selected}
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
             actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
             raise PriorError(complain(f"bayesian, parameter {name!r}", expected="a WeightPrior", actual=actual, hint=hint))
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
-    return BayesianNet(net, priors, values, likelihood or Categorical())
+    return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
+
+
+def _wide(values: Tensor) -> Gaussian:
+    """Return the prior as wide as a parameter is in the beginning."""
+    return Gaussian(initial_scale(values))

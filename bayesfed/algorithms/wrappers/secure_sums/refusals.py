@@ -13,7 +13,7 @@ from bayesfed.federated.aggregation.views import Slice, Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.links.digital import USUAL_NORM, Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.keys import Key
@@ -38,7 +38,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
     if type(phase.link) is not Digital:
         hint = "Digital(): late clients drop out, and nothing else is known of a single update"
         raise ArgumentError(complain(where, expected="the link Digital()", actual=type(phase.link).__name__, hint=hint))
-    if phase.link.max_norm < Digital().max_norm:
+    if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
         hint = "Digital(): the server sees no single norm; largest bounds entries, private(..., at_client=True) norms, at the client"
         raise ArgumentError(complain(where, expected="no check of norms", actual=f"Digital(max_norm={phase.link.max_norm:g})", hint=hint))
     private = any(isinstance(server, Noised) for server in chain(phase.server, "server"))

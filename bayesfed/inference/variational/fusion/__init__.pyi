@@ -5,6 +5,7 @@ from .gradients import SummedGradients as SummedGradients
 from .rule import Fused as Fused
 from .rule import Fusion as Fusion
 from .rule import FusionKind as FusionKind
+from .rule import KeepsFirstGuide as KeepsFirstGuide
 from .rule import Start as Start
 from .rule import WeightedSum as WeightedSum
 from .sites import PVI as PVI

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -32,11 +32,14 @@ class Start(NamedTuple):
         Power on the prior.
     cavity
         Natural parameters of the other clients' factors, by leaf; empty for none.
+    power
+        Power on the likelihood of the client's rows.
     """
 
     parameters: Tree
     share: float = 1.0
     cavity: Mapping[str, Tensor] = {}
+    power: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,15 @@ class Fusion(Protocol):
         PosteriorError
             If no guide has this state: an improper sum, for example. The round is then refused.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsFirstGuide(Protocol):
+    """A rule whose clients' factors begin as shares of the first guide; `Result.settling` reports how much of it a run still holds."""
+
+    def kept(self, rounds: int) -> float:
+        """Return the part of its share of the first guide that a client still holds after so many rounds of its own, between 0 and 1."""
         ...
 
 
