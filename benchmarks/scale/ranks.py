@@ -83,7 +83,7 @@ def _same(names: Sequence[str], ranks: int) -> int:
         said, _ = job.communicate(timeout=900)
         if job.returncode:
             raise RuntimeError(said[-2000:])
-        outcome: dict[str, Any] = pickle.loads(out.with_suffix(".0").read_bytes())[0]
+        outcome: dict[str, Any] = pickle.loads(out.with_suffix(".0").read_bytes())
     made, equal = recipes.tiny_recipes(), 0
     for name in names:
         tiny = made[name]()
