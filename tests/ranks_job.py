@@ -40,10 +40,10 @@ def hard_cases(wrap, folder):
     tiny, result = recipes.tiny_recipes()["stc"](), {}
     clients = dict(tiny.pool().data)
 
-    def ran(data=clients, memory_bytes=None, **options):
+    def ran(algorithm=tiny.algorithm, data=clients, memory_bytes=None, **options):
         pool = wrap(bf.InProcess(data, memory_bytes=memory_bytes))
         try:
-            return plain(bf.run(tiny.algorithm, pool, **{"rounds": 2, "progress": False, **options}))
+            return plain(bf.run(algorithm, pool, **{"rounds": 2, "progress": False, **options}))
         except BayesfedError as problem:
             return type(problem).__name__, str(problem)
         except ZeroDivisionError:
@@ -66,6 +66,8 @@ def hard_cases(wrap, folder):
     result["stops"] = ran(rounds=5, callbacks=[stop])
     ran(callbacks=[checkpoint(folder)])
     result["resumed"] = ran(rounds=4, resume=newest(folder))
+    masked = bf.secure(recipes.tiny_recipes()["fed_avg"]().algorithm, participants=4, largest=8.0, heaviest=100.0)
+    result["secure"] = ran(masked, on_client_error="drop")
     # What is resumed from is on rank 0's disk, and rank 0 alone has it.
     lazy = bf.Population(list(clients), {name: len(rows) for name, rows in clients.items()}, clients.__getitem__)
     saved = {"callbacks": [checkpoint(folder / "lazy")], "records": folder / "records"}

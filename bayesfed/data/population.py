@@ -44,7 +44,7 @@ class Names(Sequence[str]):
     def place(self, name: str) -> int | None:
         """Return the place of a name, or None."""
         digits = name.removeprefix("client-")
-        number = int(digits) if digits.isascii() and digits.isdigit() else self._count
+        number = int(digits) if len(digits) < 20 and digits.isascii() and digits.isdigit() else self._count
         return number if number < self._count and self._name(number) == name else None
 
 
