@@ -74,7 +74,7 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path, monkeypatch):
     agree(expected, outcomes())
     assert expected["raise"][0] == "ClientError"
     assert expected["callback fails"] == "divided by zero"
-    for case, words in {"NaN": "NaN", "overflow": "below 2^50"}.items():
+    for case, words in {"NaN": "finite", "overflow": "below 2^50"}.items():
         (reason,) = expected[case][2][0].refused.values()
         assert words in reason
     assert len(expected["population"][2]) == 4
