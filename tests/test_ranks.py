@@ -146,11 +146,15 @@ def test_ranks_that_would_differ_are_refused(monkeypatch):
         group.alike(own, "machines of one kind")
     with pytest.raises(ArgumentError, match="seconds above 0"):
         bf.Ranks({}, timeout_s=0)
-    group.__dict__["said"] = {}
+    data = recipes.tiny_recipes()["fed_avg"]().data
     with monkeypatch.context() as patched:
         patched.setattr(Group, "join", lambda timeout_s: group)
+        with pytest.raises(ArgumentError, match="rank 1: expected instructions"):
+            bf.Ranks(data)
+        assert bf.Ranks(data, mixed=True).owner("client-3") == 1
+        group.__dict__["said"] = {}
         with pytest.raises(ArgumentError, match="clients that train one by one, found cohorts"):
-            bf.Ranks(bf.InProcess(recipes.tiny_recipes()["fed_avg"]().data, cohort=2))
+            bf.Ranks(bf.InProcess(data, cohort=2))
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match="try TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):

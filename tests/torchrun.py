@@ -7,22 +7,25 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 JOB = ROOT / "tests" / "ranks_job.py"
 LIMIT_S = 300.0
 FAULTS = ("killed", "hung", "agent")
+Job = subprocess.Popen[str]
 
 
-def start(ranks, *arguments, script=JOB, options=("--standalone",)):
+def start(ranks: int, *arguments: object, script: Path = JOB, options: Sequence[str] = ("--standalone",)) -> Job:
     """Start a job, or an agent of one, of so many processes."""
     command = [sys.executable, "-m", "torch.distributed.run", *options, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
-def finished(process, out, ranks):
+def finished(process: Job, out: Path, ranks: int) -> list[Any]:
     """Wait for a job, and return what each rank wrote."""
     try:
         text, _ = process.communicate(timeout=LIMIT_S)
@@ -33,7 +36,7 @@ def finished(process, out, ranks):
     return [pickle.loads(out.with_suffix(f".{rank}").read_bytes()) for rank in range(ranks)]
 
 
-def disturbed(fault, folder):
+def disturbed(fault: str, folder: Path) -> list[Any]:
     """Start the paced job on two ranks, lose one after some rounds, and return what the ranks that finish the job wrote.
 
     A rank is "killed" or "hung", or a whole "agent" with its rank is killed, as if its machine were lost: the other one goes on alone.
@@ -60,7 +63,7 @@ def disturbed(fault, folder):
     return finished(first, folder / "out", 1)
 
 
-def _under_way(folder, *agents):
+def _under_way(folder: Path, *agents: Job) -> int:
     """Wait until both ranks have begun and some rounds are made; return the process of the first agent's last rank."""
     until = time.monotonic() + LIMIT_S
     while not ((folder / "round-3").exists() and (folder / "process-1").exists()):
@@ -72,9 +75,9 @@ def _under_way(folder, *agents):
     return [process for process in _processes(folder) if _parent(process) == agents[0].pid][-1]
 
 
-def _processes(folder):
+def _processes(folder: Path) -> list[int]:
     return [int((folder / f"process-{rank}").read_text()) for rank in (0, 1)]
 
 
-def _parent(process):
+def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

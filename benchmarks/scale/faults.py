@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,7 +38,7 @@ def _resumed(fault: str, expected: dict[str, torch.Tensor]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         try:
             outcomes = torchrun.disturbed(fault, Path(folder))
-        except AssertionError as problem:
+        except (AssertionError, OSError, subprocess.TimeoutExpired) as problem:
             print(problem)
             return False
     return all(state.keys() == expected.keys() and all(torch.equal(leaf, state[name]) for name, leaf in expected.items()) for state, *_ in outcomes)
