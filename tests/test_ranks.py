@@ -182,3 +182,24 @@ def test_each_rank_has_a_gpu_of_its_own_and_populations_stay_lazy(monkeypatch):
         assert chosen == [torch.device("cuda", 1)]
         assert process_group.machine()["GPU"] == "GPU of cuda:1"
         assert pool.owner("client-003") == 0
+
+
+def test_a_snapshot_is_sent_once(monkeypatch):
+    sent = []
+
+    class Counting(Group):
+        """A group of two of which the other rank says nothing."""
+
+        def gather(self, value):
+            return [value]
+
+        def broadcast(self, value):
+            sent.append(value[0])
+            return value
+
+    tiny = recipes.tiny_recipes()["stc"]()
+    snapshot = bf.run(tiny.algorithm, tiny.pool(), rounds=1, progress=False).snapshot
+    monkeypatch.setattr(Group, "join", lambda timeout_s: Counting(0, 2))
+    result = bf.run(tiny.algorithm, bf.Ranks(tiny.pool()), rounds=2, progress=False, resume=snapshot)
+    assert len(result.history) == 2
+    assert sum(isinstance(value, bf.federated.Snapshot) for value in sent) == 1
