@@ -92,7 +92,7 @@ class Race:
     points: int
 
 
-RACES = (Race("FedAvg", fed_avg, "polynomial", 100.0, 0.8, 200), Race("PVI", pvi, "constant", 80.0, 0.8, 40))
+RACES = (Race("FedAvg", fed_avg, "polynomial", 100.0, 0.8, 200), Race("PVI", pvi, "constant", 80.0, 0.7, 40))
 
 
 def curve(race: Race, way: str, seed: int) -> Curve:
