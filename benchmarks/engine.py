@@ -119,12 +119,12 @@ def many(repeats: int) -> None:
         print(f"{TINY} tiny clients, {name:<10} {median:.3f} s a round, {1e3 * median / TINY:.2f} ms a client, {times:.2f} x bare")
 
 
-def against_peers(folder: Path, timed: int) -> None:
+def against_peers(folder: Path, timed: int, peers: Mapping[str, str] = PEERS) -> None:
     """Compare rounds with those of other engines; say what is left out where they are not installed."""
     python = folder.absolute() / "bin" / "python"
     if not python.exists():
         print(f"left out, since there is no {python}:")
-        for words in PEERS.values():
+        for words in peers.values():
             print(f"  round of {words} / bare loop")
         print(f"to have them: python3 -m venv {folder} && {folder}/bin/pip install -r {REQUIREMENTS.relative_to(Path(__file__).parents[1])}")
         return
@@ -142,7 +142,7 @@ def against_peers(folder: Path, timed: int) -> None:
         return loop, ours
 
     loop, ours = own()
-    for name, words in tqdm(PEERS.items(), desc="peers"):
+    for name, words in tqdm(peers.items(), desc="peers"):
         before = statistics.median(loop), statistics.median(ours)
         done = subprocess.run(
             [str(python), "-I", str(Path(__file__).parent / "peers" / "engines.py"), name, str(CLIENTS), str(timed + 1)],

@@ -1,5 +1,9 @@
-"""What the tests of ranks run in one process, and in every process of a job: ``torchrun ... tests/ranks_job.py OUT FOLDER [NAME ...]``."""
+"""What the tests of ranks run in one process, and in every process of a job: ``torchrun ... tests/ranks_job.py OUT FOLDER WHAT ...``.
 
+WHAT is "cases", "paced", "until" and a number of rounds, or names of recipes.
+"""
+
+import math
 import os
 import pickle
 import sys
@@ -11,15 +15,16 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
-from bayesfed.federated import checkpoint, newest, untimed
+from bayesfed.federated import Digital, checkpoint, newest, untimed
 from bayesfed.testing import recipes
 
-SAMPLE = ("fed_avg", "scaffold", "stc", "fed_avg on air", "flex_lora", "fed_rlr points", "hetero_fl", "d_turbo_vbi")
+# Methods whose sums are added over ranks, with memories and without, and methods whose replies are sent to rank 0.
+SAMPLE = ("stc", "hetero_fl", "fed_avg on air", "flex_lora")
 
 
 def plain(run):
     """What of a run must not depend on the number of ranks."""
-    return run.snapshot.state, run.snapshot.memories, [untimed(record) for record in run.history]
+    return run.snapshot.state, dict(run.snapshot.memories), [untimed(record) for record in run.history]
 
 
 def whole_runs(wrap, names, *, rounds=2):
@@ -32,13 +37,14 @@ def whole_runs(wrap, names, *, rounds=2):
 
 
 def hard_cases(wrap, folder):
-    """An idle rank, failing clients and callbacks, a callback that stops, a client that diverges, and a run resumed with memories."""
+    """An idle rank, failing clients and callbacks, a callback that stops, clients that diverge, and a run resumed with memories."""
     tiny, result = recipes.tiny_recipes()["stc"](), {}
     clients = dict(tiny.pool().data)
 
-    def ran(algorithm=tiny.algorithm, data=clients, **options):
+    def ran(algorithm=tiny.algorithm, data=clients, memory_bytes=None, **options):
+        pool = wrap(bf.InProcess(data, memory_bytes=memory_bytes))
         try:
-            return plain(bf.run(algorithm, wrap(bf.InProcess(data)), **{"rounds": 2, "progress": False, **options}))
+            return plain(bf.run(algorithm, pool, **{"rounds": 2, "progress": False, **options}))
         except BayesfedError as problem:
             return type(problem).__name__, str(problem)
         except ZeroDivisionError:
@@ -50,8 +56,11 @@ def hard_cases(wrap, folder):
     result["raise"] = ran(data=narrow)
     result["drop"] = ran(data=narrow, on_client_error="drop")
     result["callback fails"] = ran(callbacks=[lambda report: 1 // 0])
-    nan = clients | {others[1]: replace(clients[others[1]], inputs=clients[others[1]].inputs * 1e30)}
-    result["NaN"] = ran(data=nan, on_client_error="drop")
+    plainly = recipes.tiny_recipes()["fed_avg"]().algorithm
+    unchecked = replace(plainly, phases=tuple(replace(phase, link=Digital(max_norm=math.inf)) for phase in plainly.phases))
+    for name, size in {"NaN": 1e30, "overflow": 1e10}.items():
+        large = clients | {others[0]: replace(clients[others[0]], inputs=clients[others[0]].inputs * size)}
+        result[name] = ran(unchecked, data=large, on_client_error="drop")
 
     def stop(report):
         report.metrics["seen"] = 3.0
@@ -60,7 +69,23 @@ def hard_cases(wrap, folder):
     result["stops"] = ran(rounds=5, callbacks=[stop])
     ran(callbacks=[checkpoint(folder)])
     result["resumed"] = ran(rounds=4, resume=newest(folder))
+    masked = bf.secure(plainly, participants=4, largest=8.0, heaviest=100.0)
+    result["secure"] = ran(masked, on_client_error="drop")
+    # What is resumed from is on rank 0's disk, and rank 0 alone has it.
+    lazy = bf.Population(list(clients), {name: len(rows) for name, rows in clients.items()}, clients.__getitem__)
+    saved = {"callbacks": [checkpoint(folder / "lazy")], "records": folder / "records"}
+    leads = os.environ.get("RANK", "0") == "0"
+    for rounds in (2, 4):
+        resume = newest(folder / "lazy") if leads else None
+        result["population"] = ran(data=lazy, rounds=rounds, resume=resume, memory_bytes=0, **saved)
     return result
+
+
+def until(wrap, folder, rounds):
+    """Rounds with memories and checkpoints, from the last checkpoint there is."""
+    tiny = recipes.tiny_recipes()["stc"]()
+    callbacks = [checkpoint(folder / "saved")]
+    return plain(bf.run(tiny.algorithm, wrap(tiny.pool()), rounds=rounds, progress=False, callbacks=callbacks, resume=newest(folder / "saved")))
 
 
 def paced(folder, rounds):
@@ -77,9 +102,17 @@ def paced(folder, rounds):
     return plain(run)
 
 
-if __name__ == "__main__":
+def main(out, folder, *what):
+    """Run what is asked for, and write the outcome of this rank."""
     torch.set_num_threads(1)
-    out, place, *wanted = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
-    cases = {} if wanted else hard_cases(bf.Ranks, place)
-    outcome = paced(place, 8) if wanted == ["paced"] else (whole_runs(bf.Ranks, wanted or SAMPLE), cases)
+    if what == ("paced",):
+        outcome = paced(folder, 8)
+    elif what[0] == "until":
+        outcome = until(bf.Ranks, folder, int(what[1]))
+    else:
+        outcome = whole_runs(bf.Ranks, SAMPLE) | hard_cases(bf.Ranks, folder) if what == ("cases",) else whole_runs(bf.Ranks, what)
     out.with_suffix(f".{os.environ['RANK']}").write_bytes(pickle.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

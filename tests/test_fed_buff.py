@@ -160,3 +160,5 @@ def test_robust_rules_and_samplers_are_refused():
         run(bf.robust(tiny.algorithm, bf.Median()), tiny.pool(), rounds=1, asynchronous=buffer)
     with pytest.raises(ArgumentError, match="FedBuff draws clients"):
         run(tiny.algorithm, tiny.pool(), rounds=1, asynchronous=buffer, sampler=bf.fraction(0.5))
+    with pytest.raises(ArgumentError, match="clients of one process, found Ranks"):
+        run(tiny.algorithm, bf.Ranks(tiny.pool()), rounds=1, asynchronous=buffer)

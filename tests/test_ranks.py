@@ -1,12 +1,12 @@
 """Several processes give the bits of one: states, memories and records, with failures and after a restart."""
 
+import functools
+import multiprocessing
 import os
 import pickle
-import signal
+import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,24 +15,35 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients import process_group
 from bayesfed.federated.clients.process_group import Group, portable
+from bayesfed.federated.engine.files import snapshots
 from bayesfed.testing import recipes
+from tests import ranks_job, torchrun
 from tests.ranks_job import SAMPLE, hard_cases, whole_runs
 
-ROOT = Path(__file__).parent.parent
+ROOT = torchrun.ROOT
 
 
-def job(ranks, *arguments, restarts=0):
-    """Start a job of so many processes on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    command = [*launcher, str(ROOT / "tests" / "ranks_job.py"), *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def forked(ranks, out, *arguments):
+    """Start a job of so many processes that are forked from this one, and so need not import anything."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
 
+    def begin(rank):
+        os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "MASTER_ADDR": "localhost", "MASTER_PORT": f"{port}"}
+        ranks_job.main(out, *arguments)
 
-def finished(process, out, ranks):
-    text, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, text[-4000:]
-    return [pickle.loads(out.with_suffix(f".{rank}").read_bytes()) for rank in range(ranks)]
+    processes = [multiprocessing.get_context("fork").Process(target=begin, args=(rank,), daemon=True) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+
+    def outcomes():
+        for process in processes:
+            process.join(120)
+        assert [process.exitcode for process in processes] == [0] * ranks
+        return [pickle.loads(out.with_suffix(f".{rank}").read_bytes()) for rank in range(ranks)]
+
+    return outcomes
 
 
 def equal(left, right, *, memories=True):
@@ -48,6 +59,11 @@ def equal(left, right, *, memories=True):
     return same and left[2] == right[2]
 
 
+@functools.cache
+def alone(names):
+    return whole_runs(lambda pool: pool, names)
+
+
 def agree(expected, several):
     wrong = [
         (rank, name) for rank, outcome in enumerate(several) for name, one in expected.items() if not equal(one, outcome[name], memories=rank == 0)
@@ -55,38 +71,46 @@ def agree(expected, several):
     assert not wrong
 
 
-def test_two_ranks_give_the_bits_of_one_process(tmp_path):
-    process = job(2, tmp_path / "out", tmp_path / "ranks")
+def test_two_ranks_give_the_bits_of_one_process(tmp_path, monkeypatch):
+    # Checkpoints of few clients have files as those of many.
+    monkeypatch.setattr(snapshots, "FEW", 1)
+    monkeypatch.setattr(snapshots, "SHORT", 1)
+    outcomes = forked(2, tmp_path / "out", tmp_path / "ranks", "cases")
     expected = whole_runs(lambda pool: pool, SAMPLE) | hard_cases(lambda pool: pool, tmp_path / "alone")
-    agree(expected, [runs | cases for runs, cases in finished(process, tmp_path / "out", 2)])
+    agree(expected, outcomes())
     assert expected["raise"][0] == "ClientError"
     assert expected["callback fails"] == "divided by zero"
+    for case, words in {"NaN": "finite", "overflow": "below 2^50"}.items():
+        (reason,) = expected[case][2][0].refused.values()
+        assert words in reason
+    assert len(expected["population"][2]) == 4
+    assert expected["population"][1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_recipe_gives_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
-    names = list(recipes.tiny_recipes())
-    process = job(ranks, tmp_path / "out", tmp_path, *names)
-    agree(whole_runs(lambda pool: pool, names), [runs for runs, _ in finished(process, tmp_path / "out", ranks)])
+    names = tuple(recipes.tiny_recipes())
+    process = torchrun.start(ranks, tmp_path / "out", tmp_path, *names)
+    agree(alone(names), torchrun.finished(process, tmp_path / "out", ranks))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-def test_a_job_goes_on_after_a_rank_is_lost(sent, tmp_path):
-    process = job(2, tmp_path / "out", tmp_path, "paced", restarts=2)
-    until = time.monotonic() + 120
-    while not (tmp_path / "round-3").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    victim = int((tmp_path / "process-1").read_text())
-    os.kill(victim, sent)
-    outcomes = finished(process, tmp_path / "out", 2)
-    assert int((tmp_path / "process-1").read_text()) != victim
+def test_memories_go_on_on_other_numbers_of_ranks(tmp_path):
+    for ranks, rounds in ((3, 2), (2, 4), (1, 6)):
+        outcomes = torchrun.finished(torchrun.start(ranks, tmp_path / "out", tmp_path, "until", rounds), tmp_path / "out", ranks)
+        expected = ranks_job.until(lambda pool: pool, tmp_path / f"alone-{rounds}", rounds)
+        assert expected[1]
+        agree({"run": expected}, [{"run": outcome} for outcome in outcomes])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", torchrun.FAULTS)
+def test_a_job_goes_on_after_a_loss(fault, tmp_path):
+    outcomes = torchrun.disturbed(fault, tmp_path)
     tiny = recipes.tiny_recipes()["stc"]()
-    expected = bf.run(tiny.algorithm, tiny.pool(), rounds=8, progress=False)
-    states = [expected.snapshot.state, *(state for state, _, _ in outcomes)]
-    assert all(torch.equal(leaf, state[name]) for state in states for name, leaf in states[0].items())
-    assert outcomes[0][1].keys() == expected.snapshot.memories.keys()
+    expected = ranks_job.plain(bf.run(tiny.algorithm, tiny.pool(), rounds=8, progress=False))
+    agree({"run": expected}, [{"run": outcome} for outcome in outcomes])
 
 
 @pytest.mark.slow
@@ -128,6 +152,15 @@ def test_ranks_that_would_differ_are_refused(monkeypatch):
         group.alike(own, "machines of one kind")
     with pytest.raises(ArgumentError, match="seconds above 0"):
         bf.Ranks({}, timeout_s=0)
+    data = recipes.tiny_recipes()["fed_avg"]().data
+    with monkeypatch.context() as patched:
+        patched.setattr(Group, "join", lambda timeout_s: group)
+        with pytest.raises(ArgumentError, match="rank 1: expected instructions"):
+            bf.Ranks(data)
+        assert bf.Ranks(data, mixed=True).owner("client-3") == 1
+        group.__dict__["said"] = {}
+        with pytest.raises(ArgumentError, match="clients that train one by one, found cohorts"):
+            bf.Ranks(bf.InProcess(data, cohort=2))
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match="try TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
@@ -141,3 +174,38 @@ def test_errors_travel_between_ranks():
     assert isinstance(portable(ArgumentError("a text")), ArgumentError)
     assert str(portable(Local("a text"))) == "Local: a text"
     assert portable(None) is None
+
+
+def test_each_rank_has_a_gpu_of_its_own_and_populations_stay_lazy(monkeypatch):
+    """On machines without GPUs: which one would be used, and that no rows are read for it."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    with bf.Ranks(bf.Population(4, 2, lambda name: pytest.fail("loaded"))) as pool:
+        assert chosen == [torch.device("cuda", 1)]
+        assert process_group.machine()["GPU"] == "GPU of cuda:1"
+        assert pool.owner("client-003") == 0
+
+
+def test_a_snapshot_is_sent_once(monkeypatch):
+    sent = []
+
+    class Counting(Group):
+        """A group of two of which the other rank says nothing."""
+
+        def gather(self, value):
+            return [value]
+
+        def broadcast(self, value):
+            sent.append(value[0])
+            return value
+
+    tiny = recipes.tiny_recipes()["stc"]()
+    snapshot = bf.run(tiny.algorithm, tiny.pool(), rounds=1, progress=False).snapshot
+    monkeypatch.setattr(Group, "join", lambda timeout_s: Counting(0, 2))
+    result = bf.run(tiny.algorithm, bf.Ranks(tiny.pool()), rounds=2, progress=False, resume=snapshot)
+    assert len(result.history) == 2
+    assert sum(isinstance(value, bf.federated.Snapshot) for value in sent) == 1

@@ -41,11 +41,19 @@ class Names(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return map(self._name, range(self._count))
 
+    def place(self, name: str) -> int | None:
+        """Return the place of a name, or None."""
+        digits = name.removeprefix("client-")
+        number = int(digits) if len(digits) < 20 and digits.isascii() and digits.isdigit() else self._count
+        return number if number < self._count and self._name(number) == name else None
+
 
 def place_of(names: Sequence[str], name: object) -> int | None:
     """Return the place of a name in sorted names, or None."""
     if not isinstance(name, str):
         return None
+    if isinstance(names, Names):
+        return names.place(name)
     place = bisect_left(names, name)
     return place if place < len(names) and names[place] == name else None
 

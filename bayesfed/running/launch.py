@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -20,6 +21,7 @@ from bayesfed.federated.engine.arguments import check_call, check_callbacks, che
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.files.records import RecordFile, history_in
+from bayesfed.federated.engine.ranked import agreed
 from bayesfed.federated.engine.reports import OnClientError, Record, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
@@ -89,12 +91,17 @@ def run(
     ConvergenceWarning
         If a run of `federated_svi`, with a rule that adds clients up, has not settled (`Result.settling`).
     """
-    resume = led(clients, lambda: resume)
-    check_call(algorithm, rounds, sampler, resume)
+
+    def finished() -> bool:
+        check_call(algorithm, rounds, sampler, resume)
+        return resume is not None and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds)
+
+    # Of several ranks, what rank 0 resumes from counts.
+    done = led(clients, finished)
     check_clients(clients)
     check_callbacks(callbacks)
-    if resume and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds):
-        return Result(algorithm, resume.history, resume, clients if isinstance(clients, Mapping) else None)
+    if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
+        return Result(algorithm, end.history, end, clients if isinstance(clients, Mapping) else None)
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
@@ -105,8 +112,8 @@ def run(
     if progress and leads:
         watchers.append(watch.progress(rounds, label=algorithm.name))
     watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
-    earlier = resume.history if resume else ()
-    history: list[Record] | RecordFile = list(earlier) if records is None or not leads else history_in(records, earlier)
+    opened = list[list[Record] | RecordFile]()
+    led(pool, lambda: opened.append(_history(records, resume.history if resume else ())))
     made = engine.rounds(
         algorithm,
         pool,
@@ -121,12 +128,15 @@ def run(
         resume_anyway=resume_anyway,
         asynchronous=asynchronous,
     )
-    with ExitStack() as opened:
+    with ExitStack() as entered:
         for watcher in watchers if leads else ():
             if isinstance(watcher, AbstractContextManager):
-                opened.enter_context(watcher)
+                entered.enter_context(watcher)
         for report in made:
             snapshot = report.snapshot
+            if not opened:
+                opened.append(_elsewhere(records, snapshot.history))
+            (history,) = opened
             # Of several ranks, rank 0 alone calls the callbacks.
             stop, metrics = led(pool, partial(_watched, watchers, report))
             report.metrics.update(metrics)
@@ -140,6 +150,16 @@ def run(
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)
+
+
+def _history(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:
+    return list(earlier) if records is None else history_in(records, earlier)
+
+
+def _elsewhere(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:
+    """Return the records of a rank that does not write those of the run: if rank 0 has them on disk, in a file without a name."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _history(records and folder, earlier)
 
 
 def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[bool, Info]:

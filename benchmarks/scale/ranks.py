@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from cohorts import bare, federation
-from engine import BATCH, CLIENTS, STEPS, WIDTHS
+from engine import BATCH, CLIENTS, PEERS, STEPS, WIDTHS, against_peers
 from targets import at_least, ratio, target
 
 import bayesfed as bf
@@ -39,6 +39,7 @@ def targets(check: bool) -> Iterator[bool]:
     torch.set_num_threads(1)
     yield _workers(5 if check else 15)
     yield _ranks(5 if check else 15)
+    against_peers(ROOT / "build" / "engines", 3 if check else 8, {"flower2": PEERS["flower2"]})
     names = SAMPLE if check else tuple(recipes.tiny_recipes())
     same = sum(_same(names, ranks) for ranks in (1, 2, 3))
     yield at_least(f"{len(names)} recipes on 1, 2 and 3 ranks, share with the bits of one process", same / (3 * len(names)), 1.0)
@@ -83,7 +84,7 @@ def _same(names: Sequence[str], ranks: int) -> int:
         said, _ = job.communicate(timeout=900)
         if job.returncode:
             raise RuntimeError(said[-2000:])
-        outcome: dict[str, Any] = pickle.loads(out.with_suffix(".0").read_bytes())[0]
+        outcome: dict[str, Any] = pickle.loads(out.with_suffix(".0").read_bytes())
     made, equal = recipes.tiny_recipes(), 0
     for name in names:
         tiny = made[name]()

@@ -171,8 +171,9 @@ class InProcess:
         else:
             self.profiles = tuple(Profile(name, len(part), figures_of(devices, name)) for name, part in self._data.items())
         self._workers, self._kind = workers, kind
-        bound = (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
-        self._memories = Memories(data.names if isinstance(data, Population) else list(self._data), bound, memory_folder)
+        self.memory_bytes = (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
+        self.memory_folder = memory_folder
+        self._memories = Memories(data.names if isinstance(data, Population) else list(self._data), self.memory_bytes, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
         self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None

@@ -154,8 +154,15 @@ def portable(error: Exception | None) -> Exception | None:
         return RankError(f"{type(error).__name__}: {error}")
 
 
+def gpu() -> torch.device | None:
+    """Return the GPU of this rank, the one of its number on this machine (``LOCAL_RANK``); None if there are no GPUs."""
+    if not torch.cuda.is_available():
+        return None
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
 def machine() -> dict[str, str]:
-    """Return what the bits of training depend on: the build of torch, the instructions it uses, and a digest of one small training step."""
+    """Return what the bits of training depend on: the build of torch, the instructions and the GPU it uses, and a digest of a training step."""
     generator = Key(0, "ranks", "canary").generator()
     net, rows = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)), torch.randn(32, 64, generator=generator)
     with torch.no_grad():
@@ -164,4 +171,10 @@ def machine() -> dict[str, str]:
     gradients = torch.autograd.grad(net(rows).logsumexp(1).sum(), list(net.parameters()))
     content = b"".join(leaf.contiguous().numpy().tobytes() for leaf in (*gradients, rows.exp(), torch.linalg.svdvals(rows)))
     digest = blake2b(content, digest_size=8).hexdigest()
-    return {"torch": torch.__version__, "instructions": torch.backends.cpu.get_cpu_capability(), "training step": digest}
+    device = gpu()
+    return {
+        "torch": torch.__version__,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "GPU": torch.cuda.get_device_name(device) if device else "none",
+        "training step": digest,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import os
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +13,12 @@ from typing import Self, TypeVar
 import torch
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.population import Population
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.pools import ClientPool, InProcess
-from bayesfed.federated.clients.process_group import Group, machine
+from bayesfed.federated.clients.process_group import Group, gpu, machine
+from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.turn import Outcome, Task, one_thread
 from bayesfed.federated.core.protocols import Local, Profile
@@ -40,7 +43,7 @@ class Ranks:
     timeout_s
         Seconds that a rank waits for the others before the run fails with a `RankError`. A round must not take longer.
     mixed
-        Accept ranks with other builds of torch or other processors, whose training differs in last bits.
+        Accept ranks with other builds of torch, processors or GPUs, whose training differs in last bits.
 
     Notes
     -----
@@ -51,8 +54,8 @@ class Ranks:
     Raises
     ------
     ArgumentError
-        If ranks differ in their build of torch, their processor or a training step, unless `mixed`; if clients are trained in cohorts, whose bits
-        depend on who is in them; if restarts of the job would fail.
+        If ranks differ in their build of torch, their processor, their GPU or a training step, unless `mixed`; if clients are trained in cohorts,
+        whose bits depend on who is in them; if restarts of the job would fail.
     RankError
         During a run, if a rank is lost, or is silent for too long.
     """
@@ -70,9 +73,12 @@ class Ranks:
         if self.group.size > 1 and getattr(self.pool, "cohorts", None) is not None:
             hint = "cohort=1, which is the same on any number of ranks"
             raise ArgumentError(complain("Ranks", expected="clients that train one by one", actual="cohorts", hint=hint))
-        names = [profile.name for profile in self.pool.profiles]
+        roster = Roster(self.pool.profiles)
+        names = roster.names
         self._owners = {name: number % self.group.size for number, name in enumerate(names)} if len(names) <= LISTED else {}
-        self._memories: dict[str, Tree] = {}
+        # On rank 0: what the clients of all ranks keep.
+        bound, folder = (self.pool.memory_bytes, self.pool.memory_folder) if isinstance(self.pool, InProcess) else (math.inf, None)
+        self._memories = Memories(roster.ordered, bound, folder)
         self._changed, self._verdicts = set[str](), list[tuple[str, bool]]()
 
     @property
@@ -112,27 +118,30 @@ class Ranks:
             if self.owns(client):
                 self.settle(client, accepted)
 
-    def memories(self) -> dict[str, Tree]:
+    def memories(self) -> Mapping[str, Tree]:
         """Return what clients remember: all of them on rank 0, this rank's own elsewhere. Every rank has to call this."""
+        # The pool only knows clients of this rank: no others were answered, settled or restored here.
         own = self.pool.memories()
-        own = {client: tree for client, tree in own.items() if self.owns(client)}
         if self.group.size == 1:
             return own
         changed = {client: to_safetensors(own[client]) if client in own else None for client in self._changed}
         self._changed = set()
         for rank, several in enumerate(self.group.gather(changed)):
             for client, content in several.items():
-                if content is None:
-                    self._memories.pop(client, None)
-                else:
-                    self._memories[client] = own[client] if rank == 0 else from_safetensors(content)
-        return {client: dict(self._memories[client]) for client in sorted(self._memories)} if self.group.rank == 0 else own
+                tree = {} if content is None else own[client] if rank == 0 else from_safetensors(content)
+                self._memories.pend(client, tree)
+                self._memories.settle(client, True)
+        return self._memories.taken() if self.group.rank == 0 else own
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Put memories of clients back, on every rank those of its own."""
         self._changed, self._verdicts = set(), []
-        self._memories = {client: dict(tree) for client, tree in memories.items()} if self.group.rank == 0 else {}
-        self.pool.restore({client: tree for client, tree in memories.items() if self.owns(client)})
+        if self.group.size == 1:
+            self.pool.restore(memories)
+            return
+        if self.group.rank == 0:
+            self._memories.restore(memories)
+        self.pool.restore({client: memories[client] for client in memories if self.owns(client)})
 
     def close(self) -> None:
         """Wait for the other ranks, stop the pool and leave the group."""
@@ -155,11 +164,16 @@ class Ranks:
         atexit.unregister(self._leave)
 
     def _placed(self, clients: Mapping[str, Dataset]) -> Mapping[str, Dataset]:
-        if not torch.cuda.is_available():
+        if (device := gpu()) is None:
             return clients
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        return {name: part.to(device) if part.inputs.device.type == "cuda" else part for name, part in clients.items()}
+
+        def placed(part: Dataset) -> Dataset:
+            return part.to(device) if part.inputs.device.type == "cuda" else part
+
+        if isinstance(clients, Population):
+            return Population(clients.names, clients.samples, lambda name: placed(clients[name]))
+        return {name: placed(part) for name, part in clients.items()}
 
 
 def led(pool: object, work: Callable[[], Result]) -> Result:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from bayesfed.errors import ClientError
+from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.process_group import portable
 from bayesfed.federated.clients.ranks import Ranks
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
@@ -28,6 +29,7 @@ from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Invitations, collect, stepped
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
 Asked = Iterable[tuple[Profile, int | None]]
@@ -63,6 +65,15 @@ class Merging:
     quanta: int
     count: int
     carry: bool
+
+
+def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
+    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every rank has to call this."""
+    if not isinstance(pool, Ranks) or pool.group.size == 1:
+        return resume
+    # Memories and records on rank 0's disk cannot be read elsewhere.
+    sent = pool.group.led(lambda: resume and replace(resume, memories=dict(resume.memories), history=tuple(resume.history)))
+    return resume if pool.group.rank == 0 else sent
 
 
 def ranked_exchange(occasion: Occasion, pool: Ranks, locals: Mapping[str, Local], asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:

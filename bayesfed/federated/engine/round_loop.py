@@ -26,7 +26,7 @@ from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.ranked import ranked_exchange
+from bayesfed.federated.engine.ranked import agreed, ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
@@ -94,8 +94,7 @@ def rounds(
     TooFewClientsError
         If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
     """
-    # Of several ranks, what rank 0 resumes from counts: the others may not have the folder.
-    resume = led(pool, lambda: resume)
+    resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
     _check(algorithm, rounds, seed, on_client_error, resume, least)
     run_id = _run_id(algorithm, seed, resume, run_id)
