@@ -5,7 +5,13 @@ from .anycost_fl.recipe import anycost_fl as anycost_fl
 from .anycost_fl.recipe import public_settings as public_settings
 from .baselines.drift.fed_dyn import fed_dyn as fed_dyn
 from .baselines.drift.fed_nova import fed_nova as fed_nova
+from .baselines.drift.fed_pa import fed_pa as fed_pa
 from .baselines.drift.scaffold import scaffold as scaffold
+from .baselines.ensembles.beta_pred_bayes import beta_pred_bayes as beta_pred_bayes
+from .baselines.ensembles.ensemble import ensemble as ensemble
+from .baselines.ensembles.fed_be import fed_be as fed_be
+from .baselines.ensembles.mc_dropout import mc_dropout as mc_dropout
+from .baselines.ensembles.swag import swag as swag
 from .baselines.fed_avg import fed_avg as fed_avg
 from .baselines.fed_hq import fed_hq as fed_hq
 from .baselines.fed_paq import fed_paq as fed_paq
