@@ -10,11 +10,15 @@ from bayesfed.data import concatenated
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.testing import recipes
 from bayesfed.trees import without
-from tests.conftest import tree_equal
 
 
 def work(precision):
     return bf.Training(steps=2, batch_size=None, optimiser=bf.Sgd(0.3), schedule=bf.cosine(0.1, 8), prior_precision=precision, observations=96)
+
+
+def alike(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.allclose(leaf, other[name], atol=1e-5) for name, leaf in one.items())
 
 
 def test_the_best_of_the_precisions_is_chosen_and_trained_with_anew():
@@ -25,18 +29,16 @@ def test_the_best_of_the_precisions_is_chosen_and_trained_with_anew():
     held = concatenated([data[torch.arange(len(data)) % 10 == 9] for data in clients.values()])
     scores = []
     for number, precision in enumerate(PRECISIONS):
-        # Batches of all rows: no draw tells the runs apart.
-        plain = bf.run(
-            bf.fed_avg(recipes.net(), training=work(precision)), bf.InProcess(fewer, samples=dict.fromkeys(fewer, 24)), rounds=ROUNDS, progress=False
-        )
-        assert tree_equal(plain.snapshot.state, without(states[(number + 1) * ROUNDS - 1], "prior/"))
+        # Batches of all rows: draws change no more than the order of sums.
+        plain = bf.run(bf.fed_avg(recipes.net(), training=work(precision)), fewer, rounds=ROUNDS, progress=False)
+        alike(plain.snapshot.state, without(states[(number + 1) * ROUNDS - 1], "prior/"))
         scores.append(float(nn.functional.cross_entropy(plain.model(held.inputs), held.targets, reduction="sum")))
-    assert [value for _, value in result.series("held_out_nll")] == pytest.approx(scores, rel=1e-5)
+    assert [value for _, value in result.series("held_out_nll")] == pytest.approx(scores, rel=1e-4)
     best = PRECISIONS[scores.index(min(scores))]
     assert result.final("prior_precision") == best
     assert [value for _, value in result.series("prior_precision")][::ROUNDS] == [*PRECISIONS, best]
     chosen = bf.run(bf.fed_avg(recipes.net(), training=work(best)), clients, rounds=2, progress=False)
-    assert tree_equal(chosen.snapshot.state, result.model.parameters)
+    alike(chosen.snapshot.state, result.model.parameters)
     assert any(name.startswith(START) for name in result.snapshot.state)
 
 

@@ -115,7 +115,7 @@ def test_dropout_is_on_where_the_posterior_predicts_and_off_in_the_model():
     # The mean output of passes is that of the network without dropout, for what follows dropout is linear.
     logits = torch.stack([result.posterior.observe(dict(own.named_parameters()), inputs, Key(number)).logits for number in range(200)])
     centred = own(inputs).detach() - own(inputs).detach().mean(1, keepdim=True)
-    assert torch.allclose((logits - logits.mean(2, keepdim=True)).mean(0), centred, atol=0.15)
+    assert torch.allclose((logits - logits.mean(2, keepdim=True)).mean(0), centred, atol=0.3)
     with pytest.raises(ArgumentError, match="a network with dropout"):
         bf.mc_dropout(bf.fed_avg(recipes.net()))
 
@@ -146,13 +146,13 @@ def test_langevin_steps_draw_from_the_posterior_of_a_line():
     inputs = torch.randn(40, 1, generator=noise)
     data = bf.Dataset(inputs, 0.5 * inputs + torch.randn(40, 1, generator=noise))
     net = nn.Linear(1, 1, bias=False)
-    work = bf.Training(steps=12_000, batch_size=None, optimiser=bf.Sgd(0.1))
-    local = Langevin(work.descent(MaximumLikelihood(net, bf.Normal()), net), 600, 1.0)
+    work = bf.Training(steps=6000, batch_size=None, optimiser=bf.Sgd(0.1))
+    local = Langevin(work.descent(MaximumLikelihood(net, bf.Normal()), net), 300, 1.0)
     drawn = local.fit(parameters(net), {}, data, Key(0), LocalOptions()).payload["weight"].flatten()
     rows, _ = split_held(data)
     precision = float(rows.inputs.square().sum())
-    assert float(drawn.mean()) == pytest.approx(float((rows.inputs * rows.targets).sum()) / precision, abs=4 / math.sqrt(600 * precision))
-    assert float(drawn.std()) == pytest.approx(1 / math.sqrt(precision), rel=0.15)
+    assert float(drawn.mean()) == pytest.approx(float((rows.inputs * rows.targets).sum()) / precision, abs=4 / math.sqrt(300 * precision))
+    assert float(drawn.std()) == pytest.approx(1 / math.sqrt(precision), rel=0.2)
 
 
 def test_fed_pa_solves_with_the_shrunk_covariance():
@@ -164,7 +164,7 @@ def test_fed_pa_solves_with_the_shrunk_covariance():
     assert torch.equal(posterior_change(samples, start, 0.0), samples.mean(0) - start)
     # Without a window the round is FedAvg's; with one of a single step as well.
     plain = ran(bf.fed_avg(recipes.net(), training=WORK)).model.parameters
-    for options in ({"begin": 9}, {"samples": 1, "burn_in": 0.75}):
+    for options in ({"begin": 9, "samples": 1}, {"samples": 1, "burn_in": 0.75}):
         again = ran(bf.fed_pa(recipes.net(), training=WORK, **options | {"shrinkage": 0.3})).model.parameters
         assert all(torch.allclose(leaf, plain[name], atol=1e-6) for name, leaf in again.items())
 

@@ -1,5 +1,6 @@
 from .after_training.batch_statistics.recipe import batch_statistics as batch_statistics
 from .after_training.calibration.recipe import calibrated as calibrated
+from .after_training.feature_density.recipe import feature_density as feature_density
 from .after_training.laplace.recipe import laplace as laplace
 from .anycost_fl.recipe import anycost_fl as anycost_fl
 from .anycost_fl.recipe import public_settings as public_settings

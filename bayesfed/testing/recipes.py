@@ -124,6 +124,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "mc_dropout": lambda: Tiny(shipped.mc_dropout(shipped.fed_avg(dropping(), **work)), rows()),
         "batch_statistics": batch_statistics,
         "calibrated": lambda: Tiny(shipped.calibrated(net(), classes=CLASSES, bins=20), rows()),
+        "feature_density": lambda: Tiny(shipped.feature_density(net()), rows()),
         "laplace": lambda: Tiny(shipped.laplace(net()), rows()),
         "laplace full": lambda: Tiny(shipped.laplace(shipped.fed_avg(net(), **work), subset="all", structure="full"), rows()),
     }
