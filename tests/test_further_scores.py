@@ -43,6 +43,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_they_are_entered_after_the_last_round_and_compared(folder, capsys):
     assert main(["compare", "point.toml", "--quiet"]) == 0
     found = json.loads(Path("results/point/seed-0/metrics.json").read_text())
