@@ -5,11 +5,14 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.wrappers.chosen_prior import CHOOSING, PRECISIONS, ROUNDS, START
+from bayesfed.algorithms.wrappers import chosen_prior
+from bayesfed.algorithms.wrappers.chosen_prior import PRECISIONS, START
 from bayesfed.data import concatenated
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.testing import recipes
 from bayesfed.trees import without
+
+ROUNDS = 3
 
 
 def work(precision):
@@ -21,10 +24,11 @@ def alike(one, other):
     assert all(torch.allclose(leaf, other[name], atol=1e-5) for name, leaf in one.items())
 
 
-def test_the_best_of_the_precisions_is_chosen_and_trained_with_anew():
+def test_the_best_of_the_precisions_is_chosen_and_trained_with_anew(monkeypatch):
+    monkeypatch.setattr(chosen_prior, "ROUNDS", ROUNDS)
     clients, states = recipes.rows(24), []
     algorithm = bf.fed_avg(recipes.net(), training=work("auto"))
-    result = bf.run(algorithm, clients, rounds=CHOOSING + 2, progress=False, callbacks=[lambda report: states.append(report.state)])
+    result = bf.run(algorithm, clients, rounds=4 * ROUNDS + 2, progress=False, callbacks=[lambda report: states.append(report.state)])
     fewer = {name: data[torch.arange(len(data)) % 10 != 9] for name, data in clients.items()}
     held = concatenated([data[torch.arange(len(data)) % 10 == 9] for data in clients.values()])
     scores = []

@@ -6,12 +6,15 @@ the model on the tenth that they held out, and send the sum. Then training begin
 ====================  ======================================================
 rounds                what is run
 ====================  ======================================================
-0 to 4                the first precision of `PRECISIONS`
-5 to 9, 10 to 14, ..  the others
-from 20 on            the chosen one, with the schedule from its beginning
+0 to 19               the first precision of `PRECISIONS`
+20 to 39, ... 79      the others
+from 80 on            the chosen one, with the schedule from its beginning
 ====================  ======================================================
 
-The price is these 20 rounds, which the ledger shows, and in four of them the model once more to every client.
+The price is these 80 rounds, which the ledger shows, and in four of them the model once more to every client. It takes so many: what a prior is
+good for shows late. On 2,000 rows of Fashion-MNIST (30 rounds of 20 steps with Adam) held-out NLLs of precisions 0.1, 0.3, 1 and 3 were .672, .664,
+.674 and .678 after 5 rounds, and .521, .515, .509 and .503 after 30. The evidence of the last layer, which needs no held-out rows, chose 10; at 8 the
+NLL of test rows was .560, above that without any prior (.557; .546 at 3).
 """
 
 from __future__ import annotations
@@ -40,8 +43,7 @@ from bayesfed.trees import Tree, under, without
 
 # What is tried, and the number of rounds of each.
 PRECISIONS = (0.1, 0.3, 1.0, 3.0)
-ROUNDS = 5
-CHOOSING = ROUNDS * len(PRECISIONS)
+ROUNDS = 20
 # Leaves of the state that are not the method's: where it began, and the summed NLL of every precision, zero where it is not known.
 OWN = "prior/"
 START, SCORES = OWN + "start/", OWN + "scores"
@@ -49,7 +51,8 @@ START, SCORES = OWN + "start/", OWN + "scores"
 
 def place(round: int) -> tuple[int, int]:
     """Return which precision a round trains with, `len(PRECISIONS)` for the chosen one, and the number of the round in its training."""
-    return (round // ROUNDS, round % ROUNDS) if round < CHOOSING else (len(PRECISIONS), round - CHOOSING)
+    choosing = ROUNDS * len(PRECISIONS)
+    return (round // ROUNDS, round % ROUNDS) if round < choosing else (len(PRECISIONS), round - choosing)
 
 
 def chosen_prior(algorithm: Algorithm) -> Algorithm:

@@ -46,7 +46,7 @@ class Training:
     prior_precision
         delta of a prior N(0, 1 / delta) on every weight, for methods with point estimates: weight decay of ``delta / observations`` on the mean loss,
         which makes MAP estimates of them. With `Adam` it empties weights that the rows leave open, those of pixels that never vary, and networks
-        lose less under corruptions. "auto": 20 rounds come first, in which precisions from 0.1 to 3 are tried and scored on rows that clients hold
+        lose less under corruptions. "auto": 80 rounds come first, in which precisions from 0.1 to 3 are tried and scored on rows that clients hold
         out; then training begins anew, on all rows (`bayesfed.algorithms.wrappers.chosen_prior`). Default: none.
     observations
         Number of rows of all clients, for `prior_precision`.
