@@ -124,7 +124,7 @@ class LaplacePosterior:
     def probit(self, inputs: Tensor) -> Tensor:
         """Return the probabilities of the classes ``(B, C)``, without draws: softmax of ``logits / sqrt(1 + pi / 8 variance)`` (MacKay, 1992).
 
-        It counts each output's own variance, of which the part that all outputs share changes no probability, and is therefore less certain than draws.
+        It counts the variance that all outputs share, which changes no probability: it is less certain than draws.
 
         Raises
         ------
