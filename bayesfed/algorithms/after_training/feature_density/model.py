@@ -75,6 +75,7 @@ class FeatureDensity:
         size = len(self.covariance)
         eye = torch.eye(size, dtype=self.covariance.dtype)
         mixed = (1 - self.shrinkage) * self.covariance + self.shrinkage * self.covariance.trace() / size * eye
+        factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(mixed)
         if int(failed):
             actual, hint = "one that is singular", "a larger shrinkage, or more rows"
@@ -102,7 +103,8 @@ class FeatureDensity:
         rows = torch.cat([features(self.net, self.parameters, part) for part in inputs.split(2000)]).double().cpu()
         whitened = torch.linalg.solve_triangular(self._root, rows.mT, upper=False).mT
         centres = torch.linalg.solve_triangular(self._root, self.means[self.counts > 0].mT, upper=False).mT
-        return (whitened[:, None] - centres).square().sum(2)
+        distances: Tensor = (whitened[:, None] - centres).square().sum(2)
+        return distances
 
 
 def last_linear(net: nn.Module) -> nn.Linear:
