@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from uncertainty_scores import Sets, scored
 
 import bayesfed as bf
+from bayesfed.algorithms.after_training.feature_density import FeatureDensity
 from bayesfed.data import concatenated
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.laplace.posterior import LaplacePosterior
@@ -136,6 +137,7 @@ def readings(settings: Settings, trained: list[bf.Result], given: Problem) -> tu
     density = bf.run(bf.feature_density(first.model), clients, rounds=1, progress=False).model
     fitted = gaussian.posterior
     assert isinstance(fitted, LaplacePosterior)
+    assert isinstance(density, FeatureDensity)
     figures = {
         "temperature": calibrated.final("temperature"),
         "precision": gaussian.final("prior_precision"),

@@ -83,8 +83,8 @@ def fed_pa(
         expected = "samples >= 1, shrinkage >= 0, burn_in in [0, 1), begin >= 0"
         raise ArgumentError(complain("fed_pa", expected=expected, actual=actual, hint=hint))
     if work.epochs is None and _window(work.steps, burn_in, samples) < 1:
-        expected, actual = "a step for each sample after the burn-in", f"{work.steps} steps, {samples} samples"
-        raise ArgumentError(complain("fed_pa", expected=expected, actual=actual, hint=f"Training(steps={math.ceil(samples / (1 - burn_in))})"))
+        found, hint = f"{work.steps} steps, {samples} samples", f"Training(steps={math.ceil(samples / (1 - burn_in))})"
+        raise ArgumentError(complain("fed_pa", expected="a step for each sample after the burn-in", actual=found, hint=hint))
 
     def options(turn: Turn) -> LocalOptions:
         return work.options_as(Windows, turn.round, turn.profile.samples, windows=samples if turn.round >= begin else 0)
@@ -174,7 +174,7 @@ def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor
         rho of ``Sigma = s I + (1 - s) S``, ``s = 1 / (1 + (l - 1) rho)``.
     """
     mean, count = samples.mean(0), len(samples)
-    change = mean - start
+    change: Tensor = mean - start
     if count == 1 or shrinkage == 0:
         return change
     own = 1 / (1 + (count - 1) * shrinkage)
@@ -182,7 +182,8 @@ def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor
     # In 64 bits: the matrix is small, its entries are sums over all parameters.
     wide = apart.double()
     inner = wide @ wide.mT + torch.eye(count, dtype=torch.float64, device=wide.device) * (own * (count - 1) / (1 - own))
-    return (change - (torch.linalg.solve(inner, wide @ change.double()) @ wide).to(change)) / own
+    within: Tensor = torch.linalg.solve(inner, wide @ change.double()) @ wide
+    return (change - within.to(change)) / own
 
 
 def _window(steps: int, burn_in: float, samples: int) -> int:
