@@ -113,10 +113,11 @@ def shown(size: int, runs: Runs) -> list[bool]:
         "MC-dropout": Line("dropout .2"),
         "D-Turbo-VBI": Line("D-Turbo-VBI"),
         "ensemble of 5": Line("ensemble of 5"),
+        **{name: Line(name) for name in ("SWAG", "FedBE", "FedPA", "beta-PredBayes") if name in runs},
         **({"central": Line("central"), "central + Laplace": Line("central", "Laplace")} if "central" in runs else {}),
     }
     rows: list[list[str | float | int]] = []
-    kinds = ("max_probability", "entropy", "mutual_information", "max_logit")
+    kinds = ("max_probability", "entropy", "mutual_information", "max_logit", "feature_density")
     for name, line in lines.items():
         scores = [f"{line.mean(runs, score):.3f}" for score in ("nll", "ece", "adaptive_ece")]
         areas = ["-" if (area := line.auroc(runs, kind)) is None else f"{area:.2f}" for kind in kinds]
@@ -126,7 +127,7 @@ def shown(size: int, runs: Runs) -> list[bool]:
             [name, f"{100 * line.mean(runs, 'accuracy'):.1f}", *scores, *selective, f"{line.corrupted(runs):.2f}", *areas, f"{megabytes:.0f}"]
         )
     seeds = len(runs["FedAvg"])
-    head = ["method", "%", "NLL", "ECE", "adaptive", "AURC e-3", "coverage", "corrupted", "max p", "entropy", "mutual", "max logit", "MB"]
+    head = ["method", "%", "NLL", "ECE", "adaptive", "AURC e-3", "coverage", "corrupted", "max p", "entropy", "mutual", "max logit", "density", "MB"]
     print(f"\n{size} rows, {seeds} seeds; the last columns but one are mean AUROCs\n\n{table(head, rows)}\n")
     return calibration(size, runs, lines) + robustness(size, runs, lines, prior) + outside(size, runs, lines, prior) + coverage(runs)
 
@@ -181,7 +182,7 @@ def outside(size: int, runs: Runs, lines: Mapping[str, Line], prior: str) -> lis
 def coverage(runs: Runs) -> list[bool]:
     """Print what conformal sets cover."""
     kept = [run["conformal"] for run in runs["FedAvg"]]
-    for name in ("pooled", "shifted, marginal", "shifted, weighted"):
+    for name in ("pooled", "test file", "shifted, marginal", "shifted, weighted"):
         covered, size = (statistics.mean(one[name][place] for one in kept) for place in (1, 2))
         print(f"sets of 90 %, {name}: coverage {covered:.3f}, {size:.2f} classes")
     worst = {}
@@ -189,9 +190,10 @@ def coverage(runs: Runs) -> list[bool]:
         by_seed = [sorted(value[1] for name, value in one.items() if name.startswith(f"{way}/")) for one in kept]
         worst[way] = statistics.mean(statistics.mean(values[: -(-len(values) // 10)]) for values in by_seed)
         print(f"sets of 90 %, {way} thresholds: coverage in the worst decile of clients {worst[way]:.3f}")
-    pooled = statistics.mean(one["pooled"][1] for one in kept)
+    redrawn, sd = (statistics.mean(one["redrawn"][place] for one in kept) for place in (1, 2))
+    print(f"sets of 90 %, over draws of the held-out rows: coverage {redrawn:.3f}, sd of one draw {sd:.3f}")
     return [
-        between("coverage of 90 % sets, all rows", pooled, 0.89, 0.91),
+        between("coverage of 90 % sets, all rows, over draws of those held out", redrawn, 0.89, 0.91),
         at_least("coverage of 90 % sets, worst decile of clients", max(worst.values()), 0.85),
     ]
 

@@ -13,19 +13,15 @@ from typing import Any
 import torch
 from kept import kept
 from torch import Tensor, nn
-from torch.func import functional_call
 from uncertainty_scores import Sets, scored
 
 import bayesfed as bf
+from bayesfed.algorithms.after_training.feature_density import FeatureDensity
 from bayesfed.data import concatenated
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.laplace.posterior import LaplacePosterior
-from bayesfed.keys import forked
-from bayesfed.trees import Tree
 
 Settings = Mapping[str, Any]
-# Draws of a posterior, and passes with dropout.
-DRAWS = 30
 
 
 @dataclass(frozen=True)
@@ -44,10 +40,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a trained network predicts: probabilities ``(S, B, C)``, and its logits ``(B, C)`` where it is one network."""
+    """What a trained network predicts.
 
-    probabilities: Callable[[Tensor], Tensor]
+    Probabilities ``(S, B, C)`` by S draws of a posterior or passes with dropout; logits ``(B, C)`` and distances of features ``(B,)`` of one network.
+    """
+
+    probabilities: Callable[[Tensor, int], Tensor]
     logits: Callable[[Tensor], Tensor] | None = None
+    distance: Callable[[Tensor], Tensor] | None = None
 
 
 @cache
@@ -60,11 +60,15 @@ def problem(settings: Settings, seed: int, folder: Path) -> Problem:
     """Return the rows of a seed: a tenth of every client's rows is held out, and every client has test rows of its own classes."""
     train, test = data(folder)
     key = bf.Key(seed, "uncertainty")
-    chosen = train[torch.randperm(len(train), generator=key.child("rows").generator())[: round(settings["rows"] / 0.9)]]
+    order = torch.randperm(len(train), generator=key.child("rows").generator())
+    chosen = train[order[: round(settings["rows"] / 0.9)]]
     parts = bf.dirichlet(chosen.targets, settings["clients"], settings["concentration"], key.child("partition"))
     kept_rows, held = bf.split_rows(bf.federate(chosen, parts), 0.1, key=key.child("held out"))
     test = test[torch.randperm(len(test), generator=bf.Key(0, "test").generator())]
-    return Problem(kept_rows, held, Sets(test[: settings["scored"]], test[: settings["corrupted"]], _like(kept_rows, test, key.child("test"))))
+    # Sets promise coverage of rows like those held out. Those of the test file are a little harder: they are scored apart.
+    others = train[order[round(settings["rows"] / 0.9) :][: len(test)]]
+    own = _like(kept_rows, others if len(others) == len(test) else test, key.child("test"))
+    return Problem(kept_rows, held, Sets(test[: settings["scored"]], test[: settings["corrupted"]], own, _like(kept_rows, test, key.child("test"))))
 
 
 def _like(clients: Mapping[str, bf.Dataset], test: bf.Dataset, key: bf.Key) -> dict[str, bf.Dataset]:
@@ -82,16 +86,12 @@ def _like(clients: Mapping[str, bf.Dataset], test: bf.Dataset, key: bf.Key) -> d
 
 def network(settings: Settings, key: bf.Key) -> nn.Module:
     """Return the network MLP 784-256-256-10, with dropout after both hidden layers if it is asked for."""
-    net = bf.mlp([784, 256, 256, 10], key)
-    share = settings.get("dropout", 0.0)
-    if not share:
-        return net
-    return nn.Sequential(*[one for layer in net for one in ([layer, nn.Dropout(share)] if isinstance(layer, nn.ReLU) else [layer])])
+    return bf.mlp([784, 256, 256, 10], key, dropout=settings.get("dropout", 0.0))
 
 
 def result(settings: Settings, seed: int, given: Problem, member: int = 0) -> bf.Result:
     """Train a network."""
-    net = network(settings, bf.Key(seed, "net", member))
+    net, rounds = network(settings, bf.Key(seed, "net", member)), settings["rounds"]
     prior = {"prior_precision": settings["prior_precision"], "observations": given.rows} if "prior_precision" in settings else {}
     adam, schedule = bf.Adam(settings["learning_rate"]), bf.cosine(0.05, settings["rounds"])
     clients = {"all": concatenated(list(given.train.values()))} if settings.get("central") else given.train
@@ -99,9 +99,18 @@ def result(settings: Settings, seed: int, given: Problem, member: int = 0) -> bf
     work = bf.Training(steps, settings["batch_size"], adam, schedule, **prior)
     if settings["method"] == "d_turbo_vbi":
         algorithm = bf.d_turbo_vbi(bf.declare(net), observations=given.rows, training=work)
+    elif settings["method"] == "swag":
+        algorithm = bf.swag(bf.fed_avg(net, training=work), begin=settings["begin"])
+    elif settings["method"] == "fed_be":
+        algorithm = bf.fed_be(net, training=work)
+    elif settings["method"] == "fed_pa":
+        algorithm = bf.fed_pa(net, begin=settings["begin"], training=work)
+    elif settings["method"] == "beta_pred_bayes":
+        alone = bf.Training(steps * rounds, settings["batch_size"], bf.Sgd(settings["sgd_rate"]))
+        algorithm, rounds = bf.beta_pred_bayes(net, temperature=settings["temperature"], training=alone), 1
     else:
         algorithm = bf.fed_avg(net, training=work)
-    return bf.run(algorithm, clients, rounds=settings["rounds"], seed=seed, progress=False)
+    return bf.run(algorithm, clients, rounds=rounds, seed=seed, progress=False)
 
 
 def readings(settings: Settings, trained: list[bf.Result], given: Problem) -> tuple[dict[str, Reading], dict[str, float], Any]:
@@ -109,21 +118,26 @@ def readings(settings: Settings, trained: list[bf.Result], given: Problem) -> tu
     first = trained[0]
     if first.algorithm.posterior is not None:
         posterior = first.posterior
-        return {"": Reading(lambda rows: Predictive(posterior, rows, bf.Key(0, "draws"), DRAWS).probabilities, first.model)}, {}, None
+        return {"": Reading(lambda rows, count: Predictive(posterior, rows, bf.Key(0, "draws"), count).probabilities, first.model)}, {}, None
     models = [one.model for one in trained]
 
-    def points(rows: Tensor) -> Tensor:
+    def points(rows: Tensor, count: int) -> Tensor:
         return torch.stack([model(rows).softmax(1) for model in models])
 
     if len(models) > 1:
         return {"": Reading(points)}, {}, None
     if settings.get("dropout"):
-        return {"": Reading(lambda rows: dropped(first, rows), first.model)}, {}, None
+        dropping = bf.mc_dropout(first.algorithm).posterior
+        assert dropping is not None
+        passes = dropping(first.snapshot.state)
+        return {"": Reading(lambda rows, count: Predictive(passes, rows, bf.Key(0, "draws"), count).probabilities, first.model)}, {}, None
     calibrated = bf.run(bf.calibrated(first.model), given.held, rounds=1, progress=False)
     clients = {"all": concatenated(list(given.train.values()))} if settings.get("central") else given.train
     gaussian = bf.run(bf.laplace(first.model), clients, rounds=1, progress=False)
+    density = bf.run(bf.feature_density(first.model), clients, rounds=1, progress=False).model
     fitted = gaussian.posterior
     assert isinstance(fitted, LaplacePosterior)
+    assert isinstance(density, FeatureDensity)
     figures = {
         "temperature": calibrated.final("temperature"),
         "precision": gaussian.final("prior_precision"),
@@ -131,30 +145,13 @@ def readings(settings: Settings, trained: list[bf.Result], given: Problem) -> tu
     }
     return (
         {
-            "": Reading(points, first.model),
-            "temperature": Reading(lambda rows: calibrated.model(rows).softmax(1)[None], calibrated.model),
-            "Laplace": Reading(lambda rows: Predictive(fitted, rows, bf.Key(0, "draws"), DRAWS).probabilities, first.model),
+            "": Reading(points, first.model, density.distance),
+            "temperature": Reading(lambda rows, count: calibrated.model(rows).softmax(1)[None], calibrated.model),
+            "Laplace": Reading(lambda rows, count: Predictive(fitted, rows, bf.Key(0, "draws"), count).probabilities, first.model),
         },
         figures,
         calibrated,
     )
-
-
-def dropped(trained: bf.Result, rows: Tensor) -> Tensor:
-    """Return the probabilities of passes with dropout, all rows of a pass with one seed."""
-    model = trained.model
-    net, parameters = getattr(model, "net"), dict(model.parameters)  # noqa: B009
-    net.train()
-    with torch.no_grad():
-        passes = [_pass(net, parameters, rows, number) for number in range(DRAWS)]
-    net.eval()
-    return torch.stack(passes)
-
-
-def _pass(net: nn.Module, parameters: Tree, rows: Tensor, number: int) -> Tensor:
-    with forked(bf.Key(0, "dropout", number)):
-        outputs: Tensor = functional_call(net, parameters, (rows,))
-    return outputs.softmax(1)
 
 
 @dataclass(frozen=True)
@@ -175,6 +172,6 @@ class Place:
         trained = [result(settings, seed, given, member) for member in range(settings.get("members", 1))]
         read, figures, calibrated = readings(settings, trained, given)
         sent = sum(one.bits() for one in trained) / 8e6
-        scores = {name: scored(one, given.sets, concatenated(list(given.held.values()))) for name, one in read.items()}
-        covered = given.sets.covered(calibrated) if calibrated is not None else {}
+        scores = {name: scored(one, given.sets, concatenated(list(given.held.values())), settings) for name, one in read.items()}
+        covered = given.sets.covered(calibrated, concatenated(list(given.held.values()))) if calibrated is not None else {}
         return {"settings": dict(settings), "seed": seed, "megabytes": sent, **figures, "readings": scores, "conformal": covered}

@@ -36,7 +36,7 @@ def final(algorithm, clients, rounds=2, **options):
         ({"optimiser": torch.optim.SGD}, "Training.optimiser: expected an optimiser as a value, found the class SGD"),
         ({"optimiser": bf.Sgd}, "Training.optimiser: expected an optimiser as a value, found the class Sgd"),
         ({"prior_precision": 0.3}, "Training: expected both or neither, found prior_precision 0.3, observations None"),
-        ({"prior_precision": -1.0, "observations": 10}, "Training.prior_precision: expected a number >= 0, found -1.0"),
+        ({"prior_precision": -1.0, "observations": 10}, "Training.prior_precision: expected a number >= 0 or 'auto', found -1.0"),
         ({"prior_precision": 0.3, "observations": 0}, "Training.observations: expected a whole number >= 1, found 0"),
         ({"schedule": 0.5}, "Training.schedule: expected a function of the round, found 0.5"),
     ],

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import nn
 
 from bayesfed.algorithms.registry import ROLES
+from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import NET, Role, checked, having
@@ -147,7 +148,8 @@ def compose(
         step = constant(step, net)
     phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
     served = predicting(net, buffers)
-    return Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal=personal)
+    made = Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal=personal)
+    return chosen_prior(made) if work.prior_precision == "auto" else made
 
 
 def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) -> Local:

@@ -19,6 +19,7 @@ from bayesfed.federated.engine.reports import RoundReport, Snapshot
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import Folder, note_versions, save
+from bayesfed.running.further_scores import further_scores
 from bayesfed.running.launch import run
 from bayesfed.running.scores import scoring
 
@@ -104,10 +105,12 @@ def _run(folder: Folder, built: Built, pool: ClientPool, say: Callable[[str], No
             file.write(to_line(report.record))
 
     scores = scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed)
-    callbacks: list[Callback] = [scores, log, checkpoint(path / "checkpoints", every=built.save_every)]
+    more = {"rounds": built.options["rounds"], "draws": built.draws, "seed": built.seed}
+    further = further_scores(built.scores, built.test, built.own, built.likelihood, **more)
+    callbacks: list[Callback] = [scores, further, log, checkpoint(path / "checkpoints", every=built.save_every)]
     test = None if built.test.targets.is_floating_point() else built.test
-    more = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
-    result = run(built.algorithm, pool, test=test, **more)
+    options = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
+    result = run(built.algorithm, pool, test=test, **options)
 
     def saved() -> None:
         own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed) if built.own else None

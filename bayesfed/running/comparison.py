@@ -11,12 +11,21 @@ from bayesfed.inspect.learning_curves import AGAINST, LABELS, Runs, curve
 from bayesfed.inspect.tables import table
 from bayesfed.running.folders import Folder
 
+# Uncertainties that tell rows of no class.
+KINDS = ("max_logit", "entropy", "max_probability", "mutual_information")
 # Heading, key of metrics.json, factor, digits after the point.
 COLUMNS = (
     ("accuracy %", "accuracy", 100.0, 2),
     ("RMSE", "rmse", 1.0, 4),
     ("NLL", "nll", 1.0, 3),
     ("ECE", "ece", 1.0, 3),
+    ("adaptive ECE", "adaptive_ece", 1.0, 3),
+    ("Brier", "brier", 1.0, 3),
+    ("AURC e-3", "aurc", 1e3, 0),
+    ("answered at 5 %", "coverage_at_risk", 1.0, 2),
+    *((f"{score.upper()} {kind.replace('_', ' ')}", f"{score}_{kind}", 1.0, 2) for kind in KINDS for score in ("auroc", "fpr95")),
+    ("90 % sets cover %", "conformal_coverage", 100.0, 1),
+    ("classes a set", "conformal_size", 1.0, 2),
     ("own %", "own_accuracy", 100.0, 2),
     ("worst own %", "worst_accuracy", 100.0, 2),
     ("own NLL", "own_nll", 1.0, 3),

@@ -59,6 +59,11 @@ def tree(recipe: str, axis: str, other: str) -> dict[str, Any]:
     settings = deepcopy(settings | {name: SETTINGS[name][one] for name, one in chosen.items()})
     if chosen["data"] == "numbers.csv":
         _predict_numbers(settings, made_by)
+    inside = settings["recipe"].get("algorithm")
+    if isinstance(inside, dict) and "net" in inside:
+        # A network of the recipe's own, which those of the axis cannot stand for.
+        inside["net"]["widths"][-1] = 1 if chosen["data"] == "numbers.csv" else 10
+        del settings["net"]
     if "make" in names.required(made_by):
         settings["recipe"]["make"] = settings.pop("net")
     return settings

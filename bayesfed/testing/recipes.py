@@ -116,8 +116,15 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "federated_svi gradients": lambda: Tiny(svi(SummedGradients(0.05), "local"), lines()),
         "bayesian_lora": lambda: Tiny(sliced_posterior(ranks), rows()),
         "conjugate": lambda: Tiny(shipped.conjugate({"precision": torch.eye(2), "linear": torch.zeros(2)}, regression), lines()),
+        "fed_pa": lambda: Tiny(shipped.fed_pa(net(), samples=2, training=Training(steps=4, batch_size=8)), rows()),
+        "fed_be": lambda: Tiny(shipped.fed_be(net(), draws=2, **work), rows()),
+        "beta_pred_bayes": lambda: Tiny(shipped.beta_pred_bayes(net(), samples=2, training=Training(steps=4, batch_size=8)), rows()),
+        "swag": lambda: Tiny(shipped.swag(shipped.fed_avg(net(), **work), begin=0, rank=2), rows()),
+        "ensemble": lambda: Tiny(shipped.ensemble([shipped.fed_avg(net(), **work), shipped.fed_prox(net(), strength=0.1, **work)]), rows()),
+        "mc_dropout": lambda: Tiny(shipped.mc_dropout(shipped.fed_avg(dropping(), **work)), rows()),
         "batch_statistics": batch_statistics,
         "calibrated": lambda: Tiny(shipped.calibrated(net(), classes=CLASSES, bins=20), rows()),
+        "feature_density": lambda: Tiny(shipped.feature_density(net()), rows()),
         "laplace": lambda: Tiny(shipped.laplace(net()), rows()),
         "laplace full": lambda: Tiny(shipped.laplace(shipped.fed_avg(net(), **work), subset="all", structure="full"), rows()),
     }
@@ -145,6 +152,11 @@ def lines(count: int = 12) -> dict[str, Dataset]:
 def net() -> nn.Module:
     """Return a network of two hidden layers."""
     return mlp([FEATURES, 8, 5, CLASSES], KEY.child("net"))
+
+
+def dropping() -> nn.Module:
+    """Return a network with dropout."""
+    return mlp([FEATURES, 8, CLASSES], KEY.child("net"), dropout=0.2)
 
 
 def widths() -> list[nn.Module]:

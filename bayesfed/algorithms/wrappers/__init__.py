@@ -1,6 +1,6 @@
 """Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `on_devices`, `equal_weights`.
 
-`phases` has what they share, `noising` and `accounting` the parts of `private`.
+`phases` has what they share, `noising` and `accounting` the parts of `private`, `chosen_prior` what `Training(prior_precision="auto")` does.
 """
 
 import lazy_loader

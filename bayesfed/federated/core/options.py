@@ -29,6 +29,12 @@ class LocalOptions:
         The client's share N_t / N of all rows, which is also its share of the prior.
     size
         Index of the model size that the client trains, for methods with several sizes. 0 is the largest.
+    prior
+        Precision of the prior, for local steps that leave it open (``Training(prior_precision="auto")``); below 0: none is told.
+    held_out
+        Whether to leave every tenth row out of the training.
+    afresh
+        Whether to begin without a memory.
 
     Examples
     --------
@@ -42,6 +48,9 @@ class LocalOptions:
     scale: float = 1.0
     share: float = 1.0
     size: int = 0
+    prior: float = -1.0
+    held_out: bool = False
+    afresh: bool = False
 
     def header(self) -> Meta:
         """Return the fields that differ from their defaults, which are all that is sent."""

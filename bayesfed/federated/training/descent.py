@@ -16,6 +16,7 @@ from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.objectives.likelihood import Objective
+from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
 from bayesfed.models.priors.likelihoods import Likelihood, Normal, PresentClasses
 from bayesfed.trees import Tree
@@ -28,7 +29,7 @@ AfterStep = Callable[[Tree, float, int], None]
 class Descent:
     """Gradient steps on minibatches.
 
-    From its `LocalOptions` it reads `rate_factor`, `scale` and `steps`.
+    From its `LocalOptions` it reads `rate_factor`, `scale` and `steps`, and `prior` where the objective leaves it open.
 
     Parameters
     ----------
@@ -101,12 +102,13 @@ class Descent:
         (rate, steps), losses = self.asked(options), []
         optimiser = self.optimiser.build(leaves, rate)
         observations, noise = options.scale * len(data), key.child("noise").generator(data.inputs.device)
+        scored = self.objective.at(options.prior) if isinstance(self.objective, OpenPrior) else self.objective
         # Dropout and similar layers draw from torch's global generator.
         with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
             for done, batch in enumerate(batches(data, self.batch_size, steps, key.child("batches").generator()), 1):
                 optimiser.zero_grad()
-                loss, nll = self.objective.loss(trained, fixed, batch, observations, noise)
+                loss, nll = scored.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
                 optimiser.step()
                 if after_step:

@@ -39,6 +39,16 @@ class Observing(Protocol):
 
 
 @runtime_checkable
+class Enumerated(Protocol):
+    """A posterior of a few points of equal weight, which are taken once each in place of draws."""
+
+    @property
+    def members(self) -> Sequence[Tree]:
+        """The points."""
+        ...
+
+
+@runtime_checkable
 class ObservingDraws(Protocol):
     """A posterior that predicts at many draws together, at less cost than at one after another."""
 
@@ -60,7 +70,7 @@ class Predictive:
     key
         Names the draws: equal keys give equal predictions.
     count
-        S, the number of draws of the parameters.
+        S, the number of draws of the parameters. Of an `Enumerated` posterior S is the number of its members.
     batch_size
         Rows predicted at a time. If rows depend on each other given the parameters, it must be at least B.
 
@@ -91,8 +101,10 @@ class Predictive:
             by_part = [self.posterior.observe_draws(drawn, self.inputs[part]) for part in self._parts]
             return [self._sound([given[number] for given in by_part]) for number in range(self.count)]
         distributions: list[list[Any]] = []
-        for number in range(self.count):
-            draw, key = self.posterior.draw(self.key.child("draw", number)), self.key.child("observe", number)
+        members = self.posterior.members if isinstance(self.posterior, Enumerated) else None
+        for number in range(self.count if members is None else len(members)):
+            draw = self.posterior.draw(self.key.child("draw", number)) if members is None else members[number]
+            key = self.key.child("observe", number)
             distributions.append(self._sound([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts]))
         return distributions
 

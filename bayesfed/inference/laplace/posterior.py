@@ -124,6 +124,8 @@ class LaplacePosterior:
     def probit(self, inputs: Tensor) -> Tensor:
         """Return the probabilities of the classes ``(B, C)``, without draws: softmax of ``logits / sqrt(1 + pi / 8 variance)`` (MacKay, 1992).
 
+        It counts the variance that all outputs share, which changes no probability: it is less certain than draws.
+
         Raises
         ------
         PosteriorError

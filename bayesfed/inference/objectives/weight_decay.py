@@ -60,6 +60,60 @@ class Decayed:
         self.inner.check(trained, fixed, data)
 
 
+@dataclass(frozen=True)
+class OpenPrior:
+    """A point objective under a prior whose precision is told with every round.
+
+    Parameters
+    ----------
+    inner
+        The objective to which decay is added.
+    observations
+        N, the number of rows of all clients.
+    """
+
+    inner: Decayed
+    observations: int
+
+    def at(self, precision: float) -> Decayed:
+        """Return the objective at a precision.
+
+        Raises
+        ------
+        ArgumentError
+            If none was told, which is a number below 0.
+        """
+        if precision < 0:
+            expected, hint = "a method that chooses the precision", "a number, Training(prior_precision=0.3, observations=len(train))"
+            raise ArgumentError(complain("Training.prior_precision='auto'", expected=expected, actual="one that does not", hint=hint))
+        return with_prior(self.inner, precision, self.observations)
+
+    def start(self, message: Tree) -> tuple[Tree, Tree]:
+        """Start as the inner objective does."""
+        return self.inner.start(message)
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Hold the leaves as the inner objective does."""
+        return self.inner.held(trained)
+
+    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+        """Raise `ArgumentError`: the precision is open."""
+        return self.at(-1.0).loss(trained, fixed, batch, observations, noise)
+
+    def finish(self, trained: Tree, fixed: Tree) -> Tree:
+        """Send every parameter."""
+        return trained
+
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
+        """Check as the inner objective does."""
+        self.inner.check(trained, fixed, data)
+
+
+def with_open_prior(objective: Objective, observations: int) -> OpenPrior:
+    """Return a point objective under a prior whose precision is open; parameters and errors as for `with_prior`."""
+    return OpenPrior(with_prior(objective, 0.0, observations), observations)
+
+
 def with_prior(objective: Objective, precision: float, observations: int) -> Decayed:
     """Return a point objective under the prior N(0, 1 / precision) on every weight: a MAP estimate, where maximum likelihood was.
 

@@ -24,7 +24,7 @@ _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512
     ),
     key=KEY,
 )
-def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
+def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequential:
     """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the network of several of the papers.
 
     Parameters
@@ -33,18 +33,22 @@ def mlp(widths: Sequence[int], key: Key) -> nn.Sequential:
         Number of inputs (entries of one flattened row), units of every hidden layer, number of outputs.
     key
         Random key of the initial weights.
+    dropout
+        Probability of dropout after every hidden layer. With 0 there is none.
 
     Raises
     ------
     ArgumentError
-        If there are fewer than two widths, or one is below 1.
+        If there are fewer than two widths, one is below 1, or `dropout` is outside [0, 1).
     """
+    if not 0 <= dropout < 1:
+        raise ArgumentError(complain("mlp, dropout", expected="a probability below 1", actual=dropout, hint="0.2"))
     if len(widths) < 2 or min(widths) < 1:
         raise ArgumentError(complain("mlp, widths", expected="two or more numbers from 1", actual=list(widths), hint="[64, 32, 10]"))
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return initialised(nn.Sequential(*layers[:-1]), key)
+        layers += [nn.Linear(before, after), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+    return initialised(nn.Sequential(*layers[: -2 if dropout else -1]), key)
 
 
 def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequence[int] = (16, 32), hidden: int = 64) -> nn.Sequential:

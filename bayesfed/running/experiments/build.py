@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.scope import Scope
+from bayesfed.running.further_scores import Further, check_further
 
 CLIENTS = 10
 
@@ -36,6 +37,8 @@ class Built:
         Likelihood of the method's point predictions.
     own
         Rows of each client to score its own model on; empty where the file asks for none.
+    scores
+        Names of further scores.
     """
 
     algorithm: Algorithm
@@ -49,6 +52,7 @@ class Built:
     draws: int
     save_every: int
     own: Mapping[str, Dataset]
+    scores: Sequence[Further] = ()
 
 
 def seeds(file: ExperimentFile) -> list[int]:
@@ -95,6 +99,11 @@ def build(file: ExperimentFile, seed: int) -> Built:
             raise file.error(("own_rows",), expected="a share from 0 to below 1", actual=share, hint="own_rows = 0.25")
         clients, own = split_rows(clients, share, key=Key(seed, "own rows"))
         train = scope.train = concatenated(list(clients.values()))
+    scores = tuple(reader.section("scores"))
+    try:
+        check_further(scores, test, own)
+    except BayesfedError as problem:
+        raise file.error(("scores",), problem) from problem
     scope.clients = sorted(clients)
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
@@ -108,7 +117,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
     pool = _pool(reader, file, clients, devices)
     likelihood = scope.likelihood or (Normal() if train.targets.is_floating_point() else Categorical())
     options |= {"rounds": counts["rounds"], "least": counts["least"]}
-    return Built(algorithm, pool, clients, train, test, seed, options, likelihood, counts["draws"], counts["save_every"], own)
+    return Built(algorithm, pool, clients, train, test, seed, options, likelihood, counts["draws"], counts["save_every"], own, scores)
 
 
 def _fitted(file: ExperimentFile, scope: Scope, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:

@@ -23,6 +23,7 @@ from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.experiments import own
 from bayesfed.running.experiments.lines import Path as KeyPath
 from bayesfed.running.experiments.lines import line_of
+from bayesfed.running.further_scores import Further
 from bayesfed.wireless.devices import Device
 
 Split = tuple[Dataset, Dataset]
@@ -80,6 +81,9 @@ class Settings:
     own_rows
         Share of each client's rows that are held out to score what that client predicts with, its own model where the method is personal. Default:
         none, and no such scores.
+    scores
+        Further scores after the last round, of "calibration", "selective", "detection" (data of images) and "conformal" (with `own_rows`); see
+        `bayesfed.running.further_scores`.
     """
 
     data: Split | Dataset
@@ -97,6 +101,7 @@ class Settings:
     draws: int = 20
     save_every: int = 1
     own_rows: float = 0.0
+    scores: Sequence[Further] = ()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from .fed_dyn import fed_dyn as fed_dyn
 from .fed_nova import Normalised as Normalised
 from .fed_nova import NormalisedLocal as NormalisedLocal
 from .fed_nova import fed_nova as fed_nova
+from .fed_pa import PosteriorAverage as PosteriorAverage
+from .fed_pa import fed_pa as fed_pa
 from .scaffold import Controlled as Controlled
 from .scaffold import ControlledLocal as ControlledLocal
 from .scaffold import scaffold as scaffold

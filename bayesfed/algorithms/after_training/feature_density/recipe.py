@@ -1,0 +1,138 @@
+"""The density of a trained network's features from sums over the clients' rows (Lee et al., 2018; Mukhoti et al., 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.algorithms.after_training.feature_density.model import FeatureDensity, features, last_linear
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Cast
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import shown
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.links.digital import Digital
+from bayesfed.inference.laplace.blocks import symmetric, triangle
+from bayesfed.inference.objectives.likelihood import check_data
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.trees import Tree, trainable, without
+
+# Prefix of the leaves of the state that are not the network's.
+OWN = "density/"
+COUNTS, SUMS, PRODUCTS = OWN + "counts", OWN + "sums", OWN + "products"
+
+
+@recipe(cites=("lee2018simple", "mukhoti2023deep"))
+def feature_density(
+    model: nn.Module | Predictor,
+    parameters: Mapping[str, Tensor] | None = None,
+    *,
+    shrinkage: float = 1e-3,
+    link: Link | None = None,
+) -> Algorithm:
+    """Tell rows of no class by their features, from one round of sums: ``bf.run(bf.feature_density(result.model), clients, rounds=1).model``.
+
+    Each client sends counts and sums of the last layer's inputs by class, and the triangle of the sum of their outer products: 142 kB for 256
+    features and 10 classes. The result is that of all rows together, whatever the partition. Its `distance` is an uncertainty for
+    `bayesfed.inference.evaluation.detection`. Compare it with the largest logit, which costs nothing.
+
+    Parameters
+    ----------
+    model
+        The trained classifier, or a `Model` such as ``result.model``.
+    parameters
+        Parameters of the network. Default: its own, or those of the `Model`.
+    shrinkage
+        Share of a multiple of the identity in the covariance; features that are always zero need some.
+    link
+        How sums reach the server. Default: `Digital()` without a bound on norms.
+
+    Raises
+    ------
+    ArgumentError
+        If the model is none or has no linear layer, or the shrinkage is outside [0, 1].
+    """
+    net, own = (model.net, model.parameters) if isinstance(model, Model) else (model, None)
+    if not isinstance(net, nn.Module):
+        raise ArgumentError(complain("feature_density, model", expected="a network or a Model", actual=shown(model), hint="result.model"))
+    if not 0 <= shrinkage <= 1:
+        raise ArgumentError(complain("feature_density, shrinkage", expected="a share in [0, 1]", actual=shrinkage, hint="1e-3"))
+    given = parameters if parameters is not None else own
+    begun: Tree = trainable(net) if given is None else dict(given)
+    layer = last_linear(net)
+    classes, size = layer.out_features, layer.in_features
+    expected = {"counts": (classes,), "sums": (classes, size), "products": (size * (size + 1) // 2,)}
+    wide = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        return Assignment(Whole(expected), 1.0, wide, wide)
+
+    def predictor(state: Tree) -> FeatureDensity:
+        products = symmetric(state[PRODUCTS])
+        return FeatureDensity(net, without(state, OWN), state[COUNTS], state[SUMS], products, shrinkage)
+
+    zeros = {OWN + name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
+    # Sums over many rows are larger than the parameters of a model.
+    phase = Phase("moments", assign, ClassMoments(net, classes, size), SumOfMoments(), link or Digital(max_norm=1e20))
+    return Algorithm("feature_density", begun | zeros, (phase,), predictor)
+
+
+@dataclass(frozen=True)
+class ClassMoments:
+    """Run all rows through the network and sum what its last layer gets.
+
+    Parameters
+    ----------
+    net
+        The network.
+    classes, size
+        C, and d.
+    """
+
+    net: nn.Module
+    classes: int
+    size: int
+    kind: Kind = "moments"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Send counts and sums by class, and the triangle of the outer products; keep the memory.
+
+        Raises
+        ------
+        DataError
+            If the rows are not of the network's classes, or its last layer is not used once.
+        """
+        check_data(self.net, Categorical(), message, data)
+        counts = torch.bincount(data.targets.cpu(), minlength=self.classes).double() if len(data) else torch.zeros(self.classes, dtype=torch.float64)
+        sums, products = torch.zeros(self.classes, self.size, dtype=torch.float64), torch.zeros(self.size, self.size, dtype=torch.float64)
+        for start in range(0, len(data), 2000):
+            part = data[slice(start, start + 2000)]
+            rows = features(self.net, message, part.inputs).double().cpu()
+            sums.index_add_(0, part.targets.cpu(), rows)
+            products += rows.mT @ rows
+        return Fit({"counts": counts, "sums": sums, "products": triangle(products)}, memory, {"samples": float(len(data))})
+
+
+@dataclass(frozen=True)
+class SumOfMoments:
+    """Keep the sum of the clients' moments."""
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the network."""
+        return without(state, OWN)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the state with the sums, and the number of rows."""
+        total = summed(reducer, "moments").total
+        return state | {OWN + name: leaf.double() for name, leaf in total.items()}, {"rows": float(total["counts"].sum())}

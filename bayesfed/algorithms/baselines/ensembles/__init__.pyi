@@ -1,0 +1,11 @@
+from .beta_pred_bayes import BestShare as BestShare
+from .beta_pred_bayes import GridOfShares as GridOfShares
+from .beta_pred_bayes import beta_pred_bayes as beta_pred_bayes
+from .ensemble import Averaged as Averaged
+from .ensemble import ensemble as ensemble
+from .fed_be import ClientsKept as ClientsKept
+from .fed_be import fed_be as fed_be
+from .langevin import Langevin as Langevin
+from .mc_dropout import mc_dropout as mc_dropout
+from .swag import Collecting as Collecting
+from .swag import swag as swag

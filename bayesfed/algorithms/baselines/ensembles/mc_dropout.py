@@ -1,0 +1,40 @@
+"""MC-dropout (Gal and Ghahramani, "Dropout as a Bayesian approximation", 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch.nn.modules.dropout import _DropoutNd
+
+from bayesfed.algorithms.baselines.ensembles.models import model_of
+from bayesfed.algorithms.registry import recipe
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.inference.ensembles.dropout import DropoutPosterior
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+
+
+@recipe(cites=("gal2016dropout",))
+def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) -> Algorithm:
+    """Predict by passes with dropout: a posterior for a method that trains a network with dropout, ``bf.mc_dropout(bf.fed_avg(net))``.
+
+    Training, messages and the transmitted model are those of the method.
+
+    Parameters
+    ----------
+    algorithm
+        Method with one model and no posterior, whose network has dropout.
+    likelihood
+        Distribution of the targets given the outputs. Default: `Categorical()`.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no dropout, or the method has a posterior, several models, or a state that is more than its model.
+    """
+    net = model_of(algorithm, "mc_dropout").net
+    if not any(isinstance(module, _DropoutNd) and module.p > 0 for module in net.modules()):
+        hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
+        raise ArgumentError(complain("mc_dropout", expected="a network with dropout", actual=type(net).__name__, hint=hint))
+    scored = likelihood or Categorical()
+    return replace(algorithm, name="mc_dropout", posterior=lambda state: DropoutPosterior(net, scored, state))

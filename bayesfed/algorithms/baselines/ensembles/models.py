@@ -1,0 +1,40 @@
+"""What ensembles ask of others: the one model of another method, and the models of a round, each apart."""
+
+from __future__ import annotations
+
+from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.trees import shapes
+
+
+def model_of(algorithm: Algorithm, where: str) -> Model:
+    """Return the model of an algorithm before round 0.
+
+    Raises
+    ------
+    ArgumentError
+        If it has a posterior, several sizes or personal models, or its state is more than its model.
+    """
+    model, hint = algorithm.predictor(algorithm.initial), "fed_avg(net), fed_prox(net, strength=0.1)"
+    if algorithm.posterior is not None or algorithm.personal or algorithm.sizes or not isinstance(model, Model):
+        actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
+        raise ArgumentError(complain(where, expected="an algorithm with one model and no posterior", actual=actual, hint=hint))
+    if shapes(model.parameters) != shapes(algorithm.initial):
+        raise ArgumentError(complain(where, expected="an algorithm whose state is its model", actual=repr(algorithm.name), hint=hint))
+    return model
+
+
+def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
+    """Return the updates of a round that have a weight, in the order of the clients' names.
+
+    Raises
+    ------
+    UpdateError
+        If the reducer adds, or the clients sent another kind.
+    """
+    if not isinstance(reducer, Keep) or any(update.kind != kind for update in reducer.updates.values()):
+        actual = f"{type(reducer).__name__}, or another kind"
+        raise UpdateError(complain("server step", expected=f"every update of kind {kind!r}", actual=actual, hint="a phase with reducer=Keep"))
+    return [reducer.updates[client] for client in sorted(reducer.updates) if reducer.updates[client].weighs]

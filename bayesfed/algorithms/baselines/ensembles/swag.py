@@ -1,0 +1,135 @@
+"""SWAG over the server's models (Maddox et al., "A simple baseline for Bayesian uncertainty in deep learning", 2019).
+
+======================  ================================================================
+paper, Algorithm 1      here
+======================  ================================================================
+theta_i                 the server's model after round i, from round `begin` on
+theta-bar               ``swag/mean/NAME``
+mean of theta^2         ``swag/square/NAME``
+D-hat, K                ``swag/deviation/NAME``, `rank`
+======================  ================================================================
+
+The clients know nothing of it: messages are those of the method inside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from bayesfed.algorithms.baselines.ensembles.models import model_of
+from bayesfed.algorithms.registry import recipe
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.core.algorithm import Algorithm, Phase, Posterior, Server, published
+from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip
+from bayesfed.federated.core.update import Reducer
+from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, under, without
+
+# Prefixes of the leaves of the state that are not the method's own.
+OWN = "swag/"
+MEAN, SQUARE, DEVIATION, COUNT = (OWN + name for name in ("mean/", "square/", "deviation/", "count"))
+
+
+@recipe(cites=("maddox2019simple",))
+def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, scale: float = 1.0, likelihood: Likelihood | None = None) -> Algorithm:
+    """Put a Gaussian through the models that the server has in its last rounds, ``bf.swag(bf.fed_avg(net), begin=20)``.
+
+    It costs no message and no local work; the server keeps `rank` + 2 models. The local learning rate should not fall to zero in those rounds, or the
+    models are all alike. The transmitted model stays the last one.
+
+    Parameters
+    ----------
+    algorithm
+        Method with one model and no posterior, such as `fed_avg`.
+    begin
+        Round from which on models are taken.
+    every
+        Number of rounds between two that are taken.
+    rank
+        K, the number of the last models whose deviations from the mean are kept.
+    scale
+        Factor on the covariance; 1 is the paper's.
+    likelihood
+        Distribution of the targets given the outputs. Default: `Categorical()`.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain, or the method has a posterior, several models, or a state that is more than its model.
+    """
+    if begin < 0 or every < 1 or rank < 2 or not 0 < scale < math.inf:
+        actual = (begin, every, rank, scale)
+        raise ArgumentError(complain("swag", expected="begin >= 0, every >= 1, rank >= 2 and scale > 0", actual=actual, hint="20, 1, 20, 1.0"))
+    net = model_of(algorithm, "swag").net
+    scored = likelihood or Categorical()
+    own: Tree = {COUNT: torch.zeros(1, dtype=torch.float64)}
+    for name, leaf in algorithm.initial.items():
+        own |= {MEAN + name: leaf.clone(), SQUARE + name: leaf.square(), DEVIATION + name: leaf.new_zeros(rank, *leaf.shape)}
+
+    def beside(phase: Phase, last: bool) -> Phase:
+        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
+            return phase.assign(without(state, OWN), round, profile, key)
+
+        return replace(phase, assign=assign, server=Collecting(phase.server, begin, every if last else 0))
+
+    def posterior(state: Tree) -> Posterior:
+        filled = min(int(state[COUNT]), rank)
+        return SwagPosterior(net, scored, under(state, MEAN), under(state, SQUARE), under(state, DEVIATION), filled, scale)
+
+    final = len(algorithm.phases) - 1
+    return replace(
+        algorithm,
+        name="swag",
+        initial=algorithm.initial | own,
+        phases=tuple(beside(phase, number == final) for number, phase in enumerate(algorithm.phases)),
+        predictor=lambda state: algorithm.predictor(without(state, OWN)),
+        posterior=posterior,
+    )
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """The step of another server, after which its model enters the moments.
+
+    Parameters
+    ----------
+    server
+        Server that takes the step.
+    begin
+        First round that counts.
+    every
+        Number of rounds between two that count; 0: none does.
+    """
+
+    server: Server
+    begin: int
+    every: int
+
+    @property
+    def stale(self) -> str | None:
+        """How the inner server takes old answers (`FedBuff`)."""
+        return getattr(self.server, "stale", None)
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what the inner server publishes of the model."""
+        return published(self.server, without(state, OWN), round, version)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Take the step; take in the model in a round that counts."""
+        model, info = self.server.step(without(state, OWN), reducer, round)
+        kept = {name: leaf for name, leaf in state.items() if name.startswith(OWN)}
+        if not self.every or round < self.begin or (round - self.begin) % self.every:
+            return model | kept, info
+        count = float(kept[COUNT])
+        after: Tree = {COUNT: kept[COUNT] + 1}
+        for name, leaf in model.items():
+            mean = (kept[MEAN + name] * count + leaf) / (count + 1)
+            square = (kept[SQUARE + name] * count + leaf.square()) / (count + 1)
+            deviations = torch.cat([kept[DEVIATION + name][1:], (leaf - mean)[None]])
+            after |= {MEAN + name: mean, SQUARE + name: square, DEVIATION + name: deviations}
+        return model | after, info | {"swag_models": count + 1}

@@ -1,0 +1,203 @@
+"""A prior precision that is chosen on rows that clients hold out: `Training(prior_precision="auto")`.
+
+Each of a few precisions trains for a few rounds from the same start, on nine tenths of every client's rows. In the last of its rounds clients score
+the model on the tenth that they held out, and send the sum. Then training begins anew, on all rows and with the precision of the least sum.
+
+====================  ======================================================
+rounds                what is run
+====================  ======================================================
+0 to 19               the first precision of `PRECISIONS`
+20 to 39, ... 79      the others
+from 80 on            the chosen one, with the schedule from its beginning
+====================  ======================================================
+
+The price is these 80 rounds, which the ledger shows, and in four of them the model once more to every client. It takes so many: what a prior is
+good for shows late. On 2,000 rows of Fashion-MNIST (30 rounds of 20 steps with Adam) held-out NLLs of precisions 0.1, 0.3, 1 and 3 were .672, .664,
+.674 and .678 after 5 rounds, and .521, .515, .509 and .503 after 30. The evidence of the last layer, which needs no held-out rows, chose 10; at 8 the
+NLL of test rows was .560, above that without any prior (.557; .546 at 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from bayesfed.data.dataset import Dataset
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server, published
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.held_rows import split_held
+from bayesfed.inference.objectives.likelihood import check_data
+from bayesfed.keys import Key
+from bayesfed.models.priors.likelihoods import Categorical, Normal
+from bayesfed.trees import Tree, under, without
+
+# What is tried, and the number of rounds of each.
+PRECISIONS = (0.1, 0.3, 1.0, 3.0)
+ROUNDS = 20
+# Leaves of the state that are not the method's: where it began, and the summed NLL of every precision, zero where it is not known.
+OWN = "prior/"
+START, SCORES = OWN + "start/", OWN + "scores"
+
+
+def place(round: int) -> tuple[int, int]:
+    """Return which precision a round trains with, `len(PRECISIONS)` for the chosen one, and the number of the round in its training."""
+    choosing = ROUNDS * len(PRECISIONS)
+    return (round // ROUNDS, round % ROUNDS) if round < choosing else (len(PRECISIONS), round - choosing)
+
+
+def chosen_prior(algorithm: Algorithm) -> Algorithm:
+    """Return a method whose first rounds choose the precision of the prior for the others.
+
+    Parameters
+    ----------
+    algorithm
+        Method of one phase and one model, whose local work is under a prior that is left open (`OpenPrior`).
+
+    Raises
+    ------
+    ArgumentError
+        If it has several phases, several models or a posterior.
+    """
+    model = algorithm.predictor(algorithm.initial)
+    apart = algorithm.posterior is not None or algorithm.personal or algorithm.sizes
+    if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
+        hint = "a number, prior_precision=0.3"
+        raise ArgumentError(
+            complain("Training, prior_precision='auto'", expected="a method of one phase and one model", actual=repr(algorithm.name), hint=hint)
+        )
+    (phase,), net = algorithm.phases, model.net
+
+    def train(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
+        number, inner = place(round)
+        planned = phase.assign(_begun(state, inner), inner, profile, key)
+        if isinstance(planned, Skip):
+            return planned
+        options = replace(planned.options, prior=precision_of(state, round), held_out=number < len(PRECISIONS), afresh=inner == 0)
+        return replace(planned, options=options)
+
+    def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        return Assignment(Whole({"nll": (1,)}), 1.0)
+
+    scoring = Phase("held out", score, HeldOutNll(net), TakeScore(algorithm.predictor), Digital(max_norm=1e20))
+    begun = {START + name: leaf.clone() for name, leaf in algorithm.initial.items()}
+    return replace(
+        algorithm,
+        initial=algorithm.initial | begun | {SCORES: torch.zeros(len(PRECISIONS), dtype=torch.float64)},
+        phases=(replace(phase, assign=train, local=HoldingOut(phase.local), server=Restarted(phase.server)), scoring),
+        predictor=lambda state: algorithm.predictor(without(state, OWN)),
+    )
+
+
+def precision_of(state: Tree, round: int) -> float:
+    """Return the precision that a round trains with; without any held-out row the chosen one is the first."""
+    number, _ = place(round)
+    return PRECISIONS[number] if number < len(PRECISIONS) else PRECISIONS[int(state[SCORES].argmin())]
+
+
+@dataclass(frozen=True)
+class HoldingOut(Around):
+    """A local step that leaves out every tenth row, or what it remembers, in rounds whose options say so."""
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Run the local step."""
+        rows = split_held(data)[0] if options.held_out else data
+        return self.local.fit(message, {} if options.afresh else memory, rows, key, options)
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A server that begins anew with every precision.
+
+    Parameters
+    ----------
+    server
+        Server that takes the step.
+    """
+
+    server: Server
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what the server publishes of its state, in the first round of a training of where it began."""
+        inner = place(round)[1]
+        # What clients hold of another training counts for nothing.
+        held = version - (round - inner) if version is not None and version >= round - inner else None
+        return published(self.server, _begun(state, inner), inner, held)
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Take the step."""
+        inner = place(round)[1]
+        after, info = self.server.step(_begun(state, inner), reducer, inner)
+        own = {name: leaf for name, leaf in state.items() if name.startswith(OWN)}
+        return after | own, info | {"prior_precision": precision_of(state, round)}
+
+
+@dataclass(frozen=True)
+class HeldOutNll:
+    """Sum the negative log likelihood of the rows that a client held out, of classes or of numbers with a unit sd.
+
+    Parameters
+    ----------
+    net
+        The network.
+    """
+
+    net: nn.Module
+    kind: Kind = "moments"
+    uses_global_randomness: bool = False
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Send the sum, or zero where no model came; keep the memory.
+
+        Raises
+        ------
+        DataError
+            If the network cannot score the rows.
+        """
+        rows, nll = split_held(data)[1], torch.zeros(1, dtype=torch.float64)
+        if message and len(rows):
+            likelihood = Normal() if rows.targets.is_floating_point() else Categorical()
+            check_data(self.net, likelihood, message, rows)
+            nll = -likelihood.pointwise(Model(self.net, message)(rows.inputs).double(), rows.targets).sum()[None].cpu()
+        return Fit({"nll": nll}, memory, {"samples": float(len(rows))})
+
+
+@dataclass(frozen=True)
+class TakeScore:
+    """Note the sum in the last round of a precision.
+
+    Parameters
+    ----------
+    predictor
+        The model of a state.
+    """
+
+    predictor: Callable[[Tree], Predictor]
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the model in the last round of a precision; else nothing."""
+        number, inner = place(round)
+        last = number < len(PRECISIONS) and inner == ROUNDS - 1
+        return dict(self.predictor(without(state, OWN)).parameters) if last else {}
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the state with the sum."""
+        number, inner = place(round)
+        if number == len(PRECISIONS) or inner < ROUNDS - 1:
+            return state, {}
+        scores = state[SCORES].clone()
+        scores[number] = summed(reducer, "moments").total["nll"][0]
+        return state | {SCORES: scores}, {"held_out_nll": float(scores[number])}
+
+
+def _begun(state: Tree, inner: int) -> Tree:
+    return under(state, START) if inner == 0 else without(state, OWN)

@@ -1,0 +1,44 @@
+"""`DropoutPosterior`: passes of a trained network with its dropout on (Gal and Ghahramani, 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
+
+from bayesfed.inference.ensembles.networks import Networks
+from bayesfed.keys import Key, forked
+from bayesfed.models.modules import evaluating
+from bayesfed.trees import Tree, to
+
+
+@dataclass(frozen=True, eq=False)
+class DropoutPosterior(Networks):
+    """A trained network of which every pass drops other units, of every row others.
+
+    The masks are drawn where targets are predicted, so that all draws are the same parameters.
+
+    Parameters
+    ----------
+    parameters
+        The trained parameters.
+    """
+
+    parameters: Tree
+
+    def draw(self, key: Key) -> Tree:
+        """Return the parameters."""
+        return dict(self.parameters)
+
+    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
+        """Return the distribution of the targets given masks that the key names, of batch shape ``(B,)``."""
+        with torch.no_grad(), evaluating(self.net), forked(key):
+            for module in self.net.modules():
+                if isinstance(module, _DropoutNd):
+                    module.training = True
+            outputs: Tensor = functional_call(self.net, to(draw, inputs.device), (inputs,))
+        return self.likelihood.distribution(outputs)
