@@ -2,15 +2,16 @@
 
     python benchmarks/pooling.py [--check]
 
-100 clients of 10 to 60 rows and 40 that are never seen (`pooling_problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with one
-corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
-Ditto's lambda, the temperature, and the first width of `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same for the
-clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
+100 clients of 10 to 60 rows and 40 that are never seen (`pooling_problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
+one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
+Ditto's lambda, the temperature, and the first width of `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same for
+the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
 
-FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last network.
+FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last
+network.
 
-The hierarchy has 100 regressions with parameters of their own; coverage is that of 90 % intervals of all parameters of all clients, over several data
-sets. One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once.
+The hierarchy has 100 regressions with parameters of their own; coverage is that of 90 % intervals of all parameters of all clients, over several
+data sets. One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once.
 
 The program without an option runs three seeds, `--check` one.
 """
@@ -189,7 +190,7 @@ def interval(pairs: list[tuple[float, float]], draws: int = 2000) -> tuple[float
 def coverage(seed: int, classes: bool) -> float:
     """Return how many of the true parameters of all clients lie in the central 90 % intervals of the clients' posteriors."""
     data, truth = problems.hierarchy(seed, classes)
-    net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1, dtype=torch.float64)
+    net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
     training = bf.Training(steps=40, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
     algorithm = bf.pooled(net, local=everything, prior="entry", initial_sd=1.0, likelihood=likelihood, training=training)

@@ -75,15 +75,15 @@ def hierarchy(seed: int, classes: bool) -> tuple[dict[str, bf.Dataset], Tensor]:
     The parameters are drawn from N((1, -1, 0.5, 0, 0.3), 0.6^2), inputs from N(0, 1), the noise of numbers has an sd of 0.5.
     """
     noise, data, truth = bf.Key(seed, "hierarchy").generator(), {}, []
-    centre = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.3], dtype=torch.float64)
+    centre = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.3])
     for name in names()[:SEEN]:
-        inputs = torch.randn(size(noise), 4, generator=noise, dtype=torch.float64)
-        theta = centre + SPREAD * torch.randn(5, generator=noise, dtype=torch.float64)
+        inputs = torch.randn(size(noise), 4, generator=noise)
+        theta = centre + SPREAD * torch.randn(5, generator=noise)
         outputs = inputs @ theta[:4] + theta[4]
         if classes:
-            targets = (torch.rand(len(inputs), generator=noise, dtype=torch.float64) < outputs.sigmoid()).long()
+            targets = (torch.rand(len(inputs), generator=noise) < outputs.sigmoid()).long()
         else:
-            targets = (outputs + NOISE * torch.randn(len(inputs), generator=noise, dtype=torch.float64))[:, None]
+            targets = (outputs + NOISE * torch.randn(len(inputs), generator=noise))[:, None]
         data[name] = bf.Dataset(inputs, targets)
         truth.append(theta)
     return data, torch.stack(truth)
@@ -94,7 +94,7 @@ class Logistic(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = nn.Linear(4, 1, dtype=torch.float64)
+        self.line = nn.Linear(4, 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return two logits, the first one 0."""

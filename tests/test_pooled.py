@@ -6,6 +6,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
+from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.testing import recipes
@@ -48,7 +49,7 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     data["client-empty"] = data["client-000"][:0]
     net, work = line(), bf.Training(steps=2000, batch_size=None, optimiser=bf.Sgd(0.05))
     begun = flat(parameters(net))
-    result = fit(bf.pooled(net, prior="entry", initial_sd=0.7, likelihood=bf.Normal(NOISE), training=work), data)
+    result = fit(bf.pooled(net, prior="entry", initial_sd=0.7, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data)
     means, variances = [], []
     for name, part in list(data.items())[:4]:
         x = design(part)
@@ -60,7 +61,7 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
         assert torch.allclose(flat(own.sd), covariance.diagonal().sqrt(), atol=1e-5)
         means.append(mean)
         variances.append(covariance.diagonal())
-    centre, state = torch.stack(means).mean(0), result.state
+    centre, state = torch.stack(means).mean(0), result.snapshot.state
     variance = torch.stack([v + (m - centre) ** 2 for m, v in zip(means, variances, strict=True)]).mean(0)
     assert torch.allclose(torch.cat([state[MEAN + "weight"].flatten(), state[MEAN + "bias"]]), centre, atol=1e-5)
     assert torch.allclose(flat(sds(state)).square(), variance, atol=1e-5)
@@ -74,8 +75,8 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
 def test_widths_of_the_population_are_found_and_intervals_cover():
     data, truth = hierarchy(60, 6)
     work = bf.Training(steps=20, batch_size=None, optimiser=bf.Sgd(0.1))
-    result = fit(bf.pooled(line(), prior="layer", initial_sd=1.5, likelihood=bf.Normal(NOISE), training=work), data, rounds=12)
-    assert torch.allclose(flat(sds(result.state)), torch.full((3,), 0.6, dtype=torch.float64), atol=0.15)
+    result = fit(bf.pooled(line(), prior="layer", initial_sd=1.5, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data, rounds=12)
+    assert torch.allclose(flat(sds(result.snapshot.state)), torch.full((3,), 0.6, dtype=torch.float64), atol=0.15)
     own = [result.clients[name].posterior for name in data]
     inside = [((flat(one.mean) - true).abs() < 1.645 * flat(one.sd)).double().mean() for one, true in zip(own, truth, strict=True)]
     assert 0.83 < torch.stack(inside).mean() < 0.97
@@ -86,12 +87,14 @@ def test_limits_are_simpler_methods_bit_for_bit():
     begun = recipes.net()
     nothing = fit(bf.pooled(begun, local=lambda name, module: False, training=work), data, rounds=2)
     equal = fit(bf.equal_weights(bf.fed_avg(begun, training=work)), data, rounds=2)
-    assert tree_equal(nothing.state, equal.state)
+    assert tree_equal(nothing.snapshot.state, equal.snapshot.state)
     assert nothing.posterior is None
     narrow = fit(bf.pooled(begun, initial_sd=0.0, prior="fixed", training=work), data, rounds=2)
     body = fit(bf.equal_weights(bf.fed_babu(begun, steps=1, training=work)), data, rounds=2)
-    assert tree_equal({name: narrow.state[name] for name in body.state}, body.state)
-    assert tree_equal({name: narrow.model.parameters[name] for name in parameters(begun)}, body.model.parameters | parameters(begun) | body.state)
+    assert tree_equal({name: narrow.snapshot.state[name] for name in body.snapshot.state}, body.snapshot.state)
+    assert tree_equal(
+        {name: narrow.model.parameters[name] for name in parameters(begun)}, body.model.parameters | parameters(begun) | body.snapshot.state
+    )
     diagonal = fit(bf.pooled(begun, local="offsets", covariance="diagonal", training=work), data)
     assert diagonal.clients["client-0"].posterior.root.shape == (16,)
 
@@ -110,13 +113,13 @@ def test_one_round_is_the_ridge_regression_of_all_rows():
 
 def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
     data, net, work = recipes.rows(), recipes.net(), bf.Training(steps=3, batch_size=8)
-    average = fit(bf.one_round(net, fusion="average", training=work), data).state
-    assert tree_equal(average, fit(bf.fed_avg(net, training=work), data).state)
-    flattened = fit(bf.one_round(net, fusion="fisher", floor=1e9, training=work), data).state
+    average = fit(bf.one_round(net, fusion="average", training=work), data).snapshot.state
+    assert tree_equal(average, fit(bf.fed_avg(net, training=work), data).snapshot.state)
+    flattened = fit(bf.one_round(net, fusion="fisher", floor=1e9, training=work), data).snapshot.state
     assert all(torch.allclose(leaf, average[name], atol=1e-6) for name, leaf in flattened.items())
     alone = {name: fit(bf.one_round(net, fusion="average", training=work), {name: part}) for name, part in data.items()}
-    fused = fit(bf.one_round(net, fusion="fisher", training=work), data).state
-    stacked = torch.stack([one.state["5.bias"] for one in alone.values()])
+    fused = fit(bf.one_round(net, fusion="fisher", training=work), data).snapshot.state
+    stacked = torch.stack([one.snapshot.state["5.bias"] for one in alone.values()])
     p = [one.model(data[name].inputs).softmax(1) for name, one in alone.items()]
     weights = torch.stack([(one * (1 - one)).sum(0) for one in p]) + 1e-3
     assert torch.allclose(fused["5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5)

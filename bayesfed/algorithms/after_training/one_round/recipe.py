@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
+import torch
 from torch import nn
 
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
@@ -106,6 +107,7 @@ def one_round(
         predictor=lambda state: Model(net, without(state, OWN)),
         posterior=posterior if bayes else None,
         view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
+        codec=Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32),
         up=Cast(64),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),

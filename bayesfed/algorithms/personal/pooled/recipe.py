@@ -10,8 +10,8 @@ N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum
 ===========================================  ==================================================================
 
 A round is a step of generalised EM (Dempster, Laird and Rubin, 1977; for such hierarchies Laird and Ware, 1982): clients fit their posteriors under
-the population, and the server takes the mean and the variance of their mixture (`Matching`). For a linear model with normal targets the posteriors are
-exact.
+the population, and the server takes the mean and the variance of their mixture (`Matching`). Posteriors are exact for linear models with normal
+targets.
 """
 
 from __future__ import annotations
