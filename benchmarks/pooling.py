@@ -37,7 +37,7 @@ import bayesfed as bf
 from bayesfed.federated import Algorithm
 from bayesfed.inspect import table
 
-ROUNDS, STEPS, DRAWS = 60, 10, 100
+ROUNDS, STEPS, DRAWS = 30, 20, 50
 PROBLEMS = {"writers": problems.writers, "garments": problems.garments}
 Scores = Mapping[str, float]
 
@@ -126,15 +126,15 @@ def compared(problem: Problem) -> dict[str, Chosen]:
         return run(bf.personalised(bf.fed_avg(begun, training=work(1, rate)), steps=steps, optimiser=bf.Sgd(own)), problem, 1)
 
     def ditto(strength: float) -> bf.Result:
-        return run(bf.ditto(last, strength=strength, training=work(200, 0.1)), problem, 1)
+        return run(bf.ditto(last, strength=strength, training=work(100, 0.1)), problem, 1)
 
     def pooled(local: str, sd: float) -> bf.Result:
         return run(bf.pooled(two_thirds, local=local, initial_sd=sd, training=work(STEPS, rate)), problem, ROUNDS // 3)  # type: ignore[arg-type]
 
-    grid = [(steps, own) for steps in (10, 20, 40, 80, 160) for own in (0.03, 0.1)]
+    grid = [(steps, own) for steps in (10, 20, 40, 80) for own in (0.03, 0.1)]
     found["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
     found["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
-    found["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.03, 0.1, 0.3, 1.0, 3.0)], problem)
+    found["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
     found["pooled"], _ = best([(f"{local}, sd {sd}", partial(pooled, local, sd)) for local in ("head",) for sd in (0.1, 0.3, 1.0)], problem)
     return found
 
@@ -192,9 +192,9 @@ def coverage(seed: int, classes: bool) -> float:
     data, truth = problems.hierarchy(seed, classes)
     net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
-    training = bf.Training(steps=40, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
+    training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
     algorithm = bf.pooled(net, local=everything, prior="entry", initial_sd=1.0, likelihood=likelihood, training=training)
-    result = bf.run(algorithm, data, rounds=25, progress=False)
+    result = bf.run(algorithm, data, rounds=12, progress=False)
     inside = []
     for name, theta in zip(data, truth, strict=True):
         posterior = result.clients[name].posterior

@@ -151,4 +151,4 @@ def skewed(seed: int, rows: int = 6000, clients: int = 10) -> tuple[Mapping[str,
     own = chosen(train, rows, key.child("rows").generator())
     parts = bf.federate(own, bf.dirichlet(own.targets, clients, 0.1, key.child("partition"), minimum=20))
     kept, held = bf.split_rows(parts, 0.1, key=key.child("held"))
-    return kept, concatenated(list(held.values())), test, bf.mlp([784, 128, 10], key.child("net"))
+    return kept, concatenated(list(held.values())), test, bf.mlp([784, 64, 10], key.child("net"))

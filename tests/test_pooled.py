@@ -47,7 +47,7 @@ def fit(algorithm, data, rounds=1):
 def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     data, _ = hierarchy(4, 5)
     data["client-empty"] = data["client-000"][:0]
-    net, work = line(), bf.Training(steps=2000, batch_size=None, optimiser=bf.Sgd(0.05))
+    net, work = line(), bf.Training(steps=250, batch_size=None, optimiser=bf.Sgd(0.1))
     begun = flat(parameters(net))
     result = fit(bf.pooled(net, prior="entry", initial_sd=0.7, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data)
     means, variances = [], []
@@ -68,14 +68,14 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     unseen = result.clients["client-empty"].posterior
     assert torch.allclose(flat(unseen.mean), centre, atol=1e-5)
     assert torch.allclose(unseen.root.square(), variance, atol=1e-5)
-    draws = torch.stack([flat(own.draw(Key(number, "draws"))) for number in range(2000)])
-    assert torch.allclose(torch.cov(draws.mT), own.root @ own.root.mT, atol=0.01)
+    draws = torch.stack([flat(own.draw(Key(number, "draws"))) for number in range(500)])
+    assert torch.allclose(torch.cov(draws.mT), own.root @ own.root.mT, atol=0.03)
 
 
 def test_widths_of_the_population_are_found_and_intervals_cover():
-    data, truth = hierarchy(60, 6)
+    data, truth = hierarchy(40, 6)
     work = bf.Training(steps=20, batch_size=None, optimiser=bf.Sgd(0.1))
-    result = fit(bf.pooled(line(), prior="layer", initial_sd=1.5, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data, rounds=12)
+    result = fit(bf.pooled(line(), prior="layer", initial_sd=1.5, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data, rounds=6)
     assert torch.allclose(flat(sds(result.snapshot.state)), torch.full((3,), 0.6, dtype=torch.float64), atol=0.15)
     own = [result.clients[name].posterior for name in data]
     inside = [((flat(one.mean) - true).abs() < 1.645 * flat(one.sd)).double().mean() for one, true in zip(own, truth, strict=True)]
@@ -88,7 +88,7 @@ def test_limits_are_simpler_methods_bit_for_bit():
     nothing = fit(bf.pooled(begun, local=lambda name, module: False, training=work), data, rounds=2)
     equal = fit(bf.equal_weights(bf.fed_avg(begun, training=work)), data, rounds=2)
     assert tree_equal(nothing.snapshot.state, equal.snapshot.state)
-    assert nothing.posterior is None
+    assert nothing.algorithm.posterior is None
     narrow = fit(bf.pooled(begun, initial_sd=0.0, prior="fixed", training=work), data, rounds=2)
     body = fit(bf.equal_weights(bf.fed_babu(begun, steps=1, training=work)), data, rounds=2)
     assert tree_equal({name: narrow.snapshot.state[name] for name in body.snapshot.state}, body.snapshot.state)

@@ -46,7 +46,7 @@ Part = Literal["head", "offsets"]
 Prior = Literal["layer", "entry", "fixed"]
 Covariance = Literal["full", "diagonal"]
 # Most own parameters of a posterior with all covariances, by default and at all: each client keeps their root.
-LEAST, LARGEST = 700, 2_000
+LEAST, LARGEST = 200, 2_000
 
 
 @recipe(cites=("laird1982random",))
@@ -81,7 +81,7 @@ def pooled(
         too small a value.
     covariance
         "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
-        Default: "full" up to 700 parameters.
+        Default: "full" up to 200 parameters.
     likelihood
         `Categorical` (default) or `Normal`.
     training
