@@ -111,16 +111,16 @@ def part(scores: Scores, names: Iterable[str]) -> Scores:
 
 def compared(problem: Problem) -> dict[str, Chosen]:
     """Return every method at the strength that held-out rows chose."""
-    net, found = problem.net, {}
+    net, methods = problem.net, dict[str, Chosen]()
 
     def fed_avg(rate: float, rounds: int = ROUNDS) -> bf.Result:
         return run(bf.fed_avg(net, training=work(STEPS, rate)), problem, rounds)
 
     rates = (0.1, 0.3)
-    found["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in rates], problem)
-    rate = float(found["FedAvg"].strength.split()[1])
+    methods["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in rates], problem)
+    rate = float(methods["FedAvg"].strength.split()[1])
     last, two_thirds = with_parameters(net, plain), with_parameters(net, fed_avg(rate, 2 * ROUNDS // 3))
-    found["FedAvg, temperature"] = tempered(plain, found["FedAvg"], problem)
+    methods["FedAvg, temperature"] = tempered(plain, methods["FedAvg"], problem)
 
     def tuned(begun: nn.Module, steps: int, own: float) -> bf.Result:
         return run(bf.personalised(bf.fed_avg(begun, training=work(1, rate)), steps=steps, optimiser=bf.Sgd(own)), problem, 1)
@@ -132,11 +132,11 @@ def compared(problem: Problem) -> dict[str, Chosen]:
         return run(bf.pooled(two_thirds, local=local, initial_sd=sd, training=work(STEPS, rate)), problem, ROUNDS // 3)  # type: ignore[arg-type]
 
     grid = [(steps, own) for steps in (10, 20, 40, 80) for own in (0.03, 0.1)]
-    found["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
-    found["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
-    found["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
-    found["pooled"], _ = best([(f"{local}, sd {sd}", partial(pooled, local, sd)) for local in ("head",) for sd in (0.1, 0.3, 1.0)], problem)
-    return found
+    methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
+    methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
+    methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
+    methods["pooled"], _ = best([(f"{local}, sd {sd}", partial(pooled, local, sd)) for local in ("head",) for sd in (0.1, 0.3, 1.0)], problem)
+    return methods
 
 
 def tempered(plain: bf.Result, base: Chosen, problem: Problem) -> Chosen:

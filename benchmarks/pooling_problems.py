@@ -43,7 +43,7 @@ def writers(seed: int) -> Problem:
         angle = 180 * float(torch.rand(1, generator=noise)) - 90
         parts[name] = turned(chosen(train, size(noise), noise), angle)
         scored[name] = turned(chosen(test, SCORED, noise), angle)
-    return made(parts, scored, bf.mlp([64, 64, 10], key.child("net")), seed)
+    return made(parts, scored, bf.mlp([64, 32, 10], key.child("net")), seed)
 
 
 def garments(seed: int) -> Problem:
@@ -66,7 +66,7 @@ def garments(seed: int) -> Problem:
         others = test[torch.tensor([int(pools[label][torch.randint(len(pools[label]), (1,), generator=noise)]) for label in theirs])]
         for into, part in ((parts, rows), (scored, others)):
             into[name] = bf.corrupted(part, kinds[number % len(kinds)], 3, key=key.child(name, len(into)))
-    return made(parts, scored, bf.mlp([784, 64, 10], key.child("net")), seed)
+    return made(parts, scored, bf.mlp([784, 32, 10], key.child("net")), seed)
 
 
 def hierarchy(seed: int, classes: bool) -> tuple[dict[str, bf.Dataset], Tensor]:

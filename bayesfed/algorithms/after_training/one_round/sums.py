@@ -86,7 +86,7 @@ class Expansion:
             sums = {name: total + more[name] for name, total in sums.items()}
         at = {name: leaf.double() for name, leaf in self.structure.matrices({name: trained[name] for name in names}).items()}
         slopes, nll = self._slopes(trained, data)
-        linear = {}
+        linear: dict[str, Tensor] = {}
         for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
             sums[curvature] = raised(total, matrix, self.floor * (len(data) > 0))
             linear[LINEAR + name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -29,25 +30,30 @@ ENTRIES = 10_000_000
 
 @dataclass(frozen=True)
 class PooledParts:
-    """Gradient steps towards the maximum of the own parameters' posterior, and then its Laplace approximation.
+    """Steps to the maximum of the own parameters' posterior, its Laplace approximation, and then steps on the shared parameters.
 
     The message has the shared parameters under their names, and the population of the own ones as ``mean/NAME`` and ``rho/NAME``. A client's own
-    parameters go on from its memory, or begin at the population's mean.
+    parameters go on from its memory, or begin at the population's mean. They are fitted to the shared parameters of the message, which all clients
+    have in common; the shared ones are then trained with the own ones held.
 
     Parameters
     ----------
     descent
-        Steps of plain SGD on all parameters. The normal prior of the own ones is a proximal step after each, which is stable at any width.
+        Steps of plain SGD, as many on the own parameters as on the shared ones. The normal prior of the own ones is a proximal step after each, which
+        is stable at any width.
     net, likelihood
         Network, and distribution of the targets.
     structure
         The GGN of the own parameters: all of it, or its diagonal.
+    shared
+        Whether the shared parameters are trained. If not, they stay as they are.
     """
 
     descent: Descent
     net: nn.Module
     likelihood: Likelihood
     structure: Flat
+    shared: bool = True
     kind: Kind = "moments"
 
     @property
@@ -60,15 +66,20 @@ class PooledParts:
         rows = len(data)
         shared = {name: leaf for name, leaf in message.items() if not name.startswith((MEAN, RHO))}
         mean, variance = under(message, MEAN), {name: sd.square() for name, sd in sds(message).items()}
-        begun = mean | {name: leaf for name, leaf in to(under(memory, OWN), data.inputs.device).items() if name in mean}
+        own = mean | {name: leaf for name, leaf in to(under(memory, OWN), data.inputs.device).items() if name in mean}
 
         def drawn(trained: Tree, rate: float, left: int) -> None:
+            _hold(trained, shared)
             # The proximal step of (theta - mu)^2 / (2 n s^2). It is theta = mu for s = 0.
             for name, centre in mean.items():
                 trained[name].lerp_(centre, rate / (rate + rows * variance[name]))
 
-        fit = self.descent.train(shared | begun, data, key, options, drawn if mean else None)
-        own = {name: fit.payload[name] for name in mean}
+        fit = None
+        if own:
+            fit = self.descent.train(shared | own, data, key.child("own"), options, drawn)
+            own = {name: fit.payload[name] for name in own}
+        if fit is None or (self.shared and shared):
+            fit = self.descent.train(shared | own, data, key, options, partial(_held, own) if own else None)
         sent = {name: fit.payload[name] for name in shared} | {MEAN + name: leaf for name, leaf in own.items()}
         if not rows or not own:
             return fit._replace(payload=sent | {SQUARE + name: variance[name] for name in own}, memory={})
@@ -91,3 +102,12 @@ class PooledParts:
         inner = torch.eye(len(sd), dtype=torch.float64, device=sd.device) + sd[:, None] * symmetric(total) * sd
         inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), torch.eye(len(sd), dtype=torch.float64, device=sd.device), upper=False)
         return sd[:, None] * inverse.mT
+
+
+def _hold(trained: Tree, leaves: Tree) -> None:
+    for name, leaf in leaves.items():
+        trained[name].copy_(leaf)
+
+
+def _held(leaves: Tree, trained: Tree, rate: float, left: int) -> None:
+    _hold(trained, leaves)

@@ -45,8 +45,9 @@ from bayesfed.trees import Tree, under
 Part = Literal["head", "offsets"]
 Prior = Literal["layer", "entry", "fixed"]
 Covariance = Literal["full", "diagonal"]
+Shared = Literal["trained", "fixed"]
 # Most own parameters of a posterior with all covariances, by default and at all: each client keeps their root.
-LEAST, LARGEST = 200, 2_000
+LEAST, LARGEST = 700, 2_000
 
 
 @recipe(cites=("laird1982random",))
@@ -57,6 +58,7 @@ def pooled(
     prior: Prior = "layer",
     initial_sd: float = 0.3,
     covariance: Covariance | None = None,
+    shared: Shared = "trained",
     likelihood: Likelihood | None = None,
     training: Training | None = None,
     codec: Codec | None = None,
@@ -81,11 +83,15 @@ def pooled(
         too small a value.
     covariance
         "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
-        Default: "full" up to 200 parameters.
+        Default: "full" up to 700 parameters.
+    shared
+        "trained": after its own parameters a client trains the shared ones, and the server averages them; "fixed": they stay as in `net`, which suits
+        a network that is trained already.
     likelihood
         `Categorical` (default) or `Normal`.
     training
-        Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        Local work of a round, as much on the own parameters as on the shared ones, by `Sgd` without momentum. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
     codec, link
         As in `fed_avg`.
 
@@ -104,27 +110,29 @@ def pooled(
     chosen = _chosen(net, local)
     own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
     size = sum(leaf.numel() for leaf in own.values())
+    if shared not in get_args(Shared):
+        raise ArgumentError(complain("pooled, shared", expected="'trained' or 'fixed'", actual=repr(shared), hint="'trained'"))
     diagonal = _diagonal(size, prior, initial_sd, covariance)
     scored, work = likelihood or Categorical(), training or Training()
     roots(scored)
     sgd_of(work, "pooled")
-    part = PooledParts(work.descent(MaximumLikelihood(net, scored), net), net, scored, Flat(tuple(own), size, diagonal))
+    part = PooledParts(work.descent(MaximumLikelihood(net, scored), net), net, scored, Flat(tuple(own), size, diagonal), shared == "trained")
     initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
 
-    def shared(state: Tree) -> Tree:
+    def common(state: Tree) -> Tree:
         return {name: leaf for name, leaf in state.items() if not name.startswith((MEAN, RHO))}
 
     def population(state: Tree) -> PartPosterior:
-        return PartPosterior(net, scored, shared(state), under(state, MEAN), flat(sds(state)))
+        return PartPosterior(net, scored, common(state), under(state, MEAN), flat(sds(state)))
 
     def personal(state: Tree, memory: Tree) -> Personal:
         kept = under(memory, OWN)
         if ROOT not in kept:
-            model = Model(net, shared(state) | under(state, MEAN))
+            model = Model(net, common(state) | under(state, MEAN))
             return Personal(model, population(state) if own else None)
         mean = {name: kept[name] for name in own}
-        return Personal(Model(net, shared(state) | mean), PartPosterior(net, scored, shared(state), mean, kept[ROOT]))
+        return Personal(Model(net, common(state) | mean), PartPosterior(net, scored, common(state), mean, kept[ROOT]))
 
     return compose(
         "pooled",
@@ -133,7 +141,7 @@ def pooled(
         Matching(1.0, by_leaf=prior == "layer", widths=prior != "fixed"),
         training=work,
         initial=initial,
-        predictor=lambda state: Model(net, shared(state) | under(state, MEAN)),
+        predictor=lambda state: Model(net, common(state) | under(state, MEAN)),
         posterior=population if own else None,
         weight=alike,
         codec=codec,
