@@ -21,17 +21,16 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
 from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
-from bayesfed.algorithms.personal.population import Matching, moments
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.servers import Average
+from bayesfed.federated.aggregation.servers import Average, summed
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info, Link
@@ -45,6 +44,8 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, under
 
 PriorUpdate = Literal["gradient", "moments"]
+# Prefix of an entry's second moment about the mean that the client received, in what is sent: a payload has the names of the message.
+SQUARE = RHO
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,13 @@ class OwnPosterior:
         return fit._replace(payload=sent, memory=kept if len(data) else {})
 
 
+def moments(own: Tree, message: Tree) -> Tree:
+    """Return a posterior's means, and its second moments about the means of the message, which lose less to rounding than those about zero."""
+    mean = under(own, MEAN)
+    squares = {SQUARE + name: sd.square() + (mean[name] - message[MEAN + name]).square() for name, sd in sds(own).items()}
+    return {MEAN + name: leaf for name, leaf in mean.items()} | squares
+
+
 @dataclass(frozen=True)
 class Partly:
     """Go a share of the way to the clients' mean.
@@ -92,6 +100,33 @@ class Partly:
         """Return the next state. A round in which no client has data changes nothing."""
         mean, info = Average().step(state, reducer, round)
         return {name: leaf.lerp(mean[name], self.rate) for name, leaf in state.items()}, info
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Go a share of the way to the normals with the mean and the variance of the mixture of the clients' posteriors.
+
+    Parameters
+    ----------
+    rate
+        The share: beta of the paper.
+    """
+
+    rate: float
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the next state. A round in which no client has data changes nothing."""
+        total = summed(reducer, "moments")
+        if not total.weighs:
+            return state, {}
+        mean = total.mean()
+        result: dict[str, Tensor] = {}
+        for name, old in under(state, MEAN).items():
+            new = mean[MEAN + name]
+            # Coarse codecs can leave less than nothing.
+            sd = (mean[SQUARE + name] - (new - old).square()).clamp_min(1e-8).sqrt()
+            result |= {MEAN + name: new, RHO + name: sd.expm1().log()}
+        return {name: leaf.lerp(result[name], self.rate) for name, leaf in state.items()}, {}
 
 
 @recipe(cites=("zhang2022personalized",))

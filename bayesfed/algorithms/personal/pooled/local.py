@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.pooled.posterior import flat, unflat
-from bayesfed.algorithms.personal.population import SQUARE
+from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
@@ -82,12 +82,13 @@ class PooledParts:
             fit = self.descent.train(shared | own, data, key, options, partial(_held, own) if own else None)
         sent = {name: fit.payload[name] for name in shared} | {MEAN + name: leaf for name, leaf in own.items()}
         if not rows or not own:
-            return fit._replace(payload=sent | {SQUARE + name: variance[name] for name in own}, memory={})
+            zeros = {prefix + name: torch.zeros_like(leaf) for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
+            return fit._replace(payload=sent | zeros, memory={})
         root = self.root(shared | own, data, variance)
         spread = unflat(root.square() if root.ndim == 1 else root.square().sum(1), own)
-        squares = {SQUARE + name: spread[name] + (leaf - mean[name]).square() for name, leaf in own.items()}
+        sent |= {SQUARE + name: (leaf - mean[name]).square() for name, leaf in own.items()} | {VARIANCE + name: leaf for name, leaf in spread.items()}
         kept = {OWN + name: leaf for name, leaf in own.items()} | {OWN + ROOT: root.to(next(iter(own.values())))}
-        return fit._replace(payload=sent | squares, memory=kept)
+        return fit._replace(payload=sent, memory=kept)
 
     def root(self, parameters: Tree, data: Dataset, variance: Tree) -> Tensor:
         """Return the root of the covariance ``(H + 1 / s^2)^-1``, in double precision: its sds ``(P,)`` or a matrix ``(P, P)``."""

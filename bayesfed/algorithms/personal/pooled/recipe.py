@@ -9,9 +9,8 @@ N(mu, diag s^2), the population of theta_k   the server's state, ``mean/NAME`` a
 N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum, and the GGN of its rows there (Laplace)
 ===========================================  ==================================================================
 
-A round is a step of generalised EM (Dempster, Laird and Rubin, 1977; for such hierarchies Laird and Ware, 1982): clients fit their posteriors under
-the population, and the server takes the mean and the variance of their mixture (`Matching`). Posteriors are exact for linear models with normal
-targets.
+A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their posteriors under the population, and the server learns its mean
+and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.parts import last_layer
 from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
-from bayesfed.algorithms.personal.population import Matching, rho_of
+from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.batch_norm import travelling
@@ -40,7 +40,7 @@ from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree, shapes, under
 
 Part = Literal["head", "offsets"]
 Prior = Literal["layer", "entry", "fixed"]
@@ -50,7 +50,7 @@ Shared = Literal["trained", "fixed"]
 LEAST, LARGEST = 700, 2_000
 
 
-@recipe(cites=("laird1982random",))
+@recipe(cites=("laird1982random", "mackay1992practical"))
 def pooled(
     net: nn.Module,
     *,
@@ -79,8 +79,7 @@ def pooled(
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
         "fixed": not at all, only the means are.
     initial_sd
-        Standard deviation of the population before the first round. With 0 own parameters never leave their beginning. Widths are learned slowly from
-        too small a value.
+        Standard deviation of the population before the first round. With 0 own parameters never leave their beginning.
     covariance
         "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
         Default: "full" up to 700 parameters.
@@ -119,6 +118,8 @@ def pooled(
     part = PooledParts(work.descent(MaximumLikelihood(net, scored), net), net, scored, Flat(tuple(own), size, diagonal), shared == "trained")
     initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
+    sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
+    sent |= {prefix + name: leaf for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
 
     def common(state: Tree) -> Tree:
         return {name: leaf for name, leaf in state.items() if not name.startswith((MEAN, RHO))}
@@ -138,11 +139,12 @@ def pooled(
         "pooled",
         net,
         part,
-        Matching(1.0, by_leaf=prior == "layer", widths=prior != "fixed"),
+        Population(prior == "layer", prior != "fixed"),
         training=work,
         initial=initial,
         predictor=lambda state: Model(net, common(state) | under(state, MEAN)),
         posterior=population if own else None,
+        view=Whole(shapes(sent)),
         weight=alike,
         codec=codec,
         link=link,
