@@ -9,8 +9,8 @@ N(mu, diag s^2), the population of theta_k   the server's state, ``mean/NAME`` a
 N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum, and the GGN of its rows there (Laplace)
 ===========================================  ==================================================================
 
-A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their posteriors under the population, and the server learns its mean
-and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets.
+A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their posteriors under the population, and the server learns
+its mean and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets.
 """
 
 from __future__ import annotations
