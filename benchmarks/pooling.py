@@ -4,7 +4,7 @@
 
 100 clients of 10 to 60 rows and 40 that are never seen (`pooling_problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
 one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
-Ditto's lambda, the temperature, and the first width of `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same for
+Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same for
 the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
 
 FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import pooling_problems as problems
 import torch
@@ -128,14 +129,15 @@ def compared(problem: Problem) -> dict[str, Chosen]:
     def ditto(strength: float) -> bf.Result:
         return run(bf.ditto(last, strength=strength, training=work(100, 0.1)), problem, 1)
 
-    def pooled(local: str, sd: float) -> bf.Result:
-        return run(bf.pooled(two_thirds, local=local, initial_sd=sd, training=work(STEPS, rate)), problem, ROUNDS // 3)  # type: ignore[arg-type]
+    def pooled(local: Literal["head", "offsets"], shared: Literal["trained", "fixed"]) -> bf.Result:
+        return run(bf.pooled(two_thirds, local=local, shared=shared, initial_sd=0.2, training=work(STEPS, rate)), problem, ROUNDS // 3)
 
     grid = [(steps, own) for steps in (10, 20, 40, 80) for own in (0.03, 0.1)]
     methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
     methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
     methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
-    methods["pooled"], _ = best([(f"{local}, sd {sd}", partial(pooled, local, sd)) for local in ("head",) for sd in (0.1, 0.3, 1.0)], problem)
+    parts: list[tuple[Literal["head", "offsets"], Literal["trained", "fixed"]]] = [("head", "fixed"), ("head", "trained"), ("offsets", "trained")]
+    methods["pooled"], _ = best([(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in parts], problem)
     return methods
 
 
@@ -193,7 +195,7 @@ def coverage(seed: int, classes: bool) -> float:
     net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
     training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
-    algorithm = bf.pooled(net, local=everything, prior="entry", initial_sd=1.0, likelihood=likelihood, training=training)
+    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training)
     result = bf.run(algorithm, data, rounds=12, progress=False)
     inside = []
     for name, theta in zip(data, truth, strict=True):
