@@ -4,8 +4,8 @@
 
 100 clients of 10 to 60 rows and 40 that are never seen (`pooling_problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
 one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
-Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same for
-the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
+Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
+for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
 
 FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last
 network.
@@ -196,7 +196,7 @@ def coverage(seed: int, classes: bool) -> float:
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
     training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
     algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training)
-    result = bf.run(algorithm, data, rounds=12, progress=False)
+    result = bf.run(algorithm, data, rounds=6, progress=False)
     inside = []
     for name, theta in zip(data, truth, strict=True):
         posterior = result.clients[name].posterior

@@ -73,6 +73,7 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     assert torch.allclose(torch.cov(draws.mT), own.root @ own.root.mT, atol=0.03)
 
 
+@pytest.mark.slow
 def test_widths_of_the_population_are_found_and_intervals_cover():
     data, truth = hierarchy(40, 6)
     work = bf.Training(steps=20, batch_size=None, optimiser=bf.Sgd(0.1))
