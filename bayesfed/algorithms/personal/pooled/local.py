@@ -23,7 +23,7 @@ from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, to, under
 
 # Prefix of a client's own leaves in its memory, and the name of the root of its covariance there.
-OWN, ROOT = "own/", "root"
+OWN, ROOT = "own/", "covariance/root"
 # Entries of Jacobians that are held at a time.
 ENTRIES = 10_000_000
 
@@ -87,7 +87,7 @@ class PooledParts:
         root = self.root(shared | own, data, variance)
         spread = unflat(root.square() if root.ndim == 1 else root.square().sum(1), own)
         sent |= {SQUARE + name: (leaf - mean[name]).square() for name, leaf in own.items()} | {VARIANCE + name: leaf for name, leaf in spread.items()}
-        kept = {OWN + name: leaf for name, leaf in own.items()} | {OWN + ROOT: root.to(next(iter(own.values())))}
+        kept = {OWN + name: leaf for name, leaf in own.items()} | {ROOT: root.to(next(iter(own.values())))}
         return fit._replace(payload=sent, memory=kept)
 
     def root(self, parameters: Tree, data: Dataset, variance: Tree) -> Tensor:

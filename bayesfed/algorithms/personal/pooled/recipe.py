@@ -129,11 +129,11 @@ def pooled(
 
     def personal(state: Tree, memory: Tree) -> Personal:
         kept = under(memory, OWN)
-        if ROOT not in kept:
+        if ROOT not in memory:
             model = Model(net, common(state) | under(state, MEAN))
             return Personal(model, population(state) if own else None)
         mean = {name: kept[name] for name in own}
-        return Personal(Model(net, common(state) | mean), PartPosterior(net, scored, common(state), mean, kept[ROOT]))
+        return Personal(Model(net, common(state) | mean), PartPosterior(net, scored, common(state), mean, memory[ROOT]))
 
     return compose(
         "pooled",
