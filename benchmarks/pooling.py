@@ -35,6 +35,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import bayesfed as bf
+from bayesfed.algorithms.after_training.calibration.model import CalibratedModel
+from bayesfed.algorithms.personal.pooled.posterior import PartPosterior
 from bayesfed.federated import Algorithm
 from bayesfed.inspect import table
 
@@ -144,6 +146,7 @@ def compared(problem: Problem) -> dict[str, Chosen]:
 def tempered(plain: bf.Result, base: Chosen, problem: Problem) -> Chosen:
     """Return the network at the temperature that held-out rows of all clients chose."""
     model = bf.run(bf.calibrated(plain.model), problem.held, rounds=1, progress=False).model
+    assert isinstance(model, CalibratedModel)
 
     def scores(rows: Mapping[str, bf.Dataset]) -> dict[str, float]:
         return {name: float(cross_entropy(model(data.inputs), data.targets)) for name, data in rows.items()}
@@ -200,6 +203,7 @@ def coverage(seed: int, classes: bool) -> float:
     inside = []
     for name, theta in zip(data, truth, strict=True):
         posterior = result.clients[name].posterior
+        assert isinstance(posterior, PartPosterior)
         centre, sd = (torch.cat([leaf.flatten() for leaf in tree.values()]) for tree in (posterior.mean, posterior.sd))
         inside.append(((centre - theta).abs() <= 1.6449 * sd).double().mean())
     return float(torch.stack(inside).mean())

@@ -38,7 +38,7 @@ def writers(seed: int) -> Problem:
     """
     key = bf.Key(seed, "writers")
     train, test = bf.digits(key.child("split"), test=597)
-    noise, parts, scored = key.child("rows").generator(), {}, {}
+    noise, parts, scored = key.child("rows").generator(), dict[str, bf.Dataset](), dict[str, bf.Dataset]()
     for name in names():
         angle = 180 * float(torch.rand(1, generator=noise)) - 90
         parts[name] = turned(chosen(train, size(noise), noise), angle)
@@ -53,7 +53,7 @@ def garments(seed: int) -> Problem:
     """
     key = bf.Key(seed, "garments")
     train, test = bf.fashion_mnist()
-    noise, parts, scored = key.child("rows").generator(), {}, {}
+    noise, parts, scored = key.child("rows").generator(), dict[str, bf.Dataset](), dict[str, bf.Dataset]()
     left = [order[torch.randperm(len(order), generator=noise)].tolist() for order in by_class(train)]
     kinds, pools = get_args(Corruption), by_class(test)
     for number, name in enumerate(names()):

@@ -44,7 +44,7 @@ class Expansion:
     precision
         Precision of the prior N(0, 1 / precision) during the client's training, a proximal step after every step; 0 for none.
     floor
-        What is added to every eigenvalue of H.
+        What is added to every entry of a diagonal; 0 for other forms.
     gradient
         Whether g is part of the expansion. Without it, training counts as ended at a maximum.
     batch_size
@@ -88,7 +88,7 @@ class Expansion:
         slopes, nll = self._slopes(trained, data)
         linear: dict[str, Tensor] = {}
         for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
-            sums[curvature] = raised(total, matrix, self.floor * (len(data) > 0))
+            sums[curvature] = total + self.floor * (len(data) > 0)
             linear[LINEAR + name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
         payload = {name: leaf / rows for name, leaf in (sums | linear | {NLL: nll[None]}).items()}
         return fit._replace(payload=payload, memory={})
@@ -152,22 +152,12 @@ def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:
     return curvature.shape == matrix.shape or (curvature.ndim == 1 and curvature.numel() == matrix.numel() > 1)
 
 
-def raised(curvature: Tensor, matrix: Tensor, by: float) -> Tensor:
-    """Return a curvature with a number added to all its eigenvalues."""
-    if not by:
-        return curvature
-    if is_diagonal(curvature, matrix):
-        return curvature + by
-    full = symmetric(curvature)
-    rows, columns = torch.triu_indices(*full.shape)
-    return curvature + by * (rows == columns).to(curvature)
-
-
 def product(curvature: Tensor, matrix: Tensor) -> Tensor:
     """Return a curvature times all entries of a matrix, in the shape of the matrix."""
     if is_diagonal(curvature, matrix):
         return curvature.view_as(matrix) * matrix
-    return (symmetric(curvature) @ matrix.flatten()).view_as(matrix)
+    result: Tensor = symmetric(curvature) @ matrix.flatten()
+    return result.view_as(matrix)
 
 
 def solution(curvature: Tensor, precision: float, right: Tensor) -> Tensor:
@@ -175,4 +165,5 @@ def solution(curvature: Tensor, precision: float, right: Tensor) -> Tensor:
     if is_diagonal(curvature, right):
         return right / (curvature.view_as(right) + precision)
     full = symmetric(curvature)
-    return torch.linalg.solve(full + precision * torch.eye(len(full), dtype=full.dtype, device=full.device), right.flatten()).view_as(right)
+    result: Tensor = torch.linalg.solve(full + precision * torch.eye(len(full), dtype=full.dtype, device=full.device), right.flatten())
+    return result.view_as(right)

@@ -102,7 +102,8 @@ class PooledParts:
         sd = prior.sqrt()
         inner = torch.eye(len(sd), dtype=torch.float64, device=sd.device) + sd[:, None] * symmetric(total) * sd
         inverse = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), torch.eye(len(sd), dtype=torch.float64, device=sd.device), upper=False)
-        return sd[:, None] * inverse.mT
+        root: Tensor = sd[:, None] * inverse.mT
+        return root
 
 
 def _hold(trained: Tree, leaves: Tree) -> None:
