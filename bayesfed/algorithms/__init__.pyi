@@ -2,6 +2,7 @@ from .after_training.batch_statistics.recipe import batch_statistics as batch_st
 from .after_training.calibration.recipe import calibrated as calibrated
 from .after_training.feature_density.recipe import feature_density as feature_density
 from .after_training.laplace.recipe import laplace as laplace
+from .after_training.one_round.recipe import one_round as one_round
 from .anycost_fl.recipe import anycost_fl as anycost_fl
 from .anycost_fl.recipe import public_settings as public_settings
 from .baselines.drift.fed_dyn import fed_dyn as fed_dyn
@@ -49,6 +50,7 @@ from .personal.ditto import ditto as ditto
 from .personal.fine_tuning import personalised as personalised
 from .personal.parts import fed_babu as fed_babu
 from .personal.parts import fed_per as fed_per
+from .personal.pooled.recipe import pooled as pooled
 from .registry import Method as Method
 from .registry import methods as methods
 from .registry import recipe as recipe

@@ -76,6 +76,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_babu": lambda: Tiny(shipped.fed_babu(net(), steps=2, **work), rows()),
         "ditto": lambda: Tiny(shipped.ditto(net(), strength=0.1, **work), rows()),
         "p_fed_bayes": lambda: Tiny(shipped.p_fed_bayes(net(), **work), rows()),
+        "pooled": lambda: Tiny(shipped.pooled(net(), **work), rows()),
         "fed_paq": lambda: Tiny(shipped.fed_paq(net(), **work), rows()),
         "qsgd": lambda: Tiny(shipped.qsgd(net(), **work), rows()),
         "uveqfed": lambda: Tiny(shipped.uveqfed(net(), **work), rows()),
@@ -127,6 +128,8 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "feature_density": lambda: Tiny(shipped.feature_density(net()), rows()),
         "laplace": lambda: Tiny(shipped.laplace(net()), rows()),
         "laplace full": lambda: Tiny(shipped.laplace(shipped.fed_avg(net(), **work), subset="all", structure="full"), rows()),
+        "one_round": lambda: Tiny(shipped.one_round(net(), **work), rows()),
+        "one_round fisher": lambda: Tiny(shipped.one_round(net(), fusion="fisher", **work), rows()),
     }
 
 

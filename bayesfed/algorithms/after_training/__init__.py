@@ -1,1 +1,1 @@
-"""One phase after training: Laplace around a trained network, calibration on held-out rows, and the statistics of batch norms."""
+"""One phase: Laplace around a trained network, calibration on held-out rows, statistics of batch norms, and fusion of networks in one round."""

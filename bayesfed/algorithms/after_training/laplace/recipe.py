@@ -103,7 +103,7 @@ def laplace(
     scored = likelihood or Categorical()
     roots(scored)
     network, begun = _model(model, parameters)
-    form = _structure(network, subset, structure, biases)
+    form = structure_of(network, subset, structure, biases)
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     down, up = Cast(64 if wide else 32), Cast(64 if wide else 32)
     view = Whole({**form.shapes, "nll": (1,)})
@@ -148,7 +148,14 @@ def _model(given: nn.Module | Predictor | Algorithm, parameters: Mapping[str, Te
     return net, {name: leaf.detach().clone() for name, leaf in parameters.items()}
 
 
-def _structure(net: nn.Module, subset: Subset, structure: Form, biases: Biases) -> Structure:
+def structure_of(net: nn.Module, subset: Subset, structure: Form, biases: Biases = "joint") -> Structure:
+    """Return a form of the GGN of a network; parameters as for `laplace`.
+
+    Raises
+    ------
+    ArgumentError
+        If the network does not have the layers, or too many parameters for all entries.
+    """
     layers = [last_layer(net)] if subset == "last" else all_layers(net)
     if layers is None and structure == "kronecker":
         actual = "trained parameters elsewhere, or a layer of groups"

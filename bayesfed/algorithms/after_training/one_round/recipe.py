@@ -1,0 +1,114 @@
+"""One round: clients train alone, and what they learned is fused once.
+
+==============  =======================================================================================================
+fusion          what is maximised
+==============  =======================================================================================================
+``"laplace"``   the product of the clients' Laplace approximations of the last layer's likelihood, times one prior
+``"fisher"``    the product of normals around the clients' networks, whose precisions are the diagonals of their GGNs
+``"average"``   that of normals of equal precision: the mean of the networks, one round of `fed_avg`
+==============  =======================================================================================================
+
+References: Matena and Raffel, "Merging models with Fisher-weighted averaging" (2022), (4); Liu et al., "FedLPA: one-shot federated learning with
+layer-wise posterior aggregation" (2024), for products of Laplace approximations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from bayesfed.algorithms.after_training.laplace.recipe import structure_of
+from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, empty, posterior_of
+from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
+from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Cast
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated.training.local_work import Training
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, shapes, without
+
+Fusion = Literal["laplace", "fisher", "average"]
+
+
+@recipe(cites=("matena2022merging", "liu2024fedlpa"))
+def one_round(
+    net: nn.Module,
+    *,
+    fusion: Fusion = "laplace",
+    prior_precision: float = 1.0,
+    floor: float = 1e-3,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Fuse networks that clients train alone, ``bf.run(bf.one_round(net), clients, rounds=1)``; all begin with the parameters of `net`.
+
+    Parameters
+    ----------
+    fusion
+        "laplace": clients train the last layer on the features of `net`, which stay, and send all second derivatives of their log likelihood where
+        training ended. The server's maximum is that of all rows together if the model is linear with normal targets; more rounds repeat the
+        expansion around it. The result has a posterior. "fisher": clients train the whole network and send the diagonal of its GGN; every weight is
+        averaged by it. "average": the weighted mean of the networks.
+    prior_precision
+        Laplace only: delta of the prior N(0, 1 / delta) on each parameter of the last layer, once for all clients together and once in the
+        training of each.
+    floor
+        Fisher only: what is added to every client's Fisher information, so that weights that no row informs are averaged.
+    likelihood
+        `Categorical` (default) or `Normal`; for averages, any.
+    training
+        Local work. Default: 50 steps of 64 rows with ``Sgd(0.05)``; one round deserves more. For "laplace" and "fisher", `Sgd` without momentum.
+    link
+        How sums reach the server. Default: `Digital()`, for "laplace" and "fisher" without a bound on norms.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is outside its domain, or the last layer has more than 20,000 parameters ("laplace").
+    """
+    if fusion not in get_args(Fusion):
+        expected = "'laplace', 'fisher' or 'average'"
+        raise ArgumentError(complain("one_round, fusion", expected=expected, actual=repr(fusion), hint="'laplace'"))
+    if not (0 < prior_precision < math.inf and 0 < floor < math.inf):
+        expected = "finite numbers above 0"
+        raise ArgumentError(complain("one_round, prior_precision and floor", expected=expected, actual=(prior_precision, floor), hint="1.0, 1e-3"))
+    work, scored = training or Training(), likelihood or Categorical()
+    if fusion == "average":
+        return compose("one_round", net, work.fitting(net, scored), training=work, link=link)
+    sgd_of(work, "one_round")
+    bayes = fusion == "laplace"
+    form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
+    begun, descent = travelling(net, "static", where="one_round"), work.descent(MaximumLikelihood(net, scored), net)
+    local = Expansion(descent, net, scored, form, prior_precision * bayes, 0.0 if bayes else floor, gradient=bayes)
+    linear = {LINEAR + name: leaf for name, leaf in form.matrices(begun).items()}
+
+    def posterior(state: Tree) -> Posterior:
+        return posterior_of(state, without(state, OWN), net, scored, form)
+
+    return compose(
+        "one_round",
+        net,
+        local,
+        Maximum(form, prior_precision * bayes, bayes),
+        training=work,
+        initial=begun | (empty(form, prior_precision) if bayes else {}),
+        predictor=lambda state: Model(net, without(state, OWN)),
+        posterior=posterior if bayes else None,
+        view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
+        codec=Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32),
+        up=Cast(64),
+        # Sums of second derivatives are larger than the parameters of a model.
+        link=link or Digital(max_norm=1e20),
+    )

@@ -1,0 +1,176 @@
+"""Partial pooling of clients' own parameters: a hierarchical model, fitted by empirical Bayes from sums.
+
+===========================================  ==================================================================
+notation                                     here
+===========================================  ==================================================================
+phi, shared parameters                       the server's state, under their names
+theta_k, parameters of client k              a client's memory, ``own/NAME``
+N(mu, diag s^2), the population of theta_k   the server's state, ``mean/NAME`` and ``rho/NAME`` with s = log(1 + exp(rho))
+N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum, and the GGN of its rows there (Laplace)
+===========================================  ==================================================================
+
+A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their posteriors under the population, and the server learns
+its mean and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
+from bayesfed.algorithms.composing import alike, compose
+from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
+from bayesfed.algorithms.personal.parts import last_layer
+from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
+from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
+from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
+from bayesfed.algorithms.registry import recipe
+from bayesfed.compress.codecs import Codec
+from bayesfed.errors import ArgumentError, complain
+from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated.training.local_work import Training
+from bayesfed.inference.laplace.structures import Flat, roots
+from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.models.modules import Predicate
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.trees import Tree, shapes, under
+
+Part = Literal["head", "offsets"]
+Prior = Literal["layer", "entry", "fixed"]
+Covariance = Literal["full", "diagonal"]
+Shared = Literal["trained", "fixed"]
+# Most own parameters of a posterior with all covariances, by default and at all: each client keeps their root.
+LEAST, LARGEST = 700, 2_000
+
+
+@recipe(cites=("laird1982random", "mackay1992practical"))
+def pooled(
+    net: nn.Module,
+    *,
+    local: Part | Predicate = "head",
+    prior: Prior = "layer",
+    initial_sd: float = 0.3,
+    covariance: Covariance | None = None,
+    shared: Shared = "trained",
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
+    codec: Codec | None = None,
+    link: Link | None = None,
+) -> Algorithm:
+    """Fit a hierarchical model: parameters of each client's own, under a normal population whose mean and widths are learned from all clients.
+
+    Each client has a posterior of its own parameters, which is near the population's where it has few rows. A client that never took part has the
+    population itself: its predictions are averaged over how clients differ. The network's own parameters are where the population begins, so that
+    pooling may follow any other training. Every client with rows counts alike in the sums.
+
+    Parameters
+    ----------
+    local
+        Which parameters are a client's own. "head": those of the last layer; "offsets": all biases; or ``(parameter name, owning module) -> bool``.
+        If it chooses none, the method is `fed_avg` with equal weights, bit for bit.
+    prior
+        How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
+        "fixed": not at all, only the means are.
+    initial_sd
+        Standard deviation of the population before the first round. With 0 own parameters never leave their beginning.
+    covariance
+        "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
+        Default: "full" up to 700 parameters.
+    shared
+        "trained": after its own parameters a client trains the shared ones, and the server averages them; "fixed": they stay as in `net`, which suits
+        a network that is trained already.
+    likelihood
+        `Categorical` (default) or `Normal`.
+    training
+        Local work of a round, as much on the own parameters as on the shared ones, by `Sgd` without momentum. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
+    codec, link
+        As in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is outside its domain, the optimiser is not `Sgd` without momentum, or there are too many own parameters for their covariances.
+
+    Examples
+    --------
+    >>> result = bf.run(bf.pooled(net), clients, rounds=40)
+    >>> result.personal_scores(held_out).mean("nll")
+    >>> result.posterior  # the population, for clients that were never seen
+    """
+    begun = travelling(net, "static", where="pooled")
+    chosen = _chosen(net, local)
+    own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
+    size = sum(leaf.numel() for leaf in own.values())
+    if shared not in get_args(Shared):
+        raise ArgumentError(complain("pooled, shared", expected="'trained' or 'fixed'", actual=repr(shared), hint="'trained'"))
+    diagonal = _diagonal(size, prior, initial_sd, covariance)
+    scored, work = likelihood or Categorical(), training or Training()
+    roots(scored)
+    sgd_of(work, "pooled")
+    part = PooledParts(work.descent(MaximumLikelihood(net, scored), net), net, scored, Flat(tuple(own), size, diagonal), shared == "trained")
+    initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
+    initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
+    sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
+    sent |= {prefix + name: leaf for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
+
+    def common(state: Tree) -> Tree:
+        return {name: leaf for name, leaf in state.items() if not name.startswith((MEAN, RHO))}
+
+    def population(state: Tree) -> PartPosterior:
+        return PartPosterior(net, scored, common(state), under(state, MEAN), flat(sds(state)))
+
+    def personal(state: Tree, memory: Tree) -> Personal:
+        kept = under(memory, OWN)
+        if ROOT not in memory:
+            model = Model(net, common(state) | under(state, MEAN))
+            return Personal(model, population(state) if own else None)
+        mean = {name: kept[name] for name in own}
+        return Personal(Model(net, common(state) | mean), PartPosterior(net, scored, common(state), mean, memory[ROOT]))
+
+    return compose(
+        "pooled",
+        net,
+        part,
+        Population(prior == "layer", prior != "fixed"),
+        training=work,
+        initial=initial,
+        predictor=lambda state: Model(net, common(state) | under(state, MEAN)),
+        posterior=population if own else None,
+        view=Whole(shapes(sent)),
+        weight=alike,
+        codec=codec,
+        link=link,
+        personal=personal,
+    )
+
+
+def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
+    if callable(local):
+        return local
+    if local not in get_args(Part):
+        actual, expected = repr(local), "'head', 'offsets' or a predicate"
+        raise ArgumentError(complain("pooled, local", expected=expected, actual=actual, hint="'head', lambda name, module: ..."))
+    return last_layer(net) if local == "head" else lambda name, module: name.rpartition(".")[2] == "bias"
+
+
+def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance | None) -> bool:
+    """Check the settings of the distributions; return whether the entries of a posterior are independent."""
+    if prior not in get_args(Prior):
+        raise ArgumentError(complain("pooled, prior", expected="'layer', 'entry' or 'fixed'", actual=repr(prior), hint="'layer'"))
+    if covariance is not None and covariance not in get_args(Covariance):
+        raise ArgumentError(complain("pooled, covariance", expected="'full' or 'diagonal'", actual=repr(covariance), hint="None"))
+    if not 0 <= initial_sd < math.inf:
+        raise ArgumentError(complain("pooled, initial_sd", expected="a finite number >= 0", actual=initial_sd, hint="0.3"))
+    diagonal = size > LEAST if covariance is None else covariance == "diagonal"
+    if not diagonal and size > LARGEST:
+        expected = f"at most {LARGEST:,} own parameters"
+        raise ArgumentError(complain("pooled, covariance='full'", expected=expected, actual=f"{size:,}", hint="covariance='diagonal'"))
+    return diagonal

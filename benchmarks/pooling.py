@@ -1,0 +1,261 @@
+"""Where partial pooling pays: clients with few rows, clients never seen, one round, and a hierarchy whose truth is known.
+
+    python benchmarks/pooling.py [--check]
+
+100 clients of 10 to 60 rows and 40 that are never seen (`pooling_problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
+one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
+Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
+for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
+
+FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last
+network.
+
+The hierarchy has 100 regressions with parameters of their own; coverage is that of 90 % intervals of all parameters of all clients, over several
+data sets. One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once.
+
+The program without an option runs three seeds, `--check` one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import pooling_problems as problems
+import torch
+from pooling_problems import Problem
+from targets import at_least, between, is_check, target
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import bayesfed as bf
+from bayesfed.algorithms.after_training.calibration.model import CalibratedModel
+from bayesfed.algorithms.personal.pooled.posterior import PartPosterior
+from bayesfed.federated import Algorithm
+from bayesfed.inspect import table
+
+ROUNDS, STEPS, DRAWS = 30, 20, 50
+PROBLEMS = {"writers": problems.writers, "garments": problems.garments}
+Scores = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One method at its chosen strength: NLL on held-out rows, and NLL of every client on test rows."""
+
+    strength: str
+    held: float
+    own: Scores
+    unseen: Scores
+
+
+def main() -> int:
+    """Run and print; return the exit status."""
+    check = is_check(__doc__ or "")
+    torch.set_num_threads(1)
+    met = []
+    for name, make in PROBLEMS.items():
+        several = [compared(make(seed)) for seed in range(1 if check else 3)]
+        print(f"\n{name}, {len(several)} seeds\n{shown(several)}")
+        met += pooled_targets(name, several)
+    for classes in (False, True):
+        name, sets = "logistic" if classes else "linear", range(4 if check else 12)
+        met.append(
+            between(f"{name} hierarchy: coverage of 90 % intervals, %", 100 * statistics.fmean(coverage(one, classes) for one in sets), 88, 92)
+        )
+    met += fusion_targets(range(2 if check else 5))
+    return 0 if all(met) else 1
+
+
+def work(steps: int, rate: float) -> bf.Training:
+    """Return steps of SGD with all rows of a client."""
+    return bf.Training(steps=steps, batch_size=64, optimiser=bf.Sgd(rate))
+
+
+def run(algorithm: Algorithm, problem: Problem, rounds: int) -> bf.Result:
+    """Run one method; two workers share the clients."""
+    with bf.InProcess(problem.train, workers=2) as pool:
+        return bf.run(algorithm, pool, rounds=rounds, seed=problem.seed, progress=False)
+
+
+def with_parameters(net: nn.Module, result: bf.Result) -> nn.Module:
+    """Return a copy of the network that begins where a run ended."""
+    copy = deepcopy(net)
+    copy.load_state_dict(dict(result.model.parameters))
+    return copy
+
+
+def nll(result: bf.Result, rows: Mapping[str, bf.Dataset]) -> dict[str, float]:
+    """Return the NLL of every client on its rows."""
+    return {name: scores["nll"] for name, scores in result.personal_scores(rows, draws=DRAWS).clients.items()}
+
+
+def best(candidates: Iterable[tuple[str, Callable[[], bf.Result]]], problem: Problem) -> tuple[Chosen, bf.Result]:
+    """Return the candidate with the least NLL on held-out rows, every client counting alike."""
+    tried = []
+    for strength, make in candidates:
+        result = make()
+        tried.append((statistics.fmean(nll(result, problem.held).values()), strength, result))
+    held, strength, result = min(tried, key=lambda one: one[0])
+    scores = nll(result, {**problem.test, **problem.unseen})
+    return Chosen(strength, held, part(scores, problem.test), part(scores, problem.unseen)), result
+
+
+def part(scores: Scores, names: Iterable[str]) -> Scores:
+    """Return the scores of some clients."""
+    return {name: scores[name] for name in names}
+
+
+def compared(problem: Problem) -> dict[str, Chosen]:
+    """Return every method at the strength that held-out rows chose."""
+    net, methods = problem.net, dict[str, Chosen]()
+
+    def fed_avg(rate: float, rounds: int = ROUNDS) -> bf.Result:
+        return run(bf.fed_avg(net, training=work(STEPS, rate)), problem, rounds)
+
+    rates = (0.1, 0.3)
+    methods["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in rates], problem)
+    rate = float(methods["FedAvg"].strength.split()[1])
+    last, two_thirds = with_parameters(net, plain), with_parameters(net, fed_avg(rate, 2 * ROUNDS // 3))
+    methods["FedAvg, temperature"] = tempered(plain, methods["FedAvg"], problem)
+
+    def tuned(begun: nn.Module, steps: int, own: float) -> bf.Result:
+        return run(bf.personalised(bf.fed_avg(begun, training=work(1, rate)), steps=steps, optimiser=bf.Sgd(own)), problem, 1)
+
+    def ditto(strength: float) -> bf.Result:
+        return run(bf.ditto(last, strength=strength, training=work(100, 0.1)), problem, 1)
+
+    def pooled(local: Literal["head", "offsets"], shared: Literal["trained", "fixed"]) -> bf.Result:
+        return run(bf.pooled(two_thirds, local=local, shared=shared, initial_sd=0.2, training=work(STEPS, rate)), problem, ROUNDS // 3)
+
+    grid = [(steps, own) for steps in (10, 20, 40, 80) for own in (0.03, 0.1)]
+    methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
+    methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
+    methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
+    parts: list[tuple[Literal["head", "offsets"], Literal["trained", "fixed"]]] = [("head", "fixed"), ("head", "trained"), ("offsets", "trained")]
+    methods["pooled"], _ = best([(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in parts], problem)
+    return methods
+
+
+def tempered(plain: bf.Result, base: Chosen, problem: Problem) -> Chosen:
+    """Return the network at the temperature that held-out rows of all clients chose."""
+    model = bf.run(bf.calibrated(plain.model), problem.held, rounds=1, progress=False).model
+    assert isinstance(model, CalibratedModel)
+
+    def scores(rows: Mapping[str, bf.Dataset]) -> dict[str, float]:
+        return {name: float(cross_entropy(model(data.inputs), data.targets)) for name, data in rows.items()}
+
+    return Chosen(
+        f"{base.strength}, T {model.temperature:.2f}", statistics.fmean(scores(problem.held).values()), scores(problem.test), scores(problem.unseen)
+    )
+
+
+def shown(several: list[dict[str, Chosen]]) -> str:
+    """Return the table of means over seeds, with the strengths of the first."""
+    rows: list[list[str | float | int]] = []
+    for name, first in several[0].items():
+        own, unseen = (statistics.fmean(mean(getattr(one[name], scores)) for one in several) for scores in ("own", "unseen"))
+        rows.append([name, first.strength, f"{own:.3f}", f"{unseen:.3f}"])
+    return table(["method", "chosen", "own NLL", "unseen NLL"], rows)
+
+
+def mean(scores: Scores) -> float:
+    """Return the mean over clients."""
+    return statistics.fmean(scores.values())
+
+
+def pooled_targets(name: str, several: list[dict[str, Chosen]]) -> list[bool]:
+    """Print the targets of one problem, over the clients of all seeds; return whether each is met."""
+    rivals = ("FedAvg", "FedAvg, fine-tuned", "local only", "Ditto")
+    best_rival = min(rivals, key=lambda rival: statistics.fmean(mean(one[rival].own) for one in several))
+    own = [(one["pooled"].own[client], one[best_rival].own[client]) for one in several for client in one["pooled"].own]
+    unseen = [(one["pooled"].unseen[client], one["FedAvg, temperature"].unseen[client]) for one in several for client in one["pooled"].unseen]
+    ratio = math.fsum(left for left, _ in own) / math.fsum(right for _, right in own)
+    return [
+        target(f"{name}: own NLL of pooled over that of {best_rival}", ratio, 0.9),
+        target(f"{name}: upper end of the interval of own NLL less that of {best_rival}", interval(own)[1], 0.0),
+        target(f"{name}: upper end of the interval of unseen NLL less that of FedAvg at its temperature", interval(unseen)[1], 0.0),
+    ]
+
+
+def interval(pairs: list[tuple[float, float]], draws: int = 2000) -> tuple[float, float]:
+    """Return the 95 % interval of a mean difference by a bootstrap over clients."""
+    differences = torch.tensor([left - right for left, right in pairs], dtype=torch.float64)
+    picked = torch.randint(len(pairs), (draws, len(pairs)), generator=bf.Key(0, "bootstrap").generator())
+    low, high = differences[picked].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high
+
+
+def coverage(seed: int, classes: bool) -> float:
+    """Return how many of the true parameters of all clients lie in the central 90 % intervals of the clients' posteriors."""
+    data, truth = problems.hierarchy(seed, classes)
+    net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
+    likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
+    training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
+    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training)
+    result = bf.run(algorithm, data, rounds=6, progress=False)
+    inside = []
+    for name, theta in zip(data, truth, strict=True):
+        posterior = result.clients[name].posterior
+        assert isinstance(posterior, PartPosterior)
+        centre, sd = (torch.cat([leaf.flatten() for leaf in tree.values()]) for tree in (posterior.mean, posterior.sd))
+        inside.append(((centre - theta).abs() <= 1.6449 * sd).double().mean())
+    return float(torch.stack(inside).mean())
+
+
+def everything(name: str, module: nn.Module) -> bool:
+    """Choose every parameter."""
+    return True
+
+
+def fusion_targets(seeds: Iterable[int]) -> list[bool]:
+    """Print a table of one round, and its target; return whether it is met."""
+    accuracies: dict[str, list[float]] = {}
+    for seed in seeds:
+        for name, accuracy in fused(seed).items():
+            accuracies.setdefault(name, []).append(100 * accuracy)
+    means = {name: statistics.fmean(values) for name, values in accuracies.items()}
+    print(f"\none round\n{table(['fusion', 'test %'], [[name, f'{value:.1f}'] for name, value in means.items()])}")
+    averages = max(value for name, value in means.items() if "average" in name)
+    return [at_least("one round: points of fused Laplace above the better average", means["laplace"] - averages, 10.0)]
+
+
+def fused(seed: int) -> dict[str, float]:
+    """Return test accuracies after one round, each at the strength that the held-out rows of all clients chose."""
+    train, held, test, net = problems.skewed(seed)
+
+    def score(algorithm: Algorithm) -> tuple[float, float]:
+        model = bf.run(algorithm, train, rounds=1, seed=seed, progress=False).model
+        return accuracy(model(held.inputs), held), accuracy(model(test.inputs), test)
+
+    lengths = (30, 100, 300)
+    tried = {
+        "average": [bf.one_round(net, fusion="average", training=work(steps, 0.1)) for steps in lengths],
+        "average of last layers": [bf.one_round(last_alone(net), fusion="average", training=work(steps, 0.3)) for steps in lengths],
+        "fisher": [bf.one_round(net, fusion="fisher", training=work(steps, 0.1)) for steps in lengths],
+        "laplace": [bf.one_round(net, prior_precision=one, training=work(100, 0.3)) for one in (0.1, 1.0, 10.0)],
+    }
+    return {name: max(map(score, algorithms))[1] for name, algorithms in tried.items()}
+
+
+def last_alone(net: nn.Module) -> nn.Module:
+    """Return a copy of the network of which only the last layer is trained."""
+    copy = deepcopy(net)
+    for name, value in copy.named_parameters():
+        value.requires_grad_(name.startswith("3"))
+    return copy
+
+
+def accuracy(outputs: Tensor, data: bf.Dataset) -> float:
+    """Return the share of rows that are classified rightly."""
+    return float((outputs.argmax(1) == data.targets).double().mean())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Partial pooling and fusion in one round: closed forms of normal models, and settings at which they are simpler methods."""
+
+import pytest
+import torch
+from torch import nn
+
+import bayesfed as bf
+from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
+from bayesfed.compress.codecs import Cast
+from bayesfed.errors import ArgumentError
+from bayesfed.keys import Key
+from bayesfed.testing import recipes
+from bayesfed.trees import parameters
+from tests.conftest import tree_equal
+
+NOISE = 0.5
+
+
+def hierarchy(clients, count):
+    """Linear models with normal targets, whose slopes and offsets differ by client."""
+    noise, data, truth = Key(0, "hierarchy").generator(), {}, []
+    for number in range(clients):
+        inputs = torch.randn(count + number % 5, 2, generator=noise, dtype=torch.float64)
+        theta = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64) + 0.6 * torch.randn(3, generator=noise, dtype=torch.float64)
+        targets = inputs @ theta[:2] + theta[2] + NOISE * torch.randn(len(inputs), generator=noise, dtype=torch.float64)
+        data[f"client-{number:03}"], truth = bf.Dataset(inputs, targets[:, None]), [*truth, theta]
+    return data, torch.stack(truth)
+
+
+def line():
+    net = nn.Linear(2, 1).double()
+    return net.requires_grad_()
+
+
+def design(data):
+    return torch.cat([data.inputs, torch.ones(len(data), 1, dtype=torch.float64)], 1)
+
+
+def flat(tree):
+    return torch.cat([leaf.flatten() for leaf in tree.values()])
+
+
+def fit(algorithm, data, rounds=1):
+    return bf.run(algorithm, data, rounds=rounds, progress=False)
+
+
+def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
+    data, _ = hierarchy(4, 5)
+    data["client-empty"] = data["client-000"][:0]
+    net, work = line(), bf.Training(steps=250, batch_size=None, optimiser=bf.Sgd(0.1))
+    begun = flat(parameters(net))
+    result = fit(bf.pooled(net, prior="entry", initial_sd=0.7, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data)
+    means, variances = [], []
+    for name, part in list(data.items())[:4]:
+        x = design(part)
+        covariance = (x.mT @ x / NOISE**2 + torch.eye(3) / 0.7**2).inverse()
+        mean = covariance @ (x.mT @ part.targets[:, 0] / NOISE**2 + begun / 0.7**2)
+        own = result.clients[name].posterior
+        assert torch.allclose(flat(own.mean), mean, atol=1e-5)
+        assert torch.allclose(own.root @ own.root.mT, covariance, atol=1e-5)
+        assert torch.allclose(flat(own.sd), covariance.diagonal().sqrt(), atol=1e-5)
+        means.append(mean)
+        variances.append(covariance.diagonal())
+    centre, state = torch.stack(means).mean(0), result.snapshot.state
+    spread = torch.stack([(m - centre) ** 2 for m in means]).mean(0)
+    variance = spread / (1 - torch.stack(variances).mean(0) / 0.7**2)
+    assert torch.allclose(torch.cat([state[MEAN + "weight"].flatten(), state[MEAN + "bias"]]), centre, atol=1e-5)
+    assert torch.allclose(flat(sds(state)).square(), variance, atol=1e-5)
+    unseen = result.clients["client-empty"].posterior
+    assert torch.allclose(flat(unseen.mean), centre, atol=1e-5)
+    assert torch.allclose(unseen.root.square(), variance, atol=1e-5)
+    draws = torch.stack([flat(own.draw(Key(number, "draws"))) for number in range(500)])
+    assert torch.allclose(torch.cov(draws.mT), own.root @ own.root.mT, atol=0.03)
+
+
+@pytest.mark.slow
+def test_widths_of_the_population_are_found_and_intervals_cover():
+    data, truth = hierarchy(40, 6)
+    work = bf.Training(steps=20, batch_size=None, optimiser=bf.Sgd(0.1))
+    result = fit(bf.pooled(line(), prior="layer", initial_sd=1.5, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data, rounds=6)
+    assert torch.allclose(flat(sds(result.snapshot.state)), torch.full((3,), 0.6, dtype=torch.float64), atol=0.15)
+    own = [result.clients[name].posterior for name in data]
+    inside = [((flat(one.mean) - true).abs() < 1.645 * flat(one.sd)).double().mean() for one, true in zip(own, truth, strict=True)]
+    assert 0.83 < torch.stack(inside).mean() < 0.97
+
+
+def test_limits_are_simpler_methods_bit_for_bit():
+    data, work = recipes.rows(), bf.Training(steps=3, batch_size=8)
+    begun = recipes.net()
+    nothing = fit(bf.pooled(begun, local=lambda name, module: False, training=work), data, rounds=2)
+    equal = fit(bf.equal_weights(bf.fed_avg(begun, training=work)), data, rounds=2)
+    assert tree_equal(nothing.snapshot.state, equal.snapshot.state)
+    assert nothing.algorithm.posterior is None
+    narrow = fit(bf.pooled(begun, initial_sd=0.0, prior="fixed", training=work), data, rounds=2)
+    body = fit(bf.equal_weights(bf.fed_babu(begun, steps=1, training=work)), data, rounds=2)
+    assert tree_equal({name: narrow.snapshot.state[name] for name in body.snapshot.state}, body.snapshot.state)
+    assert tree_equal(
+        {name: narrow.model.parameters[name] for name in parameters(begun)}, body.model.parameters | parameters(begun) | body.snapshot.state
+    )
+    diagonal = fit(bf.pooled(begun, local="offsets", covariance="diagonal", training=work), data)
+    assert diagonal.clients["client-0"].posterior.root.shape == (16,)
+
+
+def test_one_round_is_the_ridge_regression_of_all_rows():
+    data, _ = hierarchy(3, 7)
+    data["client-empty"] = data["client-000"][:0]
+    x = torch.cat([design(part) for part in data.values()])
+    y = torch.cat([part.targets[:, 0] for part in data.values()])
+    precision = x.mT @ x / NOISE**2 + 2.0 * torch.eye(3)
+    result = fit(bf.one_round(line(), prior_precision=2.0, likelihood=bf.Normal(NOISE), training=bf.Training(steps=2)), data)
+    assert torch.allclose(flat(result.model.parameters), torch.linalg.solve(precision, x.mT @ y / NOISE**2), atol=1e-9)
+    sd = torch.cat([result.posterior.constants[f"{name}.sd"].flatten() for name in ("weight", "bias")])
+    assert torch.allclose(sd, precision.inverse().diagonal().sqrt(), atol=1e-9)
+
+
+def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
+    data, net, work = recipes.rows(), recipes.net(), bf.Training(steps=3, batch_size=8)
+    average = fit(bf.one_round(net, fusion="average", training=work), data).snapshot.state
+    assert tree_equal(average, fit(bf.fed_avg(net, training=work), data).snapshot.state)
+    flattened = fit(bf.one_round(net, fusion="fisher", floor=1e9, training=work), data).snapshot.state
+    assert all(torch.allclose(leaf, average[name], atol=1e-6) for name, leaf in flattened.items())
+    alone = {name: fit(bf.one_round(net, fusion="average", training=work), {name: part}) for name, part in data.items()}
+    fused = fit(bf.one_round(net, fusion="fisher", training=work), data).snapshot.state
+    stacked = torch.stack([one.snapshot.state["5.bias"] for one in alone.values()])
+    p = [one.model(data[name].inputs).softmax(1) for name, one in alone.items()]
+    weights = torch.stack([(one * (1 - one)).sum(0) for one in p]) + 1e-3
+    assert torch.allclose(fused["5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets' or a predicate"),
+        (lambda net: bf.pooled(net, prior="wide"), "'layer', 'entry' or 'fixed'"),
+        (lambda net: bf.pooled(net, initial_sd=float("inf")), "a finite number >= 0"),
+        (lambda net: bf.pooled(net, covariance="low"), "'full' or 'diagonal'"),
+        (lambda net: bf.pooled(bf.mlp([6, 400, 10], Key(0)), covariance="full"), "2,000 own parameters"),
+        (lambda net: bf.pooled(net, training=bf.Training(optimiser=bf.Adam())), "Sgd without momentum"),
+        (lambda net: bf.one_round(net, fusion="sum"), "'laplace', 'fisher' or 'average'"),
+        (lambda net: bf.one_round(net, prior_precision=0), "finite numbers above 0"),
+    ],
+)
+def test_wrong_settings_are_refused(make, match):
+    with pytest.raises(ArgumentError, match=match):
+        make(recipes.net())
