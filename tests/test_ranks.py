@@ -24,7 +24,7 @@ ROOT = torchrun.ROOT
 
 
 def forked(ranks, out, *arguments):
-    """Start a job of so many processes that are forked from this one, and so need not import anything."""
+    """Return the outcomes of a job of so many processes that are forked from this one."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -36,14 +36,10 @@ def forked(ranks, out, *arguments):
     processes = [multiprocessing.get_context("fork").Process(target=begin, args=(rank,), daemon=True) for rank in range(ranks)]
     for process in processes:
         process.start()
-
-    def outcomes():
-        for process in processes:
-            process.join(120)
-        assert [process.exitcode for process in processes] == [0] * ranks
-        return [pickle.loads(out.with_suffix(f".{rank}").read_bytes()) for rank in range(ranks)]
-
-    return outcomes
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * ranks
+    return [pickle.loads(out.with_suffix(f".{rank}").read_bytes()) for rank in range(ranks)]
 
 
 def equal(left, right, *, memories=True):
@@ -75,9 +71,9 @@ def test_two_ranks_give_the_bits_of_one_process(tmp_path, monkeypatch):
     # Checkpoints of few clients have files as those of many.
     monkeypatch.setattr(snapshots, "FEW", 1)
     monkeypatch.setattr(snapshots, "SHORT", 1)
-    outcomes = forked(2, tmp_path / "out", tmp_path / "ranks", "cases")
+    # First of all, so that processes that are forked from this one have imported what they need.
     expected = whole_runs(lambda pool: pool, SAMPLE) | hard_cases(lambda pool: pool, tmp_path / "alone")
-    agree(expected, outcomes())
+    agree(expected, forked(2, tmp_path / "out", tmp_path / "ranks", "cases"))
     assert expected["raise"][0] == "ClientError"
     assert expected["callback fails"] == "divided by zero"
     for case, words in {"NaN": "finite", "overflow": "below 2^50"}.items():
