@@ -151,7 +151,7 @@ def network(task: Settings, key: bf.Key) -> torch.nn.Module:
     return build(image, task["classes"], key, width=task["width"])
 
 
-def support_of(setting: float | str | Sequence[float]) -> Support:
+def support_of(setting: Any) -> Support:
     """Return the prior of supports: a probability, "channels", or how often neighbours agree along rows and columns."""
     if isinstance(setting, float):
         return bf.Independent(setting)
