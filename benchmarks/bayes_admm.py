@@ -23,6 +23,7 @@ from torch.nn import functional
 import bayesfed as bf
 from bayesfed.errors import ConvergenceWarning
 from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.inference.variational.fusion import Fusion
 
 ROUNDS, CLIENTS, ROWS = 20, 10, 6000
 PROXIMAL = 0.2
@@ -69,7 +70,7 @@ def method(name: str, rows: bf.Dataset, seed: int) -> Algorithm:
     work: dict[str, Any] = {"steps": 60, "batch_size": 32, "schedule": bf.cosine(0.05, ROUNDS)}
     if name == "FedAvg":
         return bf.fed_avg(net, training=bf.Training(optimiser=bf.Adam(1e-3), **work))
-    rules = {
+    rules: dict[str, Fusion] = {
         "FedIvon": bf.ReverseKL(),
         "FedLap-Cov": bf.PVI(damping=0.1),
         "BayesADMM": bf.PVI(damping=0.3, proximal=PROXIMAL, mixing=1 / (1 + CLIENTS * PROXIMAL)),

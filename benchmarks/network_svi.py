@@ -62,7 +62,8 @@ def network(seed: int, shared: bool, rounds: int) -> dict[str, Any]:
     train, test = bf.fashion_mnist()
     rows = train[torch.randperm(len(train), generator=bf.Key(seed, "rows").generator())[:2000]]
     clients = bf.federate(rows, bf.dirichlet(rows.targets, 10, 0.5, bf.Key(seed, "partition"), minimum=1))
-    net, work = bf.mlp([784, 256, 256, 10], bf.Key(seed, "net")), {"steps": 20, "batch_size": 32, "schedule": bf.cosine(0.05, rounds)}
+    net = bf.mlp([784, 256, 256, 10], bf.Key(seed, "net"))
+    work: dict[str, Any] = {"steps": 20, "batch_size": 32, "schedule": bf.cosine(0.05, rounds)}
     point = bf.fed_avg(net, training=bf.Training(optimiser=bf.Adam(1e-3), **work) if shared else None)
     plain = bf.run(point, clients, rounds=rounds, seed=seed, progress=False).model(test.inputs)
     training = bf.Training(**work) if shared else None
