@@ -138,6 +138,7 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
         (lambda net: bf.pooled(net, training=bf.Training(optimiser=bf.Adam())), "Sgd without momentum"),
         (lambda net: bf.one_round(net, fusion="sum"), "'laplace', 'fisher' or 'average'"),
         (lambda net: bf.one_round(net, prior_precision=0), "finite numbers above 0"),
+        (lambda net: bf.one_round(bf.mlp([6, 300, 10], Key(0))), "answers of at most"),
     ],
 )
 def test_wrong_settings_are_refused(make, match):

@@ -31,12 +31,13 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
 from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, without
+from bayesfed.trees import Tree, shapes, size, without
 
 Fusion = Literal["laplace", "fisher", "average"]
 
@@ -76,7 +77,8 @@ def one_round(
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, or the last layer has more than 20,000 parameters ("laplace").
+        If an argument is outside its domain, or the server would refuse the second derivatives of the last layer ("laplace"): more than 1 MiB and 16
+        times the network.
     """
     if fusion not in get_args(Fusion):
         expected = "'laplace', 'fisher' or 'average'"
@@ -93,6 +95,12 @@ def one_round(
     begun, descent = travelling(net, "static", where="one_round"), work.descent(MaximumLikelihood(net, scored), net)
     local = Expansion(descent, net, scored, form, prior_precision * bayes, 0.0 if bayes else floor, gradient=bayes)
     linear = {LINEAR + name: leaf for name, leaf in form.matrices(begun).items()}
+    wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
+    width = 8 if wide else 4
+    answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
+    if answer > (most := LEAST + TIMES * width * size(begun)):
+        actual, hint = f"{answer:,}", "a narrower last layer, fusion='fisher'"
+        raise ArgumentError(complain("one_round", expected=f"answers of at most {most:,} bytes", actual=actual, hint=hint))
 
     def posterior(state: Tree) -> Posterior:
         return posterior_of(state, without(state, OWN), net, scored, form)
@@ -107,8 +115,7 @@ def one_round(
         predictor=lambda state: Model(net, without(state, OWN)),
         posterior=posterior if bayes else None,
         view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
-        codec=Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32),
-        up=Cast(64),
+        codec=Cast(64 if wide else 32),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),
     )
