@@ -51,7 +51,9 @@ def run(path: Path) -> None:
 
     def written(found: re.Match[str]) -> str:
         text = next(printed)
-        return f"```python\n{found[1]}```" + (f"\n\n```text\n{text.rstrip()}\n```" if text else "")
+        return f"```python\n{found[1]}```" + (
+            f"\n\n```text\n{text.rstrip()}\n```" if text else ""
+        )
 
     path.write_text(BLOCK.sub(written, page))
     if path.with_suffix(".ipynb").exists():
@@ -63,17 +65,26 @@ def notebook(page: str) -> str:
     page = re.sub(r"```text\n.*?^```\n", "", page, flags=re.DOTALL | re.MULTILINE)
     page = re.sub(r"^!\[.*?\]\(.*?\)\n", "", page, flags=re.MULTILINE)
     cells = []
-    for number, part in enumerate(re.split(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)):
+    for number, part in enumerate(
+        re.split(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    ):
         if not part.strip():
             continue
         lines = part.strip().splitlines(keepends=True)
         cell = {"id": f"cell-{number}", "metadata": {}, "source": lines}
         if number % 2:
-            cells.append({"cell_type": "code", "execution_count": None, "outputs": [], **cell})
+            cells.append(
+                {"cell_type": "code", "execution_count": None, "outputs": [], **cell}
+            )
         else:
             cells.append({"cell_type": "markdown", **cell})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    made = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    made = {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
