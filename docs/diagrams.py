@@ -316,7 +316,7 @@ def fs_lora() -> None:
     made.text(
         320,
         255,
-        "Each round a client trains the slices that it draws; only these travel,\nin both directions. The others stay at the server.",
+        "Each round a client trains the slices that it draws, and sends what\nchanged of them. The others are merged into its frozen weights.",
     )
     made.save()
 
