@@ -146,8 +146,8 @@ def concepts() -> None:
 def one_round() -> None:
     """Draw the steps of a round at the server and at a client."""
     made = Drawing("one_round", 640, 400)
-    made.text(20, 22, "server", anchor="start", bold=True)
-    made.text(20, 240, "client", anchor="start", bold=True)
+    made.text(20, 185, "server", anchor="start", bold=True)
+    made.text(20, 226, "client", anchor="start", bold=True)
     made.path("M10 205 L630 205", width=1)
     above = [("state", 20, ""), ("publish", 120, BLUE), ("view\nrestrict", 220, BLUE)]
     for words, x, color in above:
@@ -160,7 +160,7 @@ def one_round() -> None:
     made.path("M580 44 L580 14 L62 14 L62 40", width=1.2)
     made.text(330, 28, "the next state", size=14)
     made.box(200, 130, 125, 44, "codec: bytes")
-    made.box(410, 130, 125, 44, "link: bytes, or air")
+    made.box(410, 130, 125, 44, "link")
     made.arrow(262, 101, 262, 128)
     made.arrow(472, 128, 472, 101)
     made.box(200, 255, 125, 60, "local fit\non its rows", color=ORANGE)
