@@ -11,9 +11,9 @@ from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, held_rows, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
-from bayesfed.algorithms.held_out import FACTORS, HIGHEST, LOWEST, better
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
 from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.training.held_out_scores import FACTORS, HIGHEST, LOWEST, better
 from bayesfed.inference import infer
 from bayesfed.inference.turbo.elbo import MeanFieldElbo
 

@@ -1,4 +1,4 @@
-"""D-Turbo-VBI's temperature on rows that clients hold out; see `bayesfed.algorithms.held_out`."""
+"""D-Turbo-VBI's temperature on rows that clients hold out; see `bayesfed.federated.training.held_out_scores`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.algorithms.held_out import HeldOutScores
 from bayesfed.data.dataset import Dataset
+from bayesfed.federated.training.held_out_scores import HeldOutScores
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, spread_leaf
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

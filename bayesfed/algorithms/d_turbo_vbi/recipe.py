@@ -34,7 +34,6 @@ from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.server import NLL, TurboStep
-from bayesfed.algorithms.held_out import FACTORS, SCORES
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.support import gather_active, scatter_active
@@ -49,6 +48,7 @@ from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.delta_downlink import Holding
+from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
 from bayesfed.inference.turbo.blocks import Blocks, Structured
@@ -103,7 +103,7 @@ def d_turbo_vbi(
         too wide.
     temperature
         Temperature of the likelihood, where the likelihood leaves it open. "auto": it is chosen in every round on a tenth of each client's rows,
-        which are then not trained on; see `bayesfed.algorithms.held_out`. Default: a tenth of the number of rows for each weight, at
+        which are then not trained on; see `bayesfed.federated.training.held_out_scores`. Default: a tenth of the number of rows for each weight, at
         most 1, so that the prior of a weight counts no more than a tenth of a row does, however large the network is.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.

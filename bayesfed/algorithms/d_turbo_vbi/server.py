@@ -13,11 +13,11 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
 from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
-from bayesfed.algorithms.held_out import SCORES, better
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import CHANGE, Info
 from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.training.held_out_scores import SCORES, better
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
 from bayesfed.inference.turbo.elbo import TEMPERATURE, Spread, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState

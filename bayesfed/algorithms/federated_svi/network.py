@@ -12,13 +12,13 @@ from torch import Generator, Tensor
 from torch.func import functional_call, grad, vmap
 
 from bayesfed.algorithms.federated_svi.moves import moves
-from bayesfed.algorithms.held_out import HeldOutScores
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import batches, draws_globally
+from bayesfed.federated.training.held_out_scores import HeldOutScores
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Ivon
 from bayesfed.inference.objectives.likelihood import check_data

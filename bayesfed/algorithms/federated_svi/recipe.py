@@ -22,7 +22,6 @@ from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, HeldOutNetwork, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse, Tempered
 from bayesfed.algorithms.federated_svi.tempering import Scored, is_auto, network_guide, tempered, untempered
-from bayesfed.algorithms.held_out import FACTORS, SCORES
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
@@ -32,6 +31,7 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
 from bayesfed.federated.training.schedules import inverse
@@ -86,7 +86,7 @@ def federated_svi(
         A few rows on which model and guide are run once, for names and shapes; nothing is learned from their values.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule. "auto": it is chosen in every round on a tenth
-        of each client's rows, which are then not trained on (`bayesfed.algorithms.held_out`); for `ReverseKL` with `Ivon`. Default: "auto" where
+        of each client's rows, which are then not trained on (`bayesfed.federated.training.held_out_scores`); for `ReverseKL` with `Ivon`. Default: "auto" where
         that is possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each weight, at most 1; else 1.
     training
         Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and

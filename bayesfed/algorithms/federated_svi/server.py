@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE
-from bayesfed.algorithms.held_out import SCORES, better
 from bayesfed.errors import UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.training.held_out_scores import SCORES, better
 from bayesfed.federated.training.schedules import Schedule, constant
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
@@ -75,7 +75,7 @@ class Fuse:
 
 @dataclass(frozen=True)
 class Tempered:
-    """`Fuse` with a temperature that is chosen on rows that clients hold out (`bayesfed.algorithms.held_out`), for rules of natural parameters.
+    """`Fuse` with a temperature that is chosen on rows that clients hold out (`bayesfed.federated.training.held_out_scores`), for rules of natural parameters.
 
     Parameters
     ----------

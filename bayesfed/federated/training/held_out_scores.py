@@ -20,14 +20,13 @@ from bayesfed.errors import DataError, complain
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.training.held_rows import split_held
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 # The leaf of the payload with the scores, and the factors of the variances that they are for.
 SCORES = "scores"
 FACTORS = (1.0, 0.5, 2.0)
-# One row in so many is held out.
-EVERY = 10
 # Temperatures between which is chosen.
 LOWEST, HIGHEST = 1e-6, 1.0
 
@@ -50,9 +49,9 @@ class HeldOutScores(Around):
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Score, and run the local step on the rows that are not held out."""
-        held = torch.arange(len(data)) % EVERY == EVERY - 1
-        fit = self.local.fit(message, memory, data[~held], key, options)
-        scores = self.scores(message, data[held], key.child("held out"))
+        trained, held = split_held(data)
+        fit = self.local.fit(message, memory, trained, key, options)
+        scores = self.scores(message, held, key.child("held out"))
         return fit._replace(payload=fit.payload | {SCORES: scores.to(data.inputs.device)})
 
     def scores(self, message: Tree, rows: Dataset, key: Key) -> Tensor:
