@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def runs(name: str) -> list[tuple[str, Run]]:
 def figures() -> dict[str, Figure]:
     """Return all figures by key."""
     made: dict[str, Figure] = {}
-    for maker in (_bits, _uncertainty, _sizes, _budgets, _digits, _printed):
+    for maker in (_bits, _uncertainty, _sizes, _budgets, _package, _printed):
         made.update(maker())
     return made
 
@@ -54,6 +54,9 @@ def _bits() -> Iterator[tuple[str, Figure]]:
         yield f"bits.{key}.last", Figure((f"{100 * rounds[-1][2]:.1f}",), setting, BITS)
         yield f"bits.{key}.density", Figure((f"{100 * rounds[-1][3]:.1f}",), setting, BITS)
     first = curves()["STC"][0]
+    temperature = dict(runs(BITS))["D-Turbo-VBI_changes_0.json"]["settings"]["temperature"]
+    yield "bits.temperature", Figure((f"{temperature:g}",), setting, BITS)
+    yield "goal", Figure(("86",), setting, BITS)
     yield "bits.stc.first", Figure((f"{first[1]:.1f}",), setting, BITS)
 
 
@@ -124,23 +127,12 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
         yield f"budgets.{case.lower()}", Figure((f"{times:.1f}",), setting, "anycostfl")
 
 
-def _digits() -> Iterator[tuple[str, Figure]]:
-    if not (RECORDS / "digits.jsonl").exists():
-        return
-    quick = dict(runs("digits"))["quickstart"]
-    setting = quick["setting"]
-    for name, value in quick["figures"].items():
-        yield f"digits.{name}", Figure((value,), setting, "digits")
+def _package() -> Iterator[tuple[str, Figure]]:
+    project = tomllib.loads((RECORDS.parents[1] / "pyproject.toml").read_text())["project"]
+    yield "python", Figure((project["requires-python"].removeprefix(">="),), "or later", "pyproject.toml")
 
 
 def _printed() -> Iterator[tuple[str, Figure]]:
     for name, entry in tomllib.loads((RECORDS / "printed.toml").read_text()).items():
         yield f"printed.{name}", Figure(tuple(entry["values"]), entry["setting"], entry["command"])
 
-
-Maker = Callable[[], Iterator[tuple[str, Figure]]]
-
-
-if __name__ == "__main__":
-    for key, figure in figures().items():
-        print(f"{key}: {' '.join(figure.values)} ({figure.setting}; {figure.source})")
