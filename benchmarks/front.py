@@ -40,7 +40,9 @@ def main() -> int:
             print(f"{key}: {' '.join(figure.values)} ({figure.setting}; {figure.source})")
     found = [number for line, _ in page.lines for number in numbers(line)]
     lost = unfounded(page, known)
-    bare = [str(one.path.relative_to(ROOT)) for one in site() if one.path.parent.name == "tutorials" and one.path.stem != "index" and not one.pictures]
+    bare = [
+        str(one.path.relative_to(ROOT)) for one in site() if one.path.parent.name == "tutorials" and one.path.stem != "index" and not one.pictures
+    ]
     broken = [link for one in [page, *site()] for link in one.broken]
     met = [
         target("lines of README", len(page.text.splitlines()), 200),

@@ -6,9 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-from drawn.style import BLUE, GREY, ORANGE, figure, save, tidy
 from front_door.figures import RECORDS, runs
 from matplotlib.figure import Figure
+
+from drawn.style import BLUE, GREY, ORANGE, figure, save, tidy
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +57,7 @@ def _drawn() -> Figure:
     for place, client in enumerate(clients.values()):
         if client["cost"] is None:
             for axes in (above, below):
-                axes.text(place, 0.06, "left out", rotation=90, color=GREY, fontsize=8, ha="center", va="bottom", transform=axes.get_xaxis_transform())
+                axes.text(place, 0.06, "left out", rotation=90, color=GREY, fontsize=8, ha="center", transform=axes.get_xaxis_transform())
             continue
         for axes, (computing, uplink) in ((above, client["cost"][:2]), (below, client["cost"][2:])):
             axes.bar(place, computing, 0.7, color=BLUE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -12,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from drawn.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
 from front_door.figures import RECORDS, runs
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 import bayesfed as bf
 from bayesfed.federated import keep
+from drawn.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
 
 RECORD = RECORDS / "digits.jsonl"
 EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
@@ -98,13 +97,3 @@ def _compare() -> Figure:
     panels[0].set_ylabel("test accuracy, %, mean of two seeds")
     panels[0].legend(loc="lower right", fontsize=8.5)
     return whole
-
-
-def table() -> str:
-    """Return the last accuracies and megabytes of the five methods, means over seeds."""
-    found = dict(runs("digits"))
-    lines = []
-    for name in METHODS:
-        seeds = found[name]["seeds"]
-        lines.append(f"{name}: {100 * statistics.fmean(rows[-1][2] for rows in seeds):.2f} %, {statistics.fmean(sum(r[0] for r in rows) for rows in seeds):.2f} MB")
-    return "\n".join(lines)

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from drawn.style import figure, save
 from front_door.figures import RECORDS, runs
 from matplotlib.figure import Figure
+
+from drawn.style import figure, save
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WAYS = {"strip": "neighbours in\nthe weight matrix", "pixels": "neighbours in\nthe picture"}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from drawn.style import BLUE, GREY, RED, figure, save, tidy
 from front_door.figures import runs
 from matplotlib.figure import Figure
+
+from drawn.style import BLUE, GREY, RED, figure, save, tidy
 
 # Cases as the settings name them: what the picture says, its colour, where.
 LINES = {

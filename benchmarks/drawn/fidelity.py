@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from drawn.style import BLUE, GREY, ORANGE, figure, save, tidy
 from front_door.figures import RECORDS, runs
 from matplotlib.figure import Figure
+
+from drawn.style import BLUE, GREY, ORANGE, figure, save, tidy
 
 SPLITS = {"iid": ("like clients (IID)", BLUE, -0.13), "features": ("clients that see 3 of 8 features", ORANGE, 0.13)}
 

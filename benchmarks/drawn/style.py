@@ -1,4 +1,4 @@
-"""What all pictures share: colours that stand on light and on dark, lines that are named at their ends, SVG files that do not change by themselves."""
+"""What all pictures share: colours for light and dark pages, lines that are named at their ends, SVG files that do not change by themselves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def tidy(axes: Axes) -> Axes:
     return axes
 
 
-def line(axes: Axes, points: Sequence[tuple[float, float]], name: str, colour: str, at: tuple[float, float], *, bold: bool = False, dashed: bool = False) -> None:
+def line(
+    axes: Axes, points: Sequence[tuple[float, float]], name: str, colour: str, at: tuple[float, float], *, bold: bool = False, dashed: bool = False
+) -> None:
     """Draw a line in its colour, with its name beside the place `at`."""
     x, y = zip(*points, strict=True)
     axes.plot(x, y, color=colour, linewidth=2.4 if bold else 1.5, linestyle="--" if dashed else "-")

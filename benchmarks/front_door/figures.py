@@ -135,4 +135,3 @@ def _package() -> Iterator[tuple[str, Figure]]:
 def _printed() -> Iterator[tuple[str, Figure]]:
     for name, entry in tomllib.loads((RECORDS / "printed.toml").read_text()).items():
         yield f"printed.{name}", Figure(tuple(entry["values"]), entry["setting"], entry["command"])
-

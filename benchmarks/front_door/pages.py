@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # A number, but not part of a name (UVeQFed-3) or of a shape (784-256-256-10); ranges are two numbers.
-NUMBER = re.compile(r"(?<![\w.,-])[-+−]?\d[\d,]*(?:\.\d+)?(?![\w-])")
+NUMBER = re.compile(r"(?<![\w.,-])[-+\u2212]?\d[\d,]*(?:\.\d+)?(?![\w-])")
 KEYS = re.compile(r"<!-- figures: (.*?) -->")
 LINK = re.compile(r"\]\(([^()\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
 
