@@ -70,3 +70,17 @@ def test_the_long_description_leads_to_the_tag_and_nowhere_relative():
 def test_the_citation_names_this_version_and_repository():
     lines = dict(line.split(": ", 1) for line in (ROOT / "CITATION.cff").read_text().splitlines() if re.match(r"[\w-]+: ", line))
     assert (lines["version"], lines["license"], lines["repository-code"]) == (PROJECT["version"], PROJECT["license"], PROJECT["urls"]["Repository"])
+
+
+@pytest.mark.slow
+def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    program, style = importlib.import_module("pictures"), importlib.import_module("drawn.style")
+    monkeypatch.setattr(style, "PICTURES", tmp_path)
+    for draw in program.DRAWN.values():
+        draw()
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {*program.DRAWN, "front-dark"} == {Path(name).stem for name in made}
+    shown = ROOT / "docs" / "pictures"
+    words = re.compile(r"<text[^>]*>([^<]*)")
+    assert {name: words.findall(text) for name, text in made.items()} == {name: words.findall((shown / name).read_text()) for name in made}
