@@ -56,8 +56,9 @@ def _drawn() -> Figure:
     above, below = whole.subplots(2, 1, sharex=True)
     for place, client in enumerate(clients.values()):
         if client["cost"] is None:
+            said = "over budget" if "energy" in client["reason"] else "late"
             for axes in (above, below):
-                axes.text(place, 0.06, "left out", rotation=90, color=GREY, fontsize=8, ha="center", transform=axes.get_xaxis_transform())
+                axes.text(place, 0.06, f"out: {said}", rotation=90, color=GREY, fontsize=8.5, ha="center", transform=axes.get_xaxis_transform())
             continue
         for axes, (computing, uplink) in ((above, client["cost"][:2]), (below, client["cost"][2:])):
             axes.bar(place, computing, 0.7, color=BLUE)
