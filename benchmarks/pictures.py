@@ -11,22 +11,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from drawn import devices, digits, fashion, fedrlr, fidelity, front
+from drawn import devices, digits, front
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,
     "support_maps": digits.supports,
     "compare_digits": digits.compare,
     "on_demand_clients": devices.draw,
-    "fedrlr_curves": fedrlr.draw,
-    "fidelity_rules": fidelity.draw,
-    "units": fashion.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
     "digits": digits.measure,
     "on_demand": devices.measure,
-    "fidelity": fidelity.measure,
-    "units": fashion.measure,
 }
 
 
