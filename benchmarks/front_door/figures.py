@@ -87,8 +87,8 @@ def _uncertainty() -> Iterator[tuple[str, Figure]]:
         yield f"corrupted.{name}", Figure((f"{corrupted(one):.2f}",), setting.format("one seed"), "uncertainty")
         yield f"corrupted.{name}.bytes", Figure((f"{share:.0f}",), setting.format("one seed"), "uncertainty")
     # What the recipe takes where the likelihood leaves it open: a tenth of the rows that are not held out, for each weight of the MLP.
-    rows = next(run["settings"]["rows"] for _, run in runs("uncertainty"))
-    yield "corrupted.temperature", Figure((f"{0.1 * 0.9 * rows / (784 * 256 + 256 * 256 + 256 * 10):.4f}",), setting.format("one seed"), "uncertainty")
+    rows, weights = next(run["settings"]["rows"] for _, run in runs("uncertainty")), 784 * 256 + 256 * 256 + 256 * 10
+    yield "corrupted.temperature", Figure((f"{0.1 * 0.9 * rows / weights:.4f}",), setting.format("one seed"), "uncertainty")
     for name, several in readings([0, 1]).items():
         if len(several) == 2:
             means = [statistics.fmean(one[score] for one in several) for score in ("nll", "ece")]
