@@ -1,7 +1,9 @@
 """The front door: figures of README against records, its length, the long description of a package."""
 
 import importlib
+import json
 import re
+import statistics
 import sys
 import tomllib
 from pathlib import Path
@@ -84,3 +86,48 @@ def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(mo
     shown = ROOT / "docs" / "pictures"
     words = re.compile(r"<text[^>]*>([^<]*)")
     assert {name: words.findall(text) for name, text in made.items()} == {name: words.findall((shown / name).read_text()) for name in made}
+
+
+def rows_of(page, head):
+    """Return the cells of the table of a page that begins with these columns."""
+    text = (ROOT / "docs" / page).read_text()
+    lines = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip(" *") for cell in line.strip().strip("|").split("|")] for line in lines]
+
+
+def test_the_tables_of_sparsity_are_those_of_the_kept_figures():
+    kept = json.loads((ROOT / "examples" / "figures" / "fashion_mnist.json").read_text())
+    plain = {row["seed"]: row for row in kept if row["method"] == "FedAvg"}
+    made = {}
+    for row in kept:
+        share = [row[f"share {layer}"] / row[f"density {layer}"] for layer in (1, 2)]
+        accuracies = [f"{100 * value / 100:.2f} %" for value in (plain[row["seed"]]["accuracy %"], row["accuracy %"])]
+        rest = [f"{row['non-zero %']:.1f} %", f"{share[0]:.2f}, {share[1]:.2f}", f"{row['pixel share'] / row['density 1']:.2f}"]
+        made[row["method"], str(row["seed"])] = [*accuracies, *rest, f"{row['MB down'] + row['MB up']:.0f}"]
+    shown = {(row[0], row[1]): row[2:] for row in rows_of("benchmarks.md", "| method | seed | FedAvg |")}
+    assert len(shown) == 12
+    assert shown == {key: made[key] for key in shown}
+    sweep = [row for row in json.loads((ROOT / "examples" / "figures" / "fashion_mnist_sweep.json").read_text()) if row["method"] != "FedAvg"]
+    head, *table = (ROOT / "docs" / "benchmarks.md").read_text().split("| weights left | 4.71 %")[1].splitlines()[:3]
+    assert ["4.71 %", *re.findall(r"[\d.]+ %", head)] == [f"{row['non-zero %']:.2f} %" for row in sweep]
+    assert re.findall(r"[\d.]+ %", table[-1]) == [f"{row['accuracy %']:.2f} %" for row in sweep]
+
+
+NAMES = {"FedAvg": "fed_avg", "prior, precision .3": "prior", "prior .3": "prior", "MC-dropout .2": "dropout", "D-Turbo-VBI": "d_turbo_vbi"}
+ONE_SEED = ("MC-dropout .2", "D-Turbo-VBI", "ensemble of 5")
+
+
+def test_the_table_of_how_sure_it_is_is_that_of_the_records(front):
+    records = importlib.import_module("front_door.figures")
+    for name, accuracy, nll, ece, corrupted, _, logit, size in rows_of("how-to/how-sure-is-it.md", "| method | accuracy | NLL |"):
+        method, _, extra = name.replace(" *", "").partition(" + ")
+        case = ".".join(part for part in (NAMES.get(method, "ensemble"), extra.lower()) if part)
+        known = records.readings([0] if method in ONE_SEED else [0, 1])
+        found, plain = known[case], known["fed_avg"]
+        mean = {score: statistics.fmean(one[score] for one in found) for score in ("accuracy", "nll", "ece", "megabytes")}
+        assert accuracy == f"{100 * mean['accuracy']:.1f} %", name
+        assert [nll, ece] == [f"{mean[score]:.3f}"[1:] for score in ("nll", "ece")], name
+        assert corrupted == f"{statistics.fmean(records.corrupted(one) for one in found):.2f}", name
+        if logit != "-":
+            assert logit == f"{statistics.fmean(area['max_logit'] for one in found for area in one['auroc'].values()):.2f}"[1:], name
+        assert float(size) == pytest.approx(mean["megabytes"] / plain[0]["megabytes"], abs=0.005), name
