@@ -1,7 +1,7 @@
 """Draw the pictures of README and of the documentation from `records/`, as SVG into `docs/pictures/`.
 
     python benchmarks/pictures.py [NAME ...]
-    python benchmarks/pictures.py --measure digits     # make a record anew, where this program makes it
+    python benchmarks/pictures.py --measure quickstart   # make a record anew, where this program makes it
 
 A picture in README has a twin for dark pages, `NAME-dark.svg`; the site colours its own. Pictures of tutorials are made by their pages.
 """
@@ -20,7 +20,8 @@ DRAWN: dict[str, Callable[[], None]] = {
     "on_demand_clients": devices.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
-    "digits": digits.measure,
+    "quickstart": digits.measure_quickstart,
+    "compare": digits.measure_comparison,
     "on_demand": devices.measure,
 }
 

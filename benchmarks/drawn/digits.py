@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,19 +17,17 @@ import bayesfed as bf
 from bayesfed.federated import keep
 from drawn.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
 
-RECORD = RECORDS / "digits.jsonl"
 EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
 METHODS = {"d_turbo_vbi": BLUE, "fed_avg": GREY, "fed_paq": ORANGE, "fed_hm": GREEN, "fs_lora": RED}
 NAMES = {"d_turbo_vbi": "D-Turbo-VBI", "fed_avg": "FedAvg", "fed_paq": "FedPAQ", "fed_hm": "FedHM", "fs_lora": "FSLoRA"}
 
 
-def measure() -> None:
-    """Run both and write the record; three minutes. Runs of `bayesfed compare` are kept in `results/digits` and gone on with."""
+def measure_comparison() -> None:
+    """Write what `bayesfed compare` gives; its runs are kept in `results/digits` and gone on with."""
     files, folder = [str(EXPERIMENTS / f"{name}.toml") for name in METHODS], Path("results/digits")
     subprocess.run([sys.executable, "-m", "bayesfed.cli.main", "compare", *files, "--quiet", "--out", str(folder)], check=True)
     entries = [{"name": name, "run": {"seeds": [_curve(path) for path in sorted((folder / name).glob("seed-*"))]}} for name in METHODS]
-    entries.append({"name": "quickstart", "run": _quickstart()})
-    RECORD.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    (RECORDS / "compare.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
 
 
 def _curve(folder: Path) -> list[list[float]]:
@@ -39,7 +36,8 @@ def _curve(folder: Path) -> list[list[float]]:
     return [[sum(part["cost"]["bits"] for part in row["rows"]) / 8e6, row["seconds"], row["metrics"]["accuracy"]] for row in rows]
 
 
-def _quickstart() -> dict[str, Any]:
+def measure_quickstart() -> None:
+    """Run README's quickstart and write its table and the masks of its first layer."""
     train, test = bf.digits()
     clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
@@ -49,7 +47,8 @@ def _quickstart() -> dict[str, Any]:
     frames: dict[int, torch.Tensor] = {}
     result = bf.run(ours, clients, rounds=30, test=test, callbacks=[keep("1.weight.log_odds", frames, every=10)], progress=False)
     masks = {str(number + 1): np.packbits((leaf > 0).numpy()).tobytes().hex() for number, leaf in frames.items()}
-    return {"shape": [128, 64], "masks": masks, "table": result.table(every=10)}
+    run = {"shape": [128, 64], "masks": masks, "table": result.table(every=10)}
+    (RECORDS / "quickstart.jsonl").write_text(json.dumps({"name": "quickstart", "run": run}) + "\n")
 
 
 def supports() -> None:
@@ -59,7 +58,7 @@ def supports() -> None:
 
 
 def _supports() -> Figure:
-    run = dict(runs("digits"))["quickstart"]
+    run = dict(runs("quickstart"))["quickstart"]
     height, width = run["shape"]
     whole = figure(8.4, 4.2)
     panels = whole.subplots(1, len(run["masks"]), sharey=True)
@@ -78,7 +77,7 @@ def compare() -> None:
 
 
 def _compare() -> Figure:
-    found = dict(runs("digits"))
+    found = dict(runs("compare"))
     whole = figure(8.4, 3.4)
     panels = whole.subplots(1, 2, sharey=True)
     for name, colour in METHODS.items():
