@@ -108,7 +108,12 @@ class Markdown(Extension):
         if obj.docstring:
             old = obj.docstring
             obj.docstring = Grouped(
-                markdown(old.value), lineno=old.lineno, endlineno=old.endlineno, parent=obj
+                markdown(old.value),
+                lineno=old.lineno,
+                endlineno=old.endlineno,
+                parent=obj,
+                parser=old.parser,
+                parser_options=old.parser_options,
             )
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:

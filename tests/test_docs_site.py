@@ -1,6 +1,7 @@
 """What the documentation does to docstrings and formulas before they are shown (extra `docs`)."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 def _docs_is_importable(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
     yield
-    for name in ("docstrings", "mathml"):
+    for name in ("docstrings", "drawings", "included", "mathml", "pages", "tables"):
         sys.modules.pop(name, None)
 
 
@@ -27,7 +28,9 @@ def griffe():
 
 @pytest.fixture
 def package(griffe):
-    return griffe.load("bayesfed", search_paths=[str(DOCS.parent)], extensions=griffe.load_extensions(str(DOCS / "docstrings.py")))
+    return griffe.load(
+        "bayesfed", search_paths=[str(DOCS.parent)], extensions=griffe.load_extensions(str(DOCS / "docstrings.py")), docstring_parser="numpy"
+    )
 
 
 SIMPLE = """\
@@ -94,3 +97,74 @@ def test_formulas_become_mathml():
     assert "&lt;" in made or "&#x0003C;" in made
     assert 'display="block"' in made
     assert "arithmatex" not in made
+
+
+def test_every_docstring_of_the_reference_has_its_sections(griffe, package):
+    sections = re.compile(r"^(Parameters|Returns|Raises|References)\n-+$", re.MULTILINE)
+    collapsed, text = [], griffe.DocstringSectionKind.text
+    for page in (DOCS / "reference").glob("*.md"):
+        for path in re.findall(r"^::: bayesfed\.(\S+)$", page.read_text(), re.MULTILINE):
+            shown = package[path]
+            for member in [shown, *(shown.members.values() if shown.is_class else ())]:
+                docstring = None if member.is_alias else member.docstring
+                # `parsed` is what a page shows: by the parser that the docstring was read with.
+                if docstring and sections.search(docstring.value) and {one.kind for one in docstring.parsed} == {text}:
+                    collapsed.append(member.path)
+    assert not collapsed
+
+
+def test_letters_of_formulas_are_unicode_letters_that_every_browser_shows():
+    from mathml import on_page_content
+
+    def shown(latex):
+        return on_page_content(rf'<span class="arithmatex">\({latex}\)</span>')
+
+    made = shown(r"\mathbf w \boldsymbol\rho \mathcal N \mathcal R \mathbb E \mathrm{KL} \arg\min A \setminus B")
+    for letter in "\N{MATHEMATICAL BOLD SMALL W}\N{MATHEMATICAL BOLD ITALIC SMALL RHO}\N{MATHEMATICAL SCRIPT CAPITAL N}\N{SCRIPT CAPITAL R}":
+        assert letter in made
+    assert "\N{MATHEMATICAL DOUBLE-STRUCK CAPITAL E}" in made
+    assert not re.search(r'mathvariant="(?!normal)|\\\\[a-z]|&#x029F5;', made)
+    with pytest.raises(ValueError, match="not understood"):
+        shown(r"\notacommand x")
+
+
+def test_rows_of_the_ledger_begin_with_their_verdict():
+    from tables import verdict_first
+
+    page = (DOCS / "ledger.md").read_text()
+    shown = verdict_first(page)
+    heads = [line for line in shown.splitlines() if line.startswith("| verdict")]
+    assert len(heads) == 1 + len(re.findall(r"verdict\s*\|\n", page)) > 4
+    assert sorted(re.findall(r"\w+", shown)) == sorted(re.findall(r"\w+", page))
+
+
+def test_names_have_the_first_sentence_of_their_docstrings():
+    from tables import described
+
+    made = described((DOCS / "reference" / "index.md").read_text())
+    assert "| `bf.run` | [running][bayesfed.running.run] | Run an algorithm over clients" in made
+    assert all(line.endswith(" |") and len(re.split(r"(?<!\\)\|", line)) == 5 for line in made.splitlines() if line.startswith("| `bf."))
+
+
+def test_drawings_become_part_of_the_page_in_its_colours():
+    from drawings import on_page_content
+
+    made = on_page_content('<p><img alt="One &quot;round&quot;" src="../../pictures/concepts.svg" /></p>', config={"docs_dir": str(DOCS)})
+    assert made.startswith('<p><svg class="drawing" role="img" aria-label="One &quot;round&quot;"')
+    assert "<style" not in made
+    assert 'id="concepts-head"' in made
+    assert "url(#concepts-head)" in made
+    assert on_page_content('<img alt="" src="https://example.org/a.svg" />', config={"docs_dir": str(DOCS)}).startswith("<img")
+
+
+def test_pages_of_files_have_links_of_the_site():
+    from included import on_page_markdown
+
+    def page(name):
+        return type("Page", (), {"file": type("File", (), {"src_uri": name})})
+
+    for name in ("security.md", "changelog.md"):
+        made = on_page_markdown("", page=page(name), config={"docs_dir": str(DOCS)})
+        assert len(made) > 2000
+        assert "](docs/" not in made
+    assert on_page_markdown("as it is", page=page("index.md"), config={"docs_dir": str(DOCS)}) == "as it is"

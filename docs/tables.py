@@ -1,0 +1,54 @@
+"""Change two tables as the site shows them: names get the first sentence of their docstrings, and rows of the ledger begin with the verdict."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import bayesfed
+
+HEAD = "| name | defined on the page of |\n|---|---|"
+ROW = re.compile(r"^(\| `bf\.(\w+)` \| .*\|)$", re.MULTILINE)
+TABLE = re.compile(r"(?:^\|.*\|[ \t]*\n)+", re.MULTILINE)
+
+
+def sentence(name: str) -> str:
+    """Return the first sentence of a public name's docstring, as the cell of a table."""
+    text = (inspect.getdoc(getattr(bayesfed, name)) or "").split("\n\n")[0]
+    if not text:
+        raise ValueError(f"bf.{name} has no docstring to show in the table of names")
+    first = re.split(r"(?<=[\w)`]{3}[.:]) (?=[A-Z])", " ".join(text.split()))[0]
+    return re.sub(r"(?<!\\)\|", r"\\|", first)
+
+
+def described(markdown: str) -> str:
+    """Return the first page of the reference, whose table of names has a column of descriptions."""
+    if HEAD not in markdown:
+        raise ValueError(f"reference/index.md has no table that begins with {HEAD!r}")
+    head = "| name | defined on the page of | what it is |\n|---|---|---|"
+    wider = markdown.replace(HEAD, head)
+    return ROW.sub(lambda row: f"{row[1]} {sentence(row[2])} |", wider)
+
+
+def verdict_first(markdown: str) -> str:
+    """Return a page in whose tables the column of verdicts is the first, so that a narrow screen shows it."""
+
+    def turned(table: re.Match[str]) -> str:
+        rows = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+            for line in table[0].splitlines()
+        ]
+        if "verdict" not in rows[0][1:]:
+            return table[0]
+        at = rows[0].index("verdict")
+        moved = [[row[at], *row[:at], *row[at + 1 :]] for row in rows]
+        return "".join(f"| {' | '.join(row)} |\n" for row in moved)
+
+    return TABLE.sub(turned, markdown)
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Change the tables of the two pages."""
+    change = {"reference/index.md": described, "ledger.md": verdict_first}
+    return change.get(page.file.src_uri, str)(markdown)
