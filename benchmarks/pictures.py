@@ -16,12 +16,10 @@ from drawn import devices, digits, front
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,
     "support_maps": digits.supports,
-    "compare_digits": digits.compare,
     "on_demand_clients": devices.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
     "quickstart": digits.measure_quickstart,
-    "compare": digits.measure_comparison,
     "on_demand": devices.measure,
 }
 

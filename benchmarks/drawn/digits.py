@@ -1,11 +1,8 @@
-"""Digits: which weights of the first layer README's quickstart leaves, and five methods side by side by `bayesfed compare`."""
+"""Which weights of the first layer README's quickstart leaves."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,25 +12,7 @@ from matplotlib.figure import Figure
 
 import bayesfed as bf
 from bayesfed.federated import keep
-from drawn.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
-
-EXPERIMENTS = Path(__file__).parents[2] / "examples" / "experiments"
-METHODS = {"d_turbo_vbi": BLUE, "fed_avg": GREY, "fed_paq": ORANGE, "fed_hm": GREEN, "fs_lora": RED}
-NAMES = {"d_turbo_vbi": "D-Turbo-VBI", "fed_avg": "FedAvg", "fed_paq": "FedPAQ", "fed_hm": "FedHM", "fs_lora": "FSLoRA"}
-
-
-def measure_comparison() -> None:
-    """Write what `bayesfed compare` gives; its runs are kept in `results/digits` and gone on with."""
-    files, folder = [str(EXPERIMENTS / f"{name}.toml") for name in METHODS], Path("results/digits")
-    subprocess.run([sys.executable, "-m", "bayesfed.cli.main", "compare", *files, "--quiet", "--out", str(folder)], check=True)
-    entries = [{"name": name, "run": {"seeds": [_curve(path) for path in sorted((folder / name).glob("seed-*"))]}} for name in METHODS]
-    (RECORDS / "compare.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-
-
-def _curve(folder: Path) -> list[list[float]]:
-    """Return (megabytes of the round, seconds of the round, accuracy) of every round of a folder of results."""
-    rows = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [[sum(part["cost"]["bits"] for part in row["rows"]) / 8e6, row["seconds"], row["metrics"]["accuracy"]] for row in rows]
+from drawn.style import BLUE, figure, save
 
 
 def measure_quickstart() -> None:
@@ -67,30 +46,4 @@ def _supports() -> Figure:
         axes.imshow(mask, cmap=ListedColormap([(0, 0, 0, 0), BLUE]), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.set(title=f"round {number}: {100 * mask.mean():.0f} %", xlabel="input", xticks=[0, 31, 63])
     panels[0].set(ylabel="hidden unit", yticks=[0, 63, 127])
-    return whole
-
-
-def compare() -> None:
-    """Draw the accuracy of five methods against rounds, megabytes and seconds."""
-    for path in save(_compare, "compare_digits"):
-        print(path.name)
-
-
-def _compare() -> Figure:
-    found = dict(runs("compare"))
-    whole = figure(8.4, 3.4)
-    panels = whole.subplots(1, 2, sharey=True)
-    for name, colour in METHODS.items():
-        seeds = np.array(found[name]["seeds"])
-        spent, mean = seeds[:, :, 0].cumsum(1).mean(0), 100 * seeds[:, :, 2].mean(0)
-        for axes, x in zip(panels, (np.arange(1, len(mean) + 1), spent), strict=True):
-            axes.plot(x, mean, color=colour, linewidth=2.4 if name == "d_turbo_vbi" else 1.5, label=NAMES[name])
-            axes.plot(x[-1], mean[-1], ".", color=colour, markersize=8)
-    for axes, label in zip(panels, ("round", "megabytes of all messages, down and up (log)"), strict=True):
-        tidy(axes).set(xlabel=label, ylim=(70, 98))
-    panels[0].set(ylabel="test accuracy, %, mean of two seeds", xticks=[1, 5, 10, 15, 20])
-    panels[0].legend(loc="lower right", fontsize=9)
-    panels[1].set(xscale="log", xticks=[0.5, 1, 2, 5, 10])
-    panels[1].xaxis.set_major_formatter("{x:g}")
-    panels[1].xaxis.set_minor_formatter("")
     return whole
