@@ -35,6 +35,11 @@ def test_every_figure_of_readme_is_in_the_records_and_has_its_setting_in_the_lin
     assert front.words(readme) <= 20
 
 
+def test_the_quickstart_prints_what_is_kept(front):
+    ((_, run),) = importlib.import_module("front_door.figures").runs("quickstart")
+    assert f"```text\n{run['table'].rstrip()}\n```" in (ROOT / "README.md").read_text()
+
+
 def test_a_figure_that_differs_is_told(front, tmp_path):
     known = {"a": front.Figure(("85.1",), "three seeds, 20 clients", "")}
     right = page(front, tmp_path, "ends at 85.1 % (three seeds, 20 clients) <!-- figures: a -->\n")
