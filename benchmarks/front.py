@@ -100,8 +100,8 @@ def first_picture() -> float:
     with tempfile.TemporaryDirectory() as folder:
         start, copy = time.perf_counter(), Path(folder, "bayesfed")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(["bash", "-c", command], cwd=copy, start_new_session=True, **quiet) as process:
+        null = subprocess.DEVNULL
+        with subprocess.Popen(["bash", "-c", command], cwd=copy, start_new_session=True, stdout=null, stderr=null) as process:
             while process.poll() is None and not list(copy.glob("results/*/*.png")):
                 time.sleep(0.2)
             seconds = time.perf_counter() - start
