@@ -43,7 +43,8 @@ def verdict_first(markdown: str) -> str:
             return table[0]
         at = rows[0].index("verdict")
         moved = [[row[at], *row[:at], *row[at + 1 :]] for row in rows]
-        return "".join(f"| {' | '.join(row)} |\n" for row in moved)
+        lines = "".join(f"| {' | '.join(row)} |\n" for row in moved)
+        return f'<div class="verdicts" markdown="1">\n\n{lines}\n</div>\n'
 
     return TABLE.sub(turned, markdown)
 

@@ -135,7 +135,7 @@ def test_rows_of_the_ledger_begin_with_their_verdict():
     shown = verdict_first(page)
     heads = [line for line in shown.splitlines() if line.startswith("| verdict")]
     assert len(heads) == 1 + len(re.findall(r"verdict\s*\|\n", page)) > 4
-    assert sorted(re.findall(r"\w+", shown)) == sorted(re.findall(r"\w+", page))
+    assert sorted(re.findall(r"\w+", re.sub(r"</?div[^>]*>", "", shown))) == sorted(re.findall(r"\w+", page))
 
 
 def test_names_have_the_first_sentence_of_their_docstrings():
