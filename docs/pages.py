@@ -1,7 +1,7 @@
 """Run the code of pages and keep what it makes: `python docs/pages.py docs/tutorials/count-bits.md ...`.
 
-The text blocks under python blocks become what was printed, SVG files that the code saved go to docs/pictures, and a tutorial that has a
-notebook beside it has it written anew.
+The text blocks under python blocks become what was printed, and SVG files that the code saved go to docs/pictures. Then the notebooks of tutorials
+are written anew: without arguments, nothing else is done.
 """
 
 from __future__ import annotations
@@ -56,8 +56,12 @@ def run(path: Path) -> None:
         )
 
     path.write_text(BLOCK.sub(written, page))
-    if path.with_suffix(".ipynb").exists():
-        path.with_suffix(".ipynb").write_text(notebook(path.read_text()))
+
+
+def write_notebooks() -> None:
+    """Write the notebooks of the tutorials that have one; nothing is run."""
+    for path in (DOCS / "tutorials").glob("*.ipynb"):
+        path.write_text(notebook(path.with_suffix(".md").read_text()))
 
 
 def notebook(page: str) -> str:
@@ -91,3 +95,4 @@ def notebook(page: str) -> str:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         run(Path(name))
+    write_notebooks()
