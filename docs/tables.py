@@ -9,7 +9,7 @@ from typing import Any
 import bayesfed
 
 HEAD = "| name | defined on the page of |\n|---|---|"
-ROW = re.compile(r"^(\| `bf\.(\w+)` \| .*\|)$", re.MULTILINE)
+ROW = re.compile(r"^(\| `bf\.(\w+)` \|) (.*\|)$", re.MULTILINE)
 TABLE = re.compile(r"(?:^\|.*\|[ \t]*\n)+", re.MULTILINE)
 
 
@@ -26,9 +26,9 @@ def described(markdown: str) -> str:
     """Return the first page of the reference, whose table of names has a column of descriptions."""
     if HEAD not in markdown:
         raise ValueError(f"reference/index.md has no table that begins with {HEAD!r}")
-    head = "| name | defined on the page of | what it is |\n|---|---|---|"
+    head = "| name | what it is | page |\n|---|---|---|"
     wider = markdown.replace(HEAD, head)
-    return ROW.sub(lambda row: f"{row[1]} {sentence(row[2])} |", wider)
+    return ROW.sub(lambda row: f"{row[1]} {sentence(row[2])} | {row[3]}", wider)
 
 
 def verdict_first(markdown: str) -> str:
