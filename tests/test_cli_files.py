@@ -214,10 +214,10 @@ def test_examples_fit_together(path):
     assert len(seeds(file)) > 1
 
 
-def test_the_readme_s_file_fits_together():
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    shown = [text for text in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL) if "[recipe]" in text]
-    assert [build(experiment.parse(text), 0).algorithm.name for text in shown] == ["d_turbo_vbi"]
+def test_the_files_of_the_page_fit_together():
+    page = (Path(__file__).parent.parent / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
+    shown = [text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[recipe]" in text]
+    assert [build(experiment.parse(text), 0).algorithm.name for text in shown] == ["fed_paq", "d_turbo_vbi"]
 
 
 def test_seeds_name_partition_and_first_weights():

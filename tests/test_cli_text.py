@@ -1,4 +1,4 @@
-"""Experiment files on texts: partitions by domain, as the README makes them by hand."""
+"""Experiment files on texts: partitions by domain, as docs/how-to/text.md makes them by hand."""
 
 from pathlib import Path
 

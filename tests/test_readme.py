@@ -15,5 +15,5 @@ def test_the_two_commands_use_the_constraints():
 
 
 def test_every_picture_and_file_that_is_named_exists():
-    for path in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / path).exists(), path
+    for path in re.findall(r"\]\(([^)#:]+)\)|(?:src|srcset)=\"([^\"]+)\"", README):
+        assert (ROOT / (path[0] or path[1])).exists(), path

@@ -326,8 +326,8 @@ def test_minilm_learns_in_a_federation_and_its_own_weights_stay(tmp_path):
 
 
 @pytest.mark.text
-def test_readmes_block_runs_on_fewer_rows(tmp_path, monkeypatch):
-    (source,) = re.findall(r"```py\n(.*?)```", (FOLDER.parent / "README.md").read_text(), re.DOTALL)
+def test_the_block_of_the_page_runs_on_fewer_rows(tmp_path, monkeypatch):
+    (source,) = re.findall(r"```py\n(.*?)```", (FOLDER.parent / "docs" / "how-to" / "text.md").read_text(), re.DOTALL)
     for long, short in (("threshold=0.5", "threshold=3"), ("rounds=20", "rounds=1"), ("optimiser=", "steps=1, optimiser=")):
         assert long in source
         source = source.replace(long, short)

@@ -5,7 +5,7 @@
 
 Starts a SuperLink and three SuperNodes on 127.0.0.1, with a worker beside each that keeps model and data in memory; submits the app beside this file,
 which is a configuration (``pyproject.toml``, no dependencies) and an experiment (``experiment.py``); waits, prints the rounds, and stops everything.
-``--secure``: with TLS and a registered key for each node. What the script does by hand on three machines is in README, "Over a network".
+``--secure``: with TLS and a registered key for each node. What the script does by hand on three machines is in `docs/tutorials/flower.md`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def federated_svi(
         A few rows on which model and guide are run once, for names and shapes; nothing is learned from their values.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule. "auto": it is chosen in every round on a tenth
-        of each client's rows, which are then not trained on (`bayesfed.federated.training.held_out_scores`); for `ReverseKL` with `Ivon`. Default: "auto" where
+        of each client's rows, which are then not trained on (`HeldOutScores`); for `ReverseKL` with `Ivon`. Default: "auto" where
         that is possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each weight, at most 1; else 1.
     training
         Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and

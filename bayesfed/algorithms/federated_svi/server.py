@@ -75,7 +75,7 @@ class Fuse:
 
 @dataclass(frozen=True)
 class Tempered:
-    """`Fuse` with a temperature that is chosen on rows that clients hold out (`bayesfed.federated.training.held_out_scores`), for rules of natural parameters.
+    """`Fuse`, for rules of natural parameters, with a temperature that is chosen on rows that clients hold out (`HeldOutScores`).
 
     Parameters
     ----------
