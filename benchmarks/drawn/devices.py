@@ -16,10 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 def measure() -> None:
     """Run the example's AnycostFL and write the last round; a minute."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    import on_demand as example
-
+    sys.path.insert(0, str(ROOT))
     import bayesfed as bf
+    from examples import on_demand as example
 
     train, test = bf.digits()
     public, private = train[:16], train[16:]

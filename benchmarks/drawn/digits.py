@@ -43,7 +43,7 @@ def _supports() -> Figure:
     panels = whole.subplots(1, len(run["masks"]), sharey=True)
     for axes, (number, packed) in zip(panels, run["masks"].items(), strict=True):
         mask = np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8))[: height * width].reshape(height, width)
-        axes.imshow(mask, cmap=ListedColormap([(0, 0, 0, 0), BLUE]), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        axes.imshow(mask, cmap=ListedColormap(["none", BLUE]), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.set(title=f"round {number}: {100 * mask.mean():.0f} %", xlabel="input", xticks=[0, 31, 63])
     panels[0].set(ylabel="hidden unit", yticks=[0, 63, 127])
     return whole

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 BLUE, ORANGE, GREEN, RED, GREY = "#3b82c4", "#d97a1f", "#2f9e6e", "#cf5252", "#868e96"
 # Text stays text: the site gives black the colour of the page.
-FIXED = {"svg.fonttype": "none", "svg.hashsalt": "bayesfed", "font.family": "sans-serif", "font.size": 9.5, "legend.frameon": False}
+FIXED: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "bayesfed", "font.family": "sans-serif", "font.size": 9.5, "legend.frameon": False}
 LIGHT, DARK = "#000000", "#e6edf3"
 
 
@@ -24,7 +25,7 @@ def save(draw: Callable[[], Figure], name: str, *, twin: bool = False) -> list[P
 
 
 def _written(draw: Callable[[], Figure], path: Path, ink: str) -> Path:
-    inked = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), ink)
+    inked: dict[Any, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"), ink)
     with mpl.rc_context({**FIXED, **inked, "axes.facecolor": "none", "figure.facecolor": "none"}):
         stream = io.StringIO()
         draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
