@@ -4,8 +4,8 @@
 
 After Moellenhoff et al. (2025) and Swaroop et al. (2025): 6,000 rows, ten clients of unlike sizes and classes, MLP 784-200-100-10, batches of 32.
 They have 50 rounds of 10 epochs, here are 20 rounds of 60 steps; sizes and classes come from one Dirichlet distribution by class (0.5), not from two.
-All methods have the same falling schedule, and nothing is tuned, the three settings of `PVI` included. `--check` has one seed of two. No ordering is a
-target: it prints what is measured, and checks that every method learns.
+All methods have the same falling schedule, and nothing is tuned, the three settings of `PVI` included. `--check` has one seed of two. No ordering is
+a target: it prints what is measured, and checks that every method learns.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ WRONG = {
         "line 15, recipe.kind: expected one of anycost_fl",
         "try one of these; conjugate is for another place, or for Python alone",
     ),
-    "another case": ('"Adam"', '"adam"', "line 16, recipe.training.optimiser.kind: expected one of Adam, NaturalGradient, Sgd", 'try "Adam"'),
+    "another case": ('"Adam"', '"adam"', "line 16, recipe.training.optimiser.kind: expected one of Adam, Ivon, NaturalGradient, Sgd", 'try "Adam"'),
     "a number for an optimiser": (
         '{ kind = "Adam", learning_rate = 5e-3 }',
         "0.01",

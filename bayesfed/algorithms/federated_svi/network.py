@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Generator, Tensor
@@ -166,8 +167,8 @@ class NetworkLocal:
         return output
 
     def _prior(self, name: str, like: Tensor, start: Start, temperature: float) -> tuple[Tensor, Tensor]:
-        prior = self.model.priors[name]
-        assert isinstance(prior, Gaussian)
+        # The recipe has refused others.
+        prior = cast(Gaussian, self.model.priors[name])
         precision = start.share * (STRENGTH / temperature if self.model.automatic else prior.sd**-2)
         centre = torch.as_tensor(prior.centre, dtype=like.dtype, device=like.device)
         linear, quadratic = precision * centre, torch.full_like(like, precision)
