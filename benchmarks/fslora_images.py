@@ -16,7 +16,7 @@ from targets import at_least, target
 
 from bayesfed.inspect import table
 
-OURS, RIVALS = "FSLoRA, anchored", ("HeteroLoRA", "FlexLoRA", "FedStackLoRA")
+OURS, HALF, RIVALS = "FSLoRA, anchored", "FSLoRA, anchored, A frozen", ("HeteroLoRA", "FlexLoRA", "FedStackLoRA")
 BESIDE = ("FSLoRA, printed", "FFA-LoRA", "all at 64", "all at 8")
 PLAIN = ("all at 64, no momentum", "all at 8, no momentum")
 RANK_MATTERS, LEAD, NEAR, BELOW, TOTAL, SHARE = 3.0, 1.5, 1.0, 0.5, 0.2, 0.15
@@ -170,7 +170,7 @@ def search(bench: Images) -> None:
     asked = bench.document["image_search"]
     common = {"rounds": asked["rounds"], "held_out": asked["held_out"]}
     bench = replace(bench, seeds=bench.seeds[:1])
-    cases = [OURS, *RIVALS, *BESIDE]
+    cases = [OURS, HALF, *RIVALS, *BESIDE]
     first = [(case, {**common, "learning_rate": rate, "momentum": 0.5}) for case in cases for rate in asked["learning_rate"]]
     bench.prepare(first)
     best = {case: max(asked["learning_rate"], key=lambda rate: mean(bench.runs(case, **common, learning_rate=rate, momentum=0.5))) for case in cases}
