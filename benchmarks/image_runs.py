@@ -109,6 +109,6 @@ def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[s
     work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]))
     ranks = settings["ranks"]
     sized = () if settings["recipe"] in WHOLE else (ranks, bf.fixed(clients, len(ranks)))
-    own = {name: settings[name] for name in ("anchored", "broadcast", "by_coverage", "sampling") if name in settings}
+    own = {name: settings[name] for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a") if name in settings}
     made: Algorithm = getattr(bf, settings["recipe"])(adapted(settings, seed, net), *sized, training=work, **own)
     return bf.server_optimised(made, bf.FedAvgM(1.0, settings["momentum"])) if settings["momentum"] else made

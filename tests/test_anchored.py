@@ -129,6 +129,32 @@ def test_anchored_views_and_locals_keep_the_laws(digits):
     check_view(view, local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload, local.kind)
 
 
+# A that is frozen
+
+
+def test_with_a_frozen_all_slices_are_ffa_lora_bit_for_bit_and_some_are_those_of_the_whole(clients, digits):
+    net, data = adapted(), digits[0][:32]
+    make = partial(anchored, net, train_a=False)
+    whole = run(bf.ffa_lora(net, training=WORK), clients).snapshot.state
+    for broadcast in (False, True):
+        assert tree_equal(run(make(R, broadcast=broadcast), clients).snapshot.state, whole)
+    leaves = {name: leaf for name, leaf in begun(net, 1).items() if not name.endswith("lora_a")}
+    # One step of a linear model's B, at the network's own A: each column's step is that of the whole.
+    step = bf.Training(steps=1, batch_size=None, optimiser=bf.Sgd(0.1))
+    every = bf.ffa_lora(net, training=step).phases[0].local.fit(leaves, {}, data, KEY, bf.LocalOptions()).payload
+    some, cut = first(make(2, training=step)), named(leaves, [1, 4], broadcast=True)
+    fitted = some.fit(cut.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload
+    assert shapes(fitted) == cut.expected
+    assert torch.allclose(fitted["1.lora_b"], every["1.lora_b"][:, [1, 4]], atol=1e-6)
+    # With codes for the other slices, of which A does not travel.
+    told = named(leaves, [1, 4], anchored=True).restrict(leaves)
+    assert not any("lora_a" in name for name in told)
+    assert torch.allclose(some.fit(told, {}, data, KEY, bf.LocalOptions()).payload["1.lora_b"], fitted["1.lora_b"], atol=2e-3)
+    assert run(make(2), clients).bits("up") < 0.65 * run(anchored(net, 2), clients).bits("up")
+    with pytest.raises(ArgumentError, match="train_a"):
+        bf.fs_lora(net, [2], **ONE, anchored=False, train_a=False)
+
+
 # The server's sum
 
 

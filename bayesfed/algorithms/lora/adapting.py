@@ -9,7 +9,7 @@ from torch import nn
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.models.adapters.lora import lora_rank, resized
+from bayesfed.models.adapters.lora import adapters, lora_rank, resized
 from bayesfed.trees import Tree
 
 
@@ -22,6 +22,14 @@ def adapted(net: nn.Module, *, where: str) -> tuple[int, Tree]:
         If it has no adapters, or running statistics, or trains nothing.
     """
     return lora_rank(net), travelling(net, "static", where=where)
+
+
+def half_frozen(net: nn.Module) -> nn.Module:
+    """Return the network with A frozen in every adapter, so that only B is trained and travels."""
+    half = resized(net, lora_rank(net))
+    for layer in adapters(half).values():
+        layer.lora_a.requires_grad_(False)
+    return half
 
 
 def by_rank(net: nn.Module, ranks: Sequence[int], *, where: str, sketched: bool = False, by_slice: bool = False) -> list[nn.Module]:

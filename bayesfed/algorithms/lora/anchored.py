@@ -7,7 +7,7 @@ of a fit, and so descends on the server's own network along a random block of co
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -35,17 +35,25 @@ class Anchored(Around):
         The local step that trains the network.
     net
         The network that `local` trains, with adapters of k slices at the scale of the whole.
+    frozen
+        Whole leaves of adapters that nobody trains and that never travel, by name. Messages then name the slices.
     """
 
     net: nn.Module
+    frozen: Mapping[str, Tensor] = field(default_factory=dict)
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Merge what is not trained, and fit the slices."""
         model, indices = read_sketch(message)
-        rest = {name: others(chosen, len(model[leaf_of(name, "lora_a")])) for name, chosen in indices.items()}
-        weights = merged_slices(self.net, cut_slices(model, rest) if indices else _decoded(model), rest or adapters(self.net))
-        sent = {name: leaf for name, leaf in cut_slices(model, indices).items() if name.rpartition(".")[2] not in (CODES, RANGES)}
-        with placed(self.net, dict(self.net.named_parameters()) | weights):
+        coded = _decoded(model)
+        sent = {name: leaf for name, leaf in model.items() if name.rpartition(".")[2] not in (CODES, RANGES)}
+        # Leaves with all slices: frozen ones, and those of a message that names slices and has no codes for the others.
+        whole = dict(self.frozen) | ({} if coded else sent)
+        rest = {name: others(chosen, len(whole[leaf_of(name, "lora_a")])) for name, chosen in indices.items()}
+        weights = merged_slices(self.net, coded | (cut_slices(whole, rest) if indices else {}), rest or adapters(self.net))
+        sent = sent if coded else cut_slices(sent, indices)
+        own = dict(self.net.named_parameters()) | cut_slices(self.frozen, indices)
+        with placed(self.net, own | weights):
             return self.local.fit(sent, memory, data, key, options)
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from torch import nn
 
+from bayesfed.algorithms.lora.adapting import half_frozen
 from bayesfed.algorithms.lora.fed_lora import fed_lora
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
-from bayesfed.models.adapters.lora import adapters, lora_rank, resized
 from bayesfed.models.priors.likelihoods import Likelihood
 
 
@@ -44,8 +44,5 @@ def ffa_lora(
     ArgumentError
         As `fed_lora`.
     """
-    half = resized(net, lora_rank(net))
-    for layer in adapters(half).values():
-        layer.lora_a.requires_grad_(False)
-    made = fed_lora(half, likelihood=likelihood, training=training, by_rows=by_rows, codec=codec, up=up, link=link)
+    made = fed_lora(half_frozen(net), likelihood=likelihood, training=training, by_rows=by_rows, codec=codec, up=up, link=link)
     return replace(made, name="ffa_lora")

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
-from bayesfed.algorithms.lora.adapting import adapted, by_rank
+from bayesfed.algorithms.lora.adapting import adapted, by_rank, half_frozen
 from bayesfed.algorithms.lora.anchored import Anchored
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
@@ -52,6 +52,7 @@ def fs_lora(
     capacity: Capacity,
     *,
     anchored: bool = True,
+    train_a: bool = True,
     sampling: Sampling = "uniform",
     by_coverage: bool = False,
     broadcast: bool = False,
@@ -78,6 +79,9 @@ def fs_lora(
     anchored
         Merge slices that were not drawn into the base. The default, since it is ahead by 6 points where rank matters and no worse elsewhere
         (``benchmarks/fslora.py``: images, with server momentum 0.5 against the printed mode without; sentiment). False is FSLoRA as printed.
+    train_a
+        False freezes A as it was drawn (FFA-LoRA), for anchored sketches: only slices of B are trained, A never travels, and a client sends and
+        receives about half as much.
     sampling
         "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and in the printed mode each is multiplied by one
         over its probability; the multipliers travel down.
@@ -98,31 +102,37 @@ def fs_lora(
     ------
     ArgumentError
         If the network has no adapters of one rank, or running statistics, ranks do not fall from at most that to at least 1, there is no such
-        sampling, or an anchored sum is to be divided by coverage.
+        sampling, an anchored sum is to be divided by coverage, or A is to be frozen in the printed mode.
     """
     if sampling not in get_args(Sampling):
         raise ArgumentError(complain("fs_lora, sampling", expected="'uniform' or 'importance'", actual=repr(sampling), hint="'uniform'"))
     if anchored and by_coverage:
         raise ArgumentError(complain("fs_lora, by_coverage", expected="False for anchored sketches", actual=True, hint="anchored=False"))
+    if not (anchored or train_a):
+        raise ArgumentError(complain("fs_lora, train_a", expected="True in the printed mode", actual=False, hint="anchored=True"))
     weighted = sampling == "importance"
     multiplied = weighted and not anchored
+    net = net if train_a else half_frozen(net)
     (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=multiplied)
     full, layers = shapes(initial), sorted(adapters(net))
+    frozen = {leaf: layer.lora_a.detach() for name, layer in adapters(net).items() if (leaf := leaf_of(name, "lora_a")) not in full}
 
     def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
         if not weighted:
             return random_sketch(rank, k, key)
-        return importance_sketch(slice_norms(state[leaf_of(name, "lora_b")], state[leaf_of(name, "lora_a")]), k, key)
+        whole = frozen | state
+        return importance_sketch(slice_norms(whole[leaf_of(name, "lora_b")], whole[leaf_of(name, "lora_a")]), k, key)
 
     def view(turn: Turn) -> Slices:
         key = turn.key.child("sketch")
         drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
         partly = ranks[turn.size] < rank
-        return Slices(drawn, full, multiplied, broadcast and (partly or not anchored), by_coverage=by_coverage, anchored=anchored and not broadcast)
+        told = broadcast and (partly or not anchored)
+        return Slices(drawn, full, multiplied, told, bool(frozen), by_coverage=by_coverage, anchored=anchored and not broadcast)
 
     def trained(made: nn.Module) -> Local:
         fitting = work.fitting(made, likelihood, "delta")
-        return Anchored(fitting, made) if anchored else Sketched(fitting, made)
+        return Anchored(fitting, made, frozen) if anchored else Sketched(fitting, made)
 
     work = training or Training(batch_size=16)
     return compose(
