@@ -139,7 +139,7 @@ def concepts() -> None:
     made.text(25, 140, "down: a message\nfor each client,\nin bytes", anchor="start")
     made.text(615, 140, "up: what it\nlearned, in bytes,\nnever its rows", anchor="end")
     made.text(100, 30, "next state:\na step on\nthe sum")
-    made.text(545, 30, "ledger:\n8 × the bytes\nof every message")
+    made.text(545, 30, "ledger:\nthe bits of\nevery message")
     made.save()
 
 
