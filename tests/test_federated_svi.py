@@ -433,6 +433,7 @@ def test_the_elbo_of_all_rows_rises_round_by_round():
         evidence(data, draws=0)
 
 
+@pytest.mark.slow
 def test_predictions_importance_weights_and_export():
     result = fitted(rule=PVI(damping=0.5), rounds=6, steps=30)
     data = rows(40, "test")

@@ -88,6 +88,7 @@ def test_where_it_cannot_be_had_it_is_refused(fitted):
         fitted.scores({"new": pooled})
 
 
+@pytest.mark.slow
 def test_local_latents_are_exported_with_a_dimension_of_clients(fitted):
     from bayesfed.inspect.compat import _module
 

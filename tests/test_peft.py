@@ -66,6 +66,7 @@ def test_peft_reads_what_is_written_here(tmp_path, scaling, head):
     assert config["modules_to_save"] == (head or None)
 
 
+@pytest.mark.slow
 def test_peft_reads_either_scaling_of_one_function(tmp_path):
     net = adapted(scaling="rs", alpha=5.0)
     tree = drawn(net)

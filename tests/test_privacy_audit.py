@@ -71,6 +71,7 @@ def audited(noise, count, told=None, runs=1, rounds_of_one=False):
     return lower_bound(present, absent, noise), printed
 
 
+@pytest.mark.slow
 def test_the_attack_stays_below_the_printed_epsilon_and_finds_a_broken_mechanism():
     sound, printed = audited(2.0, 250, rounds_of_one=True)
     assert sound < printed

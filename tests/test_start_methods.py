@@ -92,6 +92,7 @@ class Unsendable:
         (Unsendable, "data that can be pickled, found not this one; try start='fork' on Linux, kind='thread', or workers=0"),
     ],
 )
+@pytest.mark.slow
 def test_a_site_that_cannot_travel_is_said(net, clients, extra, words):  # noqa: F811
     with bf.InProcess(clients, workers=2, start="forkserver") as pool:
         run(bf.fed_avg(net, **WORK), pool)
