@@ -53,7 +53,7 @@ class Sets:
     def covered(self, calibrated: bf.Result, held: bf.Dataset, level: float = 0.9) -> dict[str, Any]:
         """Return coverage and size of prediction sets: of all rows, of every client by the shared threshold and by its own, and under label shift.
 
-        Of all rows also the mean coverage over draws of as many held-out rows: what one draw gives is this, with an sd that the rule has anyway.
+        With all rows, also the mean coverage over draws of as many held-out rows: what one draw gives is this, with an sd that the rule has anyway.
         """
         shared, pooled = calibrated.model, concatenated(list(self.clients.values()))
         shares = torch.arange(1.0, 11.0)

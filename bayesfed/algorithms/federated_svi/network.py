@@ -136,7 +136,8 @@ class NetworkLocal:
     def moments(self, parameters: Tree, device: torch.device) -> tuple[Tree, Tree]:
         """Return means and sds of the weights by name."""
         usual = {block.name: block.read(self.fused.pair, parameters) for block in self.fused.layout.blocks}
-        return tuple({name: usual[name][what].to(device) for name in self.model.priors} for what in ("loc", "scale"))  # type: ignore[return-value]
+        means, sds = ({name: usual[name][what].to(device) for name in self.model.priors} for what in ("loc", "scale"))
+        return means, sds
 
     def loss(self, weights: Tree, batch: Dataset) -> Tensor:
         """Return the mean loss of a row at these weights."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,7 @@ class Group:
         result, sent = self.broadcast((result, portable(error)))
         if sent is not None:
             raise error or sent
-        return result  # type: ignore[return-value]
+        return cast(Result, result)
 
     def alike(self, what: Mapping[str, str], hint: str) -> None:
         """Raise `ArgumentError` on every rank unless all ranks give the same texts by name."""

@@ -9,6 +9,7 @@ proportional to its temperature, so that the scores of one posterior tell about 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -32,7 +33,7 @@ LOWEST, HIGHEST = 1e-6, 1.0
 
 
 @dataclass(frozen=True)
-class HeldOutScores(Around):
+class HeldOutScores(Around, ABC):
     """A local step that trains without every tenth row and scores the received posterior on those rows.
 
     Parameters
@@ -43,9 +44,9 @@ class HeldOutScores(Around):
 
     draws: int = field(default=8, kw_only=True)
 
+    @abstractmethod
     def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterable[Tensor]:
         """Return the log likelihood of each row at each draw of the posterior, its variances times `factor`."""
-        raise NotImplementedError
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Score, and run the local step on the rows that are not held out."""

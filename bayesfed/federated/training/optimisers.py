@@ -127,7 +127,7 @@ class Ivon:
     curvature_rate
         Share of the way of the precisions in a step: the sds' own rate.
     momentum
-        Of the gradients' running mean, which starts from zero in every round.
+        Decay rate of the gradients' running mean, which starts from zero in every round.
     clip
         Largest step of a mean over `learning_rate`, in units of the weights.
     noise

@@ -33,7 +33,7 @@ class IvonSteps:
     Parameters
     ----------
     mean, precision
-        Of the weights by name; not changed.
+        Trees by the names of the weights; not changed.
     prior
         By name: linear and quadratic terms (h0, P0) of what else is known of the weights: prior and cavity.
     rows

@@ -27,7 +27,7 @@ class FedBuff:
 
     A client that has answered makes room for another one, which is drawn uniformly from those that are not at work and starts from the server's
     state at that moment. A client is asked at most once between two steps of the server. An answer that was begun tau steps ago counts with s(tau).
-    Of methods that average values, an answer counts as the change from the state that the client began with. Answers that arrive at the same
+    Where a method averages values, an answer counts as the change from the state that the client began with. Answers that arrive at the same
     moment are taken in the order of the clients' names. With equal seconds for all clients, and ``size == concurrency``, a run has the bits of the
     synchronous one with ``fraction(concurrency / clients)``.
 
