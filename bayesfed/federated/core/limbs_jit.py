@@ -12,6 +12,8 @@ import numpy as np
 
 EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 HALF = 1 << 39
+# Entries that are looked at together.
+BLOCK = 1024
 
 
 @numba.njit(**EXACT)
@@ -23,35 +25,53 @@ def below(values: Any, top: float) -> Any:
     return sound == len(values)
 
 
+@numba.njit(inline="always")
+def digit(rest: Any, exponent: Any) -> Any:
+    """Return the digit of a number at an exponent of 2, and what it leaves."""
+    rounded = np.rint(rest * 2.0**-exponent)
+    return np.int64(rounded), rest - rounded * 2.0**exponent
+
+
+@numba.njit(inline="always")
+def first_is_zero(values: Any) -> Any:
+    """Return whether the first digit of all numbers ``(n,)`` is 0."""
+    small = 0
+    for i in range(len(values)):
+        small += abs(values[i]) <= 512.0
+    return small == len(values)
+
+
 @numba.njit(**EXACT)
 def add_three(values: Any, first: Any, second: Any, third: Any) -> None:
-    """Add numbers ``(n,)`` to three limbs ``(n,)``."""
-    for i in range(len(values)):
-        rest = np.float64(values[i])
-        digit = np.rint(rest * 2.0**-10)
-        first[i] += np.int64(digit)
-        rest -= digit * 2.0**10
-        digit = np.rint(rest * 2.0**30)
-        second[i] += np.int64(digit)
-        rest -= digit * 2.0**-30
-        third[i] += np.int64(np.rint(rest * 2.0**70))
+    """Add numbers ``(n,)`` to three limbs ``(n,)``. Blocks whose first digits are all 0 leave the first limb: memory is what costs."""
+    for start in range(0, len(values), BLOCK):
+        stop = min(start + BLOCK, len(values))
+        block, a, b, c = values[start:stop], first[start:stop], second[start:stop], third[start:stop]
+        if first_is_zero(block):
+            for i in range(len(block)):
+                one, rest = digit(np.float64(block[i]), -30)
+                b[i] += one
+                c[i] += digit(rest, -70)[0]
+        else:
+            for i in range(len(block)):
+                one, rest = digit(np.float64(block[i]), 10)
+                a[i] += one
+                one, rest = digit(rest, -30)
+                b[i] += one
+                c[i] += digit(rest, -70)[0]
 
 
 @numba.njit(**EXACT)
 def add_four(values: Any, first: Any, second: Any, third: Any, fourth: Any) -> None:
     """Add numbers ``(n,)`` to four limbs ``(n,)``."""
     for i in range(len(values)):
-        rest = np.float64(values[i])
-        digit = np.rint(rest * 2.0**-10)
-        first[i] += np.int64(digit)
-        rest -= digit * 2.0**10
-        digit = np.rint(rest * 2.0**30)
-        second[i] += np.int64(digit)
-        rest -= digit * 2.0**-30
-        digit = np.rint(rest * 2.0**70)
-        third[i] += np.int64(digit)
-        rest -= digit * 2.0**-70
-        fourth[i] += np.int64(np.rint(rest * 2.0**110))
+        one, rest = digit(np.float64(values[i]), 10)
+        first[i] += one
+        one, rest = digit(rest, -30)
+        second[i] += one
+        one, rest = digit(rest, -70)
+        third[i] += one
+        fourth[i] += digit(rest, -110)[0]
 
 
 @numba.njit(inline="always")
