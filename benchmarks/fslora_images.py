@@ -71,13 +71,14 @@ def compared(bench: Images, *, check: bool) -> list[bool]:
     cases = [case for case in (OURS, HALF, *RIVALS, *(BESIDE[:-1] if check else BESIDE), *PLAIN) if case not in once]
     sides: list[tuple[str, dict[str, Any]]] = [(case, {"split": "apart"}) for case in (OURS, *RIVALS, *(() if check else (HALF, *BESIDE)))]
     longer = {case: {"rounds": rounds} for case, rounds in bench.document["image_bytes"].items()}
-    first.prepare([("all at 8", longer["all at 8"]), *((case, {}) for case in once)])
-    bench.prepare([*((case, {}) for case in cases), (HALF, longer[HALF]), *sides])
+    short = "all at 8"
+    first.prepare([(short, longer[short]), *((case, {}) for case in once)])
+    bench.prepare([*((case, {}) for case in cases), *((case, longer[case]) for case in longer if case != short), *sides])
     found = {case: bench.runs(case) for case in cases} | {case: first.runs(case) for case in once}
     shown("mixed", found)
     aside = {case: bench.runs(case, **own) for case, own in sides}
     shown("one domain a client", aside)
-    long = {"all at 8": first.runs("all at 8", **longer["all at 8"]), HALF: bench.runs(HALF, **longer[HALF])}
+    long = {case: (first if case == short else bench).runs(case, **longer[case]) for case in longer}
     return ranks_matter(found) + leads(found) + near(aside) + equal_bytes(found | long)
 
 
@@ -110,7 +111,7 @@ def near(aside: dict[str, list[Run]]) -> list[bool]:
 
 
 def equal_bytes(found: dict[str, list[Run]]) -> list[bool]:
-    """Print what each method reaches with the bytes, both ways, of the anchored runs. What sends less goes on for more rounds."""
+    """Print what each method reaches with the bytes, both ways, of the anchored runs. Those in "image_bytes" have rounds of their own for it."""
     budget = min(run.total for run in found[OURS])
     reached = {case: statistics.mean(within(run.curve, budget) for run in runs) for case, runs in found.items()}
     rows: list[list[str | float | int]] = [[case, f"{value:.2f}", spent(found[case][0], budget)] for case, value in reached.items()]
@@ -138,9 +139,14 @@ def shown(title: str, found: dict[str, list[Run]]) -> None:
         last = [run.rows[-1] for run in runs]
         spread = f"{statistics.stdev(row[3] for row in last):.2f}" if len(runs) > 1 else "-"
         settings = runs[0].settings
-        chosen = [f"{settings['learning_rate']:g}", f"{settings['momentum']:g}"]
+        chosen = [rate_of(settings), f"{settings['momentum']:g}"]
         rows.append([case, len(runs), *chosen, f"{statistics.mean(row[3] for row in last):.2f}", spread, f"{last[0][1]:.2f}", f"{last[0][2]:.2f}"])
     print(f"\n{title}\n\n" + table(["method", "seeds", "rate", "momentum", "%", "sd", "MB up", "MB down"], rows) + "\n")
+
+
+def rate_of(settings: Settings) -> str:
+    """Return the learning rate, "falling" if it does."""
+    return f"{settings['learning_rate']:g}" + (", falling" if "falling" in settings else "")
 
 
 def mean(runs: Sequence[Run]) -> float:
@@ -170,7 +176,7 @@ def biased(bench: Images) -> None:
 def search(bench: Images) -> None:
     """Print what rates and momenta give on held-out rows.
 
-    Two rates at a momentum of 0.5 and other momenta at the better rate, of the first seed; then the two best momenta, of all seeds.
+    Two rates at a momentum of 0.5, other momenta at the better rate, then rates that fall, of the first seed; then the two best of all, of all seeds.
     """
     asked = bench.document["image_search"]
     common = {"rounds": asked["rounds"], "held_out": asked["held_out"]}
@@ -181,6 +187,7 @@ def search(bench: Images) -> None:
     for case in cases:
         best = max(settings[case], key=lambda own: mean(one.runs(case, **own)))
         settings[case] += [{**best, "momentum": momentum} for momentum in asked["momentum"]]
+        settings[case] += [{**common, **own} for own in asked["falling"]]
     one.prepare([(case, own) for case in cases for own in settings[case]])
     last = {case: sorted(settings[case], key=lambda own: -mean(one.runs(case, **own)))[:2] for case in cases}
     bench.prepare([(case, own) for case in cases for own in last[case]])
@@ -188,5 +195,5 @@ def search(bench: Images) -> None:
     for case in cases:
         for own in settings[case]:
             every = f"{mean(bench.runs(case, **own)):.2f}" if own in last[case] else ""
-            rows.append([case, f"{own['learning_rate']:g}", f"{own['momentum']:g}", f"{mean(one.runs(case, **own)):.2f}", every])
+            rows.append([case, rate_of(own), f"{own['momentum']:g}", f"{mean(one.runs(case, **own)):.2f}", every])
     print(f"\n{asked['rounds']} rounds, held-out rows\n\n" + table(["method", "rate", "momentum", "% of one seed", f"of {len(bench.seeds)}"], rows))

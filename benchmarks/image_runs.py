@@ -106,7 +106,8 @@ def adapted(settings: Settings, seed: int, net: nn.Module) -> nn.Module:
 
 def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[str]) -> Algorithm:
     """Return a case's algorithm."""
-    work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]))
+    schedule = bf.cosine(settings["falling"], settings["rounds"]) if "falling" in settings else bf.constant
+    work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), schedule)
     ranks = settings["ranks"]
     sized = () if settings["recipe"] in WHOLE else (ranks, bf.fixed(clients, len(ranks)))
     own = {name: settings[name] for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a") if name in settings}

@@ -91,7 +91,7 @@ def federated_svi(
     training
         Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and
         the schedule ``inverse(10)``. Default for a `bayesian` network without a guide: 50 steps of 64 rows with ``Ivon()``, which training without an
-        optimiser has too; a falling schedule, as ``cosine(0.05, rounds)``, suits it. With `SummedGradients`, whose clients take no steps of their
+        optimiser has too, and the schedule ``inverse(5)``; ``cosine(0.05, rounds)`` suits it as well. With `SummedGradients`, whose clients take no steps of their
         own, the schedule is the server's, the optimiser is not used, and `steps` counts the draws of a gradient.
     averaging
         Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients` and `Ivon`.
@@ -181,10 +181,10 @@ def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Tr
     work = training or (Training() if network else Training(batch_size=None))
     if work.optimiser is not None:
         return work
+    # A falling rate averages the noise of the draws out over rounds.
     if network and (fusion is None or fusion.kind != "gradient"):
-        return replace(work, optimiser=Ivon())
+        return replace(work, optimiser=Ivon(), schedule=work.schedule if training else inverse(5))
     if fusion is None:
-        # A falling rate averages the noise of the draws out over rounds.
         return replace(work, optimiser=NaturalGradient(0.1), schedule=work.schedule if training else inverse(10))
     return work
 
