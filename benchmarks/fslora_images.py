@@ -70,7 +70,7 @@ def compared(bench: Images, *, check: bool) -> list[bool]:
     once: tuple[str, ...] = ("FSLoRA, printed", "all at 64") if check else ()
     cases = [case for case in (OURS, HALF, *RIVALS, *(BESIDE[:-1] if check else BESIDE), *PLAIN) if case not in once]
     sides: list[tuple[str, dict[str, Any]]] = [(case, {"split": "apart"}) for case in (OURS, *RIVALS, *(() if check else (HALF, *BESIDE)))]
-    longer = {case: {"rounds": rounds} for case, rounds in bench.document["image_bytes"].items()}
+    longer: dict[str, dict[str, Any]] = bench.document["image_bytes"]
     short = "all at 8"
     first.prepare([(short, longer[short]), *((case, {}) for case in once)])
     bench.prepare([*((case, {}) for case in cases), *((case, longer[case]) for case in longer if case != short), *sides])
