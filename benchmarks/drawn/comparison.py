@@ -54,7 +54,7 @@ def _drawn() -> Figure:
         tidy(axes).set(xlabel=label, ylim=(60, 98))
     panels[0].set(ylabel="test accuracy, %, mean of two seeds", xticks=[1, 5, 10, 15, 20])
     panels[0].legend(loc="lower right", fontsize=9)
-    panels[1].set(xscale="log", xticks=[0.5, 1, 2, 5, 10])
+    panels[1].set(xscale="log", xlim=(0.3, 17), xticks=[0.5, 1, 2, 5, 10])
     panels[1].xaxis.set_major_formatter("{x:g}")
     panels[1].xaxis.set_minor_formatter("")
     return whole

@@ -49,13 +49,14 @@ def _drawn() -> Figure:
             off, wide = [max(0.005, abs(value)) for value in found[split][rule]["mean"]], found[split][rule]["sd"]
             for axes, values in ((left, off), (right, wide)):
                 axes.plot(values, [place + shift] * len(values), ".", color=colour, markersize=6, alpha=0.8, label=name if place == 0 else None)
-    left.set(xscale="log", xlabel="distance of each mean to the exact one, in exact sds", xlim=(0.004, 40))
-    right.set(xscale="log", xlabel="each sd as a multiple of the exact one", xlim=(0.3, 8))
+    left.set(xscale="log", xlabel="distance of each mean to the exact one, in exact sds", xlim=(0.004, 150))
+    right.set(xscale="log", xlabel="each sd as a multiple of the exact one", xlim=(0.11, 9))
     for axes in (left, right):
         tidy(axes).xaxis.set_major_formatter("{x:g}")
     right.xaxis.set_minor_formatter("")
-    right.set_xticks([0.5, 1, 2, 4])
+    right.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8])
     right.axvline(1, color=GREY, linewidth=1)
+    left.set_xticks([0.005, 0.1, 1, 10, 100], ["≤ 0.005", "0.1", "1", "10", "100"])
     left.set_yticks(range(len(rules)), rules)
     left.invert_yaxis()
     whole.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2)
