@@ -22,13 +22,15 @@ def measure() -> None:
     entries = []
     for split in SPLITS:
         exact, rules = by_split(split, {rule: solve(Job("linear", split, 5, rule)) for rule in RULES})
-        entries.append({
-            "name": split,
-            "run": {
-                rule: {"mean": ((q.mean - exact.mean) / exact.sd).tolist(), "sd": (q.sd / exact.sd).tolist(), "label": label}
-                for rule, (q, label) in rules.items()
-            },
-        })
+        entries.append(
+            {
+                "name": split,
+                "run": {
+                    rule: {"mean": ((q.mean - exact.mean) / exact.sd).tolist(), "sd": (q.sd / exact.sd).tolist(), "label": label}
+                    for rule, (q, label) in rules.items()
+                },
+            }
+        )
     (RECORDS / "fidelity.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
