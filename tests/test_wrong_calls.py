@@ -34,6 +34,7 @@ def rows(count=6, width=4, seed=0):
 
 
 DATA, TEST = rows(), rows(4, seed=1)
+BINARY = replace(DATA, targets=DATA.targets.clamp(max=1))
 CLIENTS = {"a": DATA[:3], "b": DATA[3:]}
 
 
@@ -310,7 +311,7 @@ WRONG = {
     "final no test": (lambda: done().final("accuracy"), ArgumentError, "; try run(..., test=data)"),
     "posterior": (lambda: done().posterior, ArgumentError, "; try d_turbo_vbi"),
     "scores no posterior": (lambda: done().scores(TEST), ArgumentError, "; try d_turbo_vbi"),
-    "svi whole numbers": (lambda: go(svi(zeros_and_ones), clients={"a": replace(DATA, targets=DATA.targets.clamp(max=1))}), ClientError, "; try obs=targets.float() in a model"),
+    "svi whole numbers": (lambda: go(svi(zeros_and_ones), clients={"a": BINARY}), ClientError, "; try obs=targets.float() in a model"),
     "scores width": (lambda: svi_done().scores(rows(3, 5)), DataError, "; try rows of the width and type that were fit"),
     "scores labels": (lambda: svi_done().scores(replace(TEST, targets=torch.tensor([0, 1, 2, 7]))), DataError, "; try targets.long()"),
     "scores empty": (lambda: svi_done().scores(TEST[:0]), ArgumentError, "; try a test set, or clients with rows"),
