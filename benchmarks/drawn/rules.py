@@ -15,8 +15,8 @@ SPLITS = {"iid": ("like clients (IID)", BLUE, -0.13), "features": ("clients that
 def measure() -> None:
     """Fit every rule on both partitions, as `fidelity.py` does, and write means and sds in sds of the exact posterior; minutes."""
     import torch
-    from fidelity import RULES, by_split
-    from fidelity_fits import Job, solve
+    from fidelity import by_split
+    from fidelity_fits import RULES, Job, solve
 
     torch.set_num_threads(1)
     entries = []
