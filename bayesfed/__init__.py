@@ -16,7 +16,7 @@ import lazy_loader
 
 from bayesfed import algorithms
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def _listed() -> dict[str, list[str]]:

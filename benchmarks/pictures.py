@@ -11,16 +11,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from drawn import devices, digits, front
+from drawn import comparison, devices, digits, front, over_the_air, rules
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,
     "support_maps": digits.supports,
     "on_demand_clients": devices.draw,
+    "compare_digits": comparison.draw,
+    "fedrlr_curves": over_the_air.draw,
+    "fidelity_forest": rules.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
     "quickstart": digits.measure_quickstart,
     "on_demand": devices.measure,
+    "compare": comparison.measure,
+    "fidelity": rules.measure,
 }
 
 

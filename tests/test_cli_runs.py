@@ -299,6 +299,8 @@ def test_list_has_a_line_for_everything(capsys):
     for name in ("fed_avg", "d_turbo_vbi", "digits", "dirichlet", "OverTheAir", "PosteriorGrid", "MarkovGrid", "Horseshoe", "Adam", "Krum"):
         assert any(line.startswith(f"  {name} ") and len(line.split()) > 3 for line in printed.splitlines()), name
     assert "conjugate needs prior, statistics" in [" ".join(line.split()) for line in printed.splitlines()]
+    assert main(["list", "fedavg"]) == 2
+    assert "try fed_avg" in capsys.readouterr().err
     assert main(["list", "fed_prox"]) == 0
     printed = capsys.readouterr().out
     assert bf.fed_prox.__doc__.splitlines()[0] in printed

@@ -136,3 +136,13 @@ def test_the_table_of_how_sure_it_is_is_that_of_the_records(front):
         if logit != "-":
             assert logit == f"{statistics.fmean(area['max_logit'] for one in found for area in one['auroc'].values()):.2f}"[1:], name
         assert float(size) == pytest.approx(mean["megabytes"] / plain[0]["megabytes"], abs=0.005), name
+
+
+def test_the_table_of_compare_is_that_of_its_record(front):
+    kept = dict(importlib.import_module("front_door.figures").runs("compare"))
+    text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
+    for name, run in kept.items():
+        accuracy, _, _, down, up, _ = re.findall(r"([\d.]+) ±", re.findall(rf"^{name} .*", text, re.MULTILINE)[0])
+        assert accuracy == f"{100 * statistics.fmean(seed[-1][1] for seed in run['seeds']):.2f}", name
+        spent = statistics.fmean(sum(megabytes for megabytes, _ in seed) for seed in run["seeds"])
+        assert float(down) + float(up) == pytest.approx(spent, abs=0.002), name

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 import bayesfed as bf
 from bayesfed.data import concatenated
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError
+from bayesfed.errors import ArgumentError, DataError, KeywordError, MissingExtraError
 
 
 def write(path, text):
@@ -145,8 +145,12 @@ def test_missing_and_misread_tables_are_refused(tmp_path):
     with pytest.raises(DataError, match="a readable table in utf-8"):
         bf.from_csv(tmp_path / "a.csv", label="y")
     assert bf.from_csv(tmp_path / "a.csv", label="y", encoding="latin-1").classes == ("é",)
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="expected a file, found none of this name; try 'a.csv'"):
         bf.from_csv(tmp_path / "b.csv", label="y")
+    with pytest.raises(DataError, match="found none of this name; try a path that begins in"):
+        bf.from_csv(tmp_path / "none" / "b.csv", label="y")
+    with pytest.raises(KeywordError, match="found clients; try client"):
+        bf.from_csv(tmp_path / "a.csv", label="y", clients="x")
 
 
 # Pictures

@@ -34,6 +34,7 @@ def rows(count=6, width=4, seed=0):
 
 
 DATA, TEST = rows(), rows(4, seed=1)
+BINARY = replace(DATA, targets=DATA.targets.clamp(max=1))
 CLIENTS = {"a": DATA[:3], "b": DATA[3:]}
 
 
@@ -69,6 +70,12 @@ def no_obs(inputs, targets=None):
     weights = pyro.sample("w", dist.Normal(torch.zeros(4, 3), 1.0).to_event(2))
     with pyro.plate("rows", len(inputs)):
         return pyro.sample("y", dist.Normal((inputs @ weights)[:, 0], 1.0))
+
+
+def zeros_and_ones(inputs, targets=None):
+    weights = pyro.sample("w", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+    with pyro.plate("rows", len(inputs)):
+        return pyro.sample("y", dist.Bernoulli(logits=inputs @ weights), obs=targets)
 
 
 def svi(model=line, guide=AutoNormal, **changes):
@@ -152,7 +159,7 @@ WRONG = {
     "key float": (lambda: bf.Key(0.5), ArgumentError, "; try Key(0, 'fit', 3)"),
     "csv empty": (lambda: csv("x, y\n1, a\n, b\n"), DataError, "; try dropping or imputing empty cells, as"),
     "csv label": (lambda: csv("x, z\n1, a\n"), DataError, "; try one of 'x', 'z'"),
-    "csv no file": (lambda: bf.from_csv("nowhere.csv", label="y"), DataError, "; try checking the file"),
+    "csv no file": (lambda: bf.from_csv("nowhere.csv", label="y"), DataError, "; try a path that begins in"),
     "csv frame": (lambda: bf.from_csv(None, label="y"), DataError, "; try Dataset(frame[columns], frame[label])"),
     "npz none": (lambda: bf.from_npz("nowhere.npz"), DataError, "; try np.savez(path, ...)"),
     # nets and priors
@@ -176,6 +183,7 @@ WRONG = {
     # recipes
     "fed_avg class": (lambda: bf.fed_avg(nn.Linear), ArgumentError, "; try mlp([64, 32, 10], Key(0))"),
     "fed_avg state dict": (lambda: bf.fed_avg(net().state_dict()), ArgumentError, "; try mlp([64, 32, 10], Key(0))"),
+    "fed_avg step": (lambda: bf.fed_avg(net(), step=5), KeywordError, "; try training=Training(steps=50)"),
     "fed_avg lr": (lambda: bf.fed_avg(net(), lr=0.1), KeywordError, "; try training=Training(optimiser=Sgd(0.1))"),
     "fed_avg steps": (lambda: bf.fed_avg(net(), steps=5), KeywordError, "; try training=Training(steps=50)"),
     "fed_avg training dict": (lambda: bf.fed_avg(net(), training={"steps":5}), ArgumentError, "; try Training(steps=50, batch_size=64)"),
@@ -259,6 +267,7 @@ WRONG = {
     "run test tuple": (lambda: go(test=(TEST.inputs, TEST.targets)), ArgumentError, "; try test=Dataset(inputs, targets)"),
     "run test width": (lambda: go(test=rows(4, 5)), ArgumentError, "; try the test set prepared as the rows are"),
     "run test dtype": (lambda: go(test=replace(TEST, inputs=TEST.inputs.double())), ArgumentError, "; try the test set prepared as the rows a"),
+    "run test clients": (lambda: go(test={"a": TEST}), ArgumentError, "; try test=data.concatenated(list(test.values()))"),
     "run test empty": (lambda: go(test=TEST[:0]), ArgumentError, "; try test=Dataset(inputs, targets)"),
     "run test labels": (lambda: go(test=replace(TEST, targets=torch.tensor([0, 1, 2, 7]))), ArgumentError, "; try classes=train.classes when "),
     "run test regression": (lambda: go(test=replace(TEST, targets=torch.randn(4))), ArgumentError, "; try callbacks=[evaluate(test, metric=la"),
@@ -302,6 +311,7 @@ WRONG = {
     "final no test": (lambda: done().final("accuracy"), ArgumentError, "; try run(..., test=data)"),
     "posterior": (lambda: done().posterior, ArgumentError, "; try d_turbo_vbi"),
     "scores no posterior": (lambda: done().scores(TEST), ArgumentError, "; try d_turbo_vbi"),
+    "svi whole numbers": (lambda: go(svi(zeros_and_ones), clients={"a": BINARY}), ClientError, "; try obs=targets.float() in a model"),
     "scores width": (lambda: svi_done().scores(rows(3, 5)), DataError, "; try rows of the width and type that were fit"),
     "scores labels": (lambda: svi_done().scores(replace(TEST, targets=torch.tensor([0, 1, 2, 7]))), DataError, "; try targets.long()"),
     "scores empty": (lambda: svi_done().scores(TEST[:0]), ArgumentError, "; try a test set, or clients with rows"),

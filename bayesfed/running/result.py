@@ -68,7 +68,8 @@ class Result:
             If the method has none.
         """
         if self.algorithm.posterior is None:
-            raise ArgumentError(complain("Result.posterior", expected="a Bayesian method", actual=self.algorithm.name, hint="d_turbo_vbi"))
+            hint = "d_turbo_vbi, or laplace(result.model) after this run"
+            raise ArgumentError(complain("Result.posterior", expected="a Bayesian method", actual=self.algorithm.name, hint=hint))
         return self.algorithm.posterior(self.snapshot.state)
 
     @property

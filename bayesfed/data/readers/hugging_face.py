@@ -11,6 +11,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, named_numbers, nearest, regression_targets
 from bayesfed.data.rows import as_inputs, numbers_of
 from bayesfed.errors import DataError, complain
+from bayesfed.errors.checks import checked
 
 
 class Split(Protocol):
@@ -26,6 +27,7 @@ class Split(Protocol):
         ...
 
 
+@checked()
 def from_hugging_face(
     dataset: Split,
     *,

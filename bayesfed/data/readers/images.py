@@ -12,11 +12,13 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers
 from bayesfed.data.rows import as_inputs, check_mode, numbers_of
 from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+from bayesfed.errors.checks import checked
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+@checked()
 def from_image_folder(
     folder: str | Path,
     *,

@@ -13,8 +13,10 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, nearest
 from bayesfed.errors import DataError, complain
+from bayesfed.errors.checks import checked
 
 
+@checked()
 def from_npz(
     path: str | Path,
     *,

@@ -15,6 +15,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
 from bayesfed.data.readers.labels import class_numbers, nearest, regression_targets
 from bayesfed.errors import DataError, complain
+from bayesfed.errors.checks import checked
 
 
 @overload
@@ -47,6 +48,7 @@ def from_csv(
 ) -> dict[str, Dataset]: ...
 
 
+@checked()
 def from_csv(
     path: str | Path,
     *,
@@ -109,6 +111,10 @@ def from_csv(
                     raise DataError(complain(where, expected=expected, actual=len(cells), hint="quotes around cells that hold the delimiter"))
                 rows.append(cells)
                 lines.append(reader.line_num)
+    except FileNotFoundError as problem:
+        there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
+        hint = nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}"
+        raise DataError(complain(str(path), expected="a file", actual="none of this name", hint=hint)) from problem
     except (OSError, UnicodeError, csv.Error) as problem:
         raise DataError(complain(str(path), expected=f"a readable table in {encoding}", actual=problem, hint="checking the file")) from problem
     if not rows:

@@ -13,8 +13,10 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, named_numbers, regression_targets
 from bayesfed.data.rows import as_inputs, numbers_of
 from bayesfed.errors import DataError, complain
+from bayesfed.errors.checks import checked
 
 
+@checked()
 def from_torch(dataset: TorchDataset[Any], *, classes: Sequence[str] | None = None, regression: bool = False, scale: float | None = None) -> Dataset:
     """Read every pair of a map-style or iterable data set: inputs ``(N, ...)``, float32, and targets ``(N,)``.
 

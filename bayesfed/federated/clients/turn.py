@@ -120,10 +120,12 @@ def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tre
             fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)
         except RuntimeError as problem:
             # Torch says which of its shapes differ, not whose they are.
-            if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size")):
+            if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")):
                 raise
             actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
             hint = "rows of the width and type that the network takes"
+            if "result type" in str(problem):
+                hint = "obs=targets.float() in a model whose distribution has fractions or Bernoulli's zeros and ones"
             raise DataError(complain("local step", expected="rows that the network takes", actual=actual, hint=hint)) from problem
     if not isinstance(fit, Fit) or not isinstance(fit.payload, dict) or not isinstance(fit.memory, dict):
         actual = shown(fit) if not isinstance(fit, Fit) else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"

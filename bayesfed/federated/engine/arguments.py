@@ -95,7 +95,9 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
     """
     if not isinstance(test, Dataset) or not len(test):
         actual = shown(test) if not isinstance(test, Dataset) else "an empty set"
-        raise ArgumentError(complain("run, test", expected="a data set to score on", actual=actual, hint="test=Dataset(inputs, targets)"))
+        several = isinstance(test, Mapping) and any(isinstance(rows, Dataset) for rows in test.values())
+        hint = "test=data.concatenated(list(test.values())), or Result.personal_scores(test)" if several else "test=Dataset(inputs, targets)"
+        raise ArgumentError(complain("run, test", expected="a data set to score on", actual=actual, hint=hint))
     if test.targets.is_floating_point():
         hint = "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - targets).square(), name='mse')]"
         raise ArgumentError(complain("run, test", expected="class labels, whose accuracy is scored", actual=shown(test.targets), hint=hint))

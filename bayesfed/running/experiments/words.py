@@ -110,6 +110,8 @@ def unquoted(raw: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one that was written, or nothing."""
     lower = {one.lower().replace("-", "_"): one for one in known}
+    if same := [one for key, one in lower.items() if key.replace("_", "") == name.lower().replace("-", "").replace("_", "")]:
+        return same[0]
     close = get_close_matches(name.lower().replace("-", "_"), list(lower), n=1, cutoff=0.6)
     return lower[close[0]] if close else ""
 
