@@ -33,8 +33,9 @@ class Images:
     task: str = "dihedral"
 
     def settings(self, case: str, **own: Any) -> dict[str, Any]:
-        """Return all settings of a case."""
-        return {**resolved(self.document["image_cases"], case, self.common), "task": self.task, **own}
+        """Return all settings of a case; None takes one out."""
+        found = {**resolved(self.document["image_cases"], case, self.common), "task": self.task, **own}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def common(self) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def shown(title: str, found: dict[str, list[Run]]) -> None:
 
 def rate_of(settings: Settings) -> str:
     """Return the learning rate, "falling" if it does."""
-    return f"{settings['learning_rate']:g}" + (", falling" if "falling" in settings else "")
+    return f"{settings['learning_rate']:g}" + (", falling" if settings.get("falling") else "")
 
 
 def mean(runs: Sequence[Run]) -> float:
@@ -179,7 +180,7 @@ def search(bench: Images) -> None:
     Two rates at a momentum of 0.5, other momenta at the better rate, then rates that fall, of the first seed; then the two best of all, of all seeds.
     """
     asked = bench.document["image_search"]
-    common = {"rounds": asked["rounds"], "held_out": asked["held_out"]}
+    common = {"rounds": asked["rounds"], "held_out": asked["held_out"], "falling": None}
     one = replace(bench, seeds=bench.seeds[:1])
     cases = [OURS, HALF, *RIVALS, *BESIDE]
     settings = {case: [{**common, "learning_rate": rate, "momentum": 0.5} for rate in asked["learning_rate"]] for case in cases}
