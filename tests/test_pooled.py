@@ -130,7 +130,7 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets' or a predicate"),
+        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets', 'classes' or a predicate"),
         (lambda net: bf.pooled(net, prior="wide"), "'layer', 'entry' or 'fixed'"),
         (lambda net: bf.pooled(net, initial_sd=float("inf")), "a finite number >= 0"),
         (lambda net: bf.pooled(net, covariance="low"), "'full' or 'diagonal'"),
