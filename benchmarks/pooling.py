@@ -131,14 +131,15 @@ def compared(problem: Problem) -> dict[str, Chosen]:
     def ditto(strength: float) -> bf.Result:
         return run(bf.ditto(last, strength=strength, training=work(100, 0.1)), problem, 1)
 
-    def pooled(local: Literal["head", "offsets"], shared: Literal["trained", "fixed"]) -> bf.Result:
+    def pooled(local: Literal["head", "offsets", "classes"], shared: Literal["trained", "fixed"]) -> bf.Result:
         return run(bf.pooled(two_thirds, local=local, shared=shared, initial_sd=0.2, training=work(STEPS, rate)), problem, ROUNDS // 3)
 
     grid = [(steps, own) for steps in (10, 20, 40, 80) for own in (0.03, 0.1)]
     methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
     methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
     methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
-    parts: list[tuple[Literal["head", "offsets"], Literal["trained", "fixed"]]] = [("head", "fixed"), ("head", "trained"), ("offsets", "trained")]
+    parts: list[tuple[Literal["head", "offsets", "classes"], Literal["trained", "fixed"]]]
+    parts = [("classes", "trained"), ("head", "fixed"), ("head", "trained"), ("offsets", "trained")]
     methods["pooled"], _ = best([(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in parts], problem)
     return methods
 
@@ -198,7 +199,7 @@ def coverage(seed: int, classes: bool) -> float:
     net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
     training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
-    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training)
+    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training, approximation="variational")
     result = bf.run(algorithm, data, rounds=6, progress=False)
     inside = []
     for name, theta in zip(data, truth, strict=True):
