@@ -116,13 +116,16 @@ def compared(problem: Problem) -> dict[str, Chosen]:
     """Return every method at the strength that held-out rows chose."""
     net, methods = problem.net, dict[str, Chosen]()
 
-    def fed_avg(rate: float, rounds: int = ROUNDS) -> bf.Result:
-        return run(bf.fed_avg(net, training=work(STEPS, rate)), problem, rounds)
+    begun: dict[float, nn.Module] = {}
 
-    rates = (0.1, 0.3)
-    methods["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in rates], problem)
+    def fed_avg(rate: float) -> bf.Result:
+        algorithm = partial(bf.fed_avg, training=work(STEPS, rate))
+        begun[rate] = with_parameters(net, run(algorithm(net), problem, 2 * ROUNDS // 3))
+        return run(algorithm(begun[rate]), problem, ROUNDS // 3)
+
+    methods["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in (0.1, 0.3)], problem)
     rate = float(methods["FedAvg"].strength.split()[1])
-    last, two_thirds = with_parameters(net, plain), with_parameters(net, fed_avg(rate, 2 * ROUNDS // 3))
+    last, two_thirds = with_parameters(net, plain), begun[rate]
     methods["FedAvg, temperature"] = tempered(plain, methods["FedAvg"], problem)
 
     def tuned(begun: nn.Module, steps: int, own: float) -> bf.Result:
@@ -139,7 +142,7 @@ def compared(problem: Problem) -> dict[str, Chosen]:
     methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
     methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
     parts: list[tuple[Literal["head", "offsets", "classes"], Literal["trained", "fixed"]]]
-    parts = [("classes", "trained"), ("head", "fixed"), ("head", "trained"), ("offsets", "trained")]
+    parts = [("classes", "trained"), ("head", "fixed"), ("offsets", "trained")]
     methods["pooled"], _ = best([(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in parts], problem)
     return methods
 

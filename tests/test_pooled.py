@@ -146,7 +146,10 @@ def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
 def test_numbers_have_the_same_posterior_by_both_approximations():
     data, _ = hierarchy(2, 4)
     work = bf.Training(steps=3, batch_size=None, optimiser=bf.Sgd(0.1))
-    both = [fit(bf.pooled(line(), likelihood=bf.Normal(NOISE), training=work, approximation=name, codec=Cast(64)), data) for name in ("laplace", "variational")]
+    both = [
+        fit(bf.pooled(line(), likelihood=bf.Normal(NOISE), training=work, approximation=name, codec=Cast(64)), data)
+        for name in ("laplace", "variational")
+    ]
     assert torch.equal(*(result.clients["client-000"].posterior.root for result in both))
 
 
