@@ -7,8 +7,8 @@ one corruption a client. A fifth of each client's rows chooses every strength: F
 Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
 for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
 
-FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last
-network.
+FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them, with class shares, heads or offsets as clients' own.
+Fine-tuning and Ditto's own models begin with FedAvg's last network.
 
 The hierarchy has 100 regressions with parameters of their own; coverage is that of 90 % intervals of all parameters of all clients, over several
 data sets. One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once.
