@@ -73,7 +73,8 @@ def pooled(
 
     Each client has a posterior of its own parameters, which is near the population's where it has few rows. A client that never took part has the
     population itself: its predictions are averaged over how clients differ. The network's own parameters are where the population begins, so that
-    pooling may follow any other training. Every client with rows counts alike in the sums.
+    pooling may follow any other training. Every client with rows counts alike in the sums, except with ``local="classes"``, where it counts by its
+    rows.
 
     Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal targets, too narrow for classes with few rows a
     client. Where clients differ in which classes they have, ``local="classes"`` is the first to try: it costs nothing, and each client's posterior is
@@ -84,7 +85,7 @@ def pooled(
     local
         Which parameters are a client's own. "head": those of the last layer; "offsets": all biases; or ``(parameter name, owning module) -> bool``.
         If it chooses none, the method is `fed_avg` with equal weights, bit for bit. "classes": the shares of classes, which come from a Dirichlet
-        population and shift the network's logits; the network is that of `fed_avg` with equal weights, bit for bit, and what unseen clients have.
+        population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and what unseen clients have.
     prior
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
         "fixed": not at all, only the means are. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
@@ -204,7 +205,6 @@ def _shares(net: nn.Module, begun: Tree, prior: Prior, trained: bool, work: Trai
         initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},
         predictor=lambda state: Model(net, network(state)),
         view=Whole(shapes(sent)),
-        weight=alike,
         codec=codec,
         link=link,
         personal=personal,

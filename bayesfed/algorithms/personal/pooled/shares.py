@@ -3,9 +3,9 @@
 ===========================================  ==================================================================
 notation                                     here
 ===========================================  ==================================================================
-f, logits of the network                     trained as by FedAvg, every client counting alike
+f, logits of the network                     trained as by FedAvg
 pi_k ~ Dirichlet(a b), shares of client k    the client's memory has its counts n_k, so that its posterior is Dirichlet(n_k + a b)
-b, shares of all clients together            the server's state, ``shares/base``: the mean of the clients' shares
+b, shares of all clients together            the server's state, ``shares/base``: those of all rows
 a, how alike the clients are                 the server's state, ``shares/total``: most likely of `TOTALS` given the counts
 ===========================================  ==================================================================
 
@@ -16,7 +16,6 @@ left to draw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -76,7 +75,8 @@ class SharesAndNetwork:
             return fit._replace(payload=fit.payload | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)}, memory={})
         self.descent.objective.check(network, {}, data)
         counts = torch.bincount(data.targets, minlength=len(base)).to(base)
-        sent = {BASE: counts / counts.sum(), EVIDENCE: log_evidence(counts, base).to(base)}
+        # Divided by the rows, by which the client is weighed.
+        sent = {BASE: counts / len(data), EVIDENCE: (log_evidence(counts, base) / len(data)).to(base)}
         return fit._replace(payload=fit.payload | sent, memory={COUNTS: counts})
 
 
@@ -97,10 +97,10 @@ class SharesOfClasses:
         total = summed(reducer, "moments")
         if not total.weighs:
             return state, {}
-        mean, clients = total.mean(), total.number()
+        mean, rows = total.mean(), total.number()
         result = dict(state) | {name: mean[name] for name in state if name not in (BASE, TOTAL)}
-        # One more client, with equal shares: no class has a share of 0.
-        base = (clients * mean[BASE].clamp_min(0) + 1 / len(mean[BASE])) / (clients + 1)
+        # One more row of every class: none has a share of 0. Coarse codecs can leave less than nothing.
+        base = rows * mean[BASE].clamp_min(0) + 1
         result[BASE] = base / base.sum()
         if self.learned:
             result[TOTAL] = TOTALS[mean[EVIDENCE].argmax().cpu()].reshape(1).to(state[TOTAL])
@@ -113,23 +113,18 @@ class SharesModel:
 
     Parameters
     ----------
-    net, weights
+    net, parameters
         Network and its parameters.
     base
-        ``(C,)``: shares of the classes among all clients.
+        ``(C,)``: shares of the classes among all rows.
     concentration
         ``(C,)``: parameters of the Dirichlet posterior of the client's shares.
     """
 
     net: nn.Module
-    weights: Tree
+    parameters: Tree
     base: Tensor
     concentration: Tensor
-
-    @property
-    def parameters(self) -> Mapping[str, Tensor]:
-        """Parameters of the network."""
-        return self.weights
 
     @property
     def shares(self) -> Tensor:
@@ -138,5 +133,5 @@ class SharesModel:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the logits, ``(B, C)``."""
-        outputs = Model(self.net, self.weights)(inputs)
+        outputs = Model(self.net, self.parameters)(inputs)
         return outputs + (self.shares.log() - self.base.log()).to(outputs)
