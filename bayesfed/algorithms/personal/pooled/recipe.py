@@ -186,7 +186,7 @@ def _shares(net: nn.Module, begun: Tree, prior: Prior, trained: bool, work: Trai
     _prior(prior)
     first = next(iter(begun.values()))
     base = torch.full((output_layer(net).outputs,), 1 / output_layer(net).outputs).to(first)
-    sent = begun | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(first)}
+    sent = (begun if trained else {}) | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(first)}
 
     def network(state: Tree) -> Tree:
         return {name: state[name] for name in begun}

@@ -55,7 +55,7 @@ class SharesAndNetwork:
     descent
         Steps on the network.
     trained
-        Whether the network is trained. If not, it stays as it is.
+        Whether the network is trained. If not, it is not sent.
     """
 
     descent: Descent
@@ -70,7 +70,7 @@ class SharesAndNetwork:
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
         """Send the network, shares and likelihoods; keep the counts. A client without rows sends the population's shares, which weigh nothing."""
         network, base = {name: leaf for name, leaf in message.items() if name not in (BASE, TOTAL)}, message[BASE]
-        fit = self.descent.train(network, data, key, options) if self.trained else Fit(network, {}, {})
+        fit = self.descent.train(network, data, key, options) if self.trained else Fit({}, {}, {})
         if not len(data):
             return fit._replace(payload=fit.payload | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)}, memory={})
         self.descent.objective.check(network, {}, data)
@@ -98,7 +98,7 @@ class SharesOfClasses:
         if not total.weighs:
             return state, {}
         mean, rows = total.mean(), total.number()
-        result = dict(state) | {name: mean[name] for name in state if name not in (BASE, TOTAL)}
+        result = dict(state) | {name: leaf for name, leaf in mean.items() if name not in (BASE, EVIDENCE)}
         # One more row of every class: none has a share of 0. Coarse codecs can leave less than nothing.
         base = rows * mean[BASE].clamp_min(0) + 1
         result[BASE] = base / base.sum()
