@@ -7,8 +7,8 @@ one corruption a client. A fifth of each client's rows chooses every strength: F
 Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
 for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Intervals are of paired bootstraps over clients.
 
-FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them. Fine-tuning and Ditto's own models begin with FedAvg's last
-network.
+FedAvg has all rounds; `pooled` goes on from FedAvg's network after two thirds of them, with class shares, heads or offsets as clients' own.
+Fine-tuning and Ditto's own models begin with FedAvg's last network.
 
 The hierarchy has 100 regressions with parameters of their own; coverage is that of 90 % intervals of all parameters of all clients, over several
 data sets. One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once.
@@ -116,13 +116,16 @@ def compared(problem: Problem) -> dict[str, Chosen]:
     """Return every method at the strength that held-out rows chose."""
     net, methods = problem.net, dict[str, Chosen]()
 
-    def fed_avg(rate: float, rounds: int = ROUNDS) -> bf.Result:
-        return run(bf.fed_avg(net, training=work(STEPS, rate)), problem, rounds)
+    begun: dict[float, nn.Module] = {}
 
-    rates = (0.1, 0.3)
-    methods["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in rates], problem)
+    def fed_avg(rate: float) -> bf.Result:
+        algorithm = partial(bf.fed_avg, training=work(STEPS, rate))
+        begun[rate] = with_parameters(net, run(algorithm(net), problem, 2 * ROUNDS // 3))
+        return run(algorithm(begun[rate]), problem, ROUNDS // 3)
+
+    methods["FedAvg"], plain = best([(f"rate {rate}", partial(fed_avg, rate)) for rate in (0.1, 0.3)], problem)
     rate = float(methods["FedAvg"].strength.split()[1])
-    last, two_thirds = with_parameters(net, plain), with_parameters(net, fed_avg(rate, 2 * ROUNDS // 3))
+    last, two_thirds = with_parameters(net, plain), begun[rate]
     methods["FedAvg, temperature"] = tempered(plain, methods["FedAvg"], problem)
 
     def tuned(begun: nn.Module, steps: int, own: float) -> bf.Result:
@@ -131,14 +134,15 @@ def compared(problem: Problem) -> dict[str, Chosen]:
     def ditto(strength: float) -> bf.Result:
         return run(bf.ditto(last, strength=strength, training=work(100, 0.1)), problem, 1)
 
-    def pooled(local: Literal["head", "offsets"], shared: Literal["trained", "fixed"]) -> bf.Result:
+    def pooled(local: Literal["head", "offsets", "classes"], shared: Literal["trained", "fixed"]) -> bf.Result:
         return run(bf.pooled(two_thirds, local=local, shared=shared, initial_sd=0.2, training=work(STEPS, rate)), problem, ROUNDS // 3)
 
     grid = [(steps, own) for steps in (10, 20, 40, 80) for own in (0.03, 0.1)]
     methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grid], problem)
     methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in (30, 100, 300)], problem)
     methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in (0.1, 0.3, 1.0, 3.0)], problem)
-    parts: list[tuple[Literal["head", "offsets"], Literal["trained", "fixed"]]] = [("head", "fixed"), ("head", "trained"), ("offsets", "trained")]
+    parts: list[tuple[Literal["head", "offsets", "classes"], Literal["trained", "fixed"]]]
+    parts = [("classes", "trained"), ("head", "fixed"), ("offsets", "trained")]
     methods["pooled"], _ = best([(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in parts], problem)
     return methods
 
@@ -198,7 +202,7 @@ def coverage(seed: int, classes: bool) -> float:
     net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
     training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
-    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training)
+    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training, approximation="variational")
     result = bf.run(algorithm, data, rounds=6, progress=False)
     inside = []
     for name, theta in zip(data, truth, strict=True):

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from pyro.distributions import DirichletMultinomial
 from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
+from bayesfed.algorithms.personal.pooled.shares import TOTALS
+from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
@@ -101,6 +104,55 @@ def test_limits_are_simpler_methods_bit_for_bit():
     assert diagonal.clients["client-0"].posterior.root.shape == (16,)
 
 
+def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg():
+    data, work, net = recipes.unequal(), bf.Training(steps=3, batch_size=8), recipes.net()
+    counts = torch.stack([torch.bincount(part.targets, minlength=3) for part in data.values()]).double()
+    data["client-empty"] = data["client-0"][:0]
+    result = fit(bf.pooled(net, local="classes", training=work), data, rounds=2)
+    plain = fit(bf.fed_avg(net, training=work), data, rounds=2)
+    state = result.snapshot.state
+    assert tree_equal(result.model.parameters, plain.model.parameters)
+    base = (counts.sum(0) + 1) / (counts.sum() + 3)
+    assert torch.allclose(state["shares/base"].double(), base)
+    likelihoods = [sum(DirichletMultinomial(total * base, n.sum()).log_prob(n) for n in counts) for total in TOTALS]
+    assert state["shares/total"] == TOTALS[torch.stack(likelihoods).argmax()]
+    own = result.clients["client-0"].model
+    assert torch.allclose(own.concentration.double(), counts[0] + state["shares/total"] * base)
+    inputs = data["client-0"].inputs
+    p = plain.model(inputs).softmax(1) * own.shares / base
+    assert torch.allclose(own(inputs).softmax(1), (p / p.sum(1, keepdim=True)).float(), atol=1e-6)
+    assert torch.equal(result.clients["client-empty"].model(inputs), plain.model(inputs))
+    still = fit(bf.pooled(net, local="classes", prior="fixed", shared="fixed", training=work), data)
+    assert tree_equal(still.model.parameters, parameters(net))
+    assert still.snapshot.state["shares/total"] == 1
+
+
+def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
+    inputs, targets = torch.tensor([[2.0], [1.0], [3.0]], dtype=torch.float64), torch.tensor([1, 1, 0])
+    jacobian = torch.stack([torch.zeros_like(inputs), inputs], 1)
+    mean, root = nearest(jacobian, torch.zeros(3, 2, dtype=torch.float64), targets, torch.zeros(1, dtype=torch.float64), Key(0, "draws"))
+    u = torch.linspace(-8, 8, 4001, dtype=torch.float64)
+    q = torch.distributions.Normal(mean, root[0, 0]).log_prob(u).softmax(0)
+    p = torch.sigmoid(inputs * u)
+    assert float(mean) == pytest.approx(float((inputs[:, 0] * (targets - p @ q)).sum()), abs=0.03)
+    assert float(root) ** -2 == pytest.approx(float(1 + inputs[:, 0] ** 2 @ ((p * (1 - p)) @ q)), rel=0.03)
+    exact = (-(u**2) / 2 + torch.where(targets[:, None] == 1, p, 1 - p).log().sum(0)).softmax(0)
+    sd = ((u - u @ exact) ** 2 @ exact).sqrt()
+    most = p[:, exact.argmax()]
+    narrow = (1 + (inputs[:, 0] ** 2 * most * (1 - most)).sum()) ** -0.5
+    assert narrow < float(root) < 1.02 * sd
+
+
+def test_numbers_have_the_same_posterior_by_both_approximations():
+    data, _ = hierarchy(2, 4)
+    work = bf.Training(steps=3, batch_size=None, optimiser=bf.Sgd(0.1))
+    both = [
+        fit(bf.pooled(line(), likelihood=bf.Normal(NOISE), training=work, approximation=name, codec=Cast(64)), data)
+        for name in ("laplace", "variational")
+    ]
+    assert torch.equal(*(result.clients["client-000"].posterior.root for result in both))
+
+
 def test_one_round_is_the_ridge_regression_of_all_rows():
     data, _ = hierarchy(3, 7)
     data["client-empty"] = data["client-000"][:0]
@@ -130,8 +182,11 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets' or a predicate"),
+        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets', 'classes' or a predicate"),
         (lambda net: bf.pooled(net, prior="wide"), "'layer', 'entry' or 'fixed'"),
+        (lambda net: bf.pooled(net, local="classes", likelihood=bf.Normal()), "a likelihood of classes"),
+        (lambda net: bf.pooled(net, approximation="nearest"), "'laplace' or 'variational'"),
+        (lambda net: bf.pooled(net, approximation="variational", covariance="diagonal"), "covariance='full'"),
         (lambda net: bf.pooled(net, initial_sd=float("inf")), "a finite number >= 0"),
         (lambda net: bf.pooled(net, covariance="low"), "'full' or 'diagonal'"),
         (lambda net: bf.pooled(bf.mlp([6, 400, 10], Key(0)), covariance="full"), "2,000 own parameters"),

@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.pooled.posterior import flat, unflat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
+from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import Descent
 from bayesfed.inference.laplace.blocks import symmetric
-from bayesfed.inference.laplace.structures import FLAT, Flat, roots
+from bayesfed.inference.laplace.layers import jacobian
+from bayesfed.inference.laplace.structures import FLAT, Flat, roots, unit
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
 from bayesfed.trees import Tree, to, under
 
 # Prefix of a client's own leaves in its memory, and the name of the root of its covariance there.
@@ -30,7 +32,7 @@ ENTRIES = 10_000_000
 
 @dataclass(frozen=True)
 class PooledParts:
-    """Steps to the maximum of the own parameters' posterior, its Laplace approximation, and then steps on the shared parameters.
+    """Steps to the maximum of the own parameters' posterior, a Gaussian approximation of it, and then steps on the shared parameters.
 
     The message has the shared parameters under their names, and the population of the own ones as ``mean/NAME`` and ``rho/NAME``. A client's own
     parameters go on from its memory, or begin at the population's mean. They are fitted to the shared parameters of the message, which all clients
@@ -47,6 +49,8 @@ class PooledParts:
         The GGN of the own parameters: all of it, or its diagonal.
     shared
         Whether the shared parameters are trained. If not, they stay as they are.
+    variational
+        Whether a client of classes has the Gaussian nearest to its posterior, instead of Laplace's.
     """
 
     descent: Descent
@@ -54,6 +58,7 @@ class PooledParts:
     likelihood: Likelihood
     structure: Flat
     shared: bool = True
+    variational: bool = False
     kind: Kind = "moments"
 
     @property
@@ -84,11 +89,24 @@ class PooledParts:
         if not rows or not own:
             zeros = {prefix + name: torch.zeros_like(leaf) for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
             return fit._replace(payload=sent | zeros, memory={})
-        root = self.root(shared | own, data, variance)
+        if self.variational and isinstance(self.likelihood, Categorical):
+            own, root = self.nearest(shared | own, data, mean, variance, key.child("nearest"))
+            sent |= {MEAN + name: leaf for name, leaf in own.items()}
+        else:
+            root = self.root(shared | own, data, variance)
         spread = unflat(root.square() if root.ndim == 1 else root.square().sum(1), own)
         sent |= {SQUARE + name: (leaf - mean[name]).square() for name, leaf in own.items()} | {VARIANCE + name: leaf for name, leaf in spread.items()}
         kept = {OWN + name: leaf for name, leaf in own.items()} | {ROOT: root.to(next(iter(own.values())))}
         return fit._replace(payload=sent, memory=kept)
+
+    def nearest(self, parameters: Tree, data: Dataset, mean: Tree, variance: Tree, key: Key) -> tuple[Tree, Tensor]:
+        """Return the means of the Gaussian nearest to the posterior, begun at its maximum, and the root of its covariance."""
+        own = {name: parameters[name] for name in self.structure.names}
+        centre, sd = (flat({name: tree[name] for name in own}) for tree in (mean, {name: leaf.sqrt() for name, leaf in variance.items()}))
+        outputs, columns = jacobian(self.net, parameters, self.structure.names, data.inputs, unit)
+        begun = torch.where(sd > 0, (flat(own) - centre) / sd.clamp_min(1e-30), 0.0)
+        u, root = nearest(columns.transpose(0, 1) * sd, outputs.double(), data.targets, begun, key, temperature_of(self.likelihood))
+        return unflat(centre + sd * u, own), sd[:, None] * root
 
     def root(self, parameters: Tree, data: Dataset, variance: Tree) -> Tensor:
         """Return the root of the covariance ``(H + 1 / s^2)^-1``, in double precision: its sds ``(P,)`` or a matrix ``(P, P)``."""

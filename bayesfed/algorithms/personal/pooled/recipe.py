@@ -10,7 +10,8 @@ N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum
 ===========================================  ==================================================================
 
 A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their posteriors under the population, and the server learns
-its mean and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets.
+its mean and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets. Shares of classes have a conjugate
+population instead (`shares.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from bayesfed.algorithms.personal.parts import last_layer
 from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
+from bayesfed.algorithms.personal.pooled.shares import BASE, COUNTS, EVIDENCE, TOTAL, TOTALS, SharesAndNetwork, SharesModel, SharesOfClasses
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
@@ -36,21 +38,23 @@ from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import Training
+from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, under
 
-Part = Literal["head", "offsets"]
+Part = Literal["head", "offsets", "classes"]
 Prior = Literal["layer", "entry", "fixed"]
 Covariance = Literal["full", "diagonal"]
 Shared = Literal["trained", "fixed"]
+Approximation = Literal["laplace", "variational"]
 # Most own parameters of a posterior with all covariances, by default and at all: each client keeps their root.
 LEAST, LARGEST = 700, 2_000
 
 
-@recipe(cites=("laird1982random", "mackay1992practical"))
+@recipe(cites=("laird1982random", "mackay1992practical", "saerens2002adjusting", "opper2009variational"))
 def pooled(
     net: nn.Module,
     *,
@@ -58,6 +62,7 @@ def pooled(
     prior: Prior = "layer",
     initial_sd: float = 0.3,
     covariance: Covariance | None = None,
+    approximation: Approximation = "laplace",
     shared: Shared = "trained",
     likelihood: Likelihood | None = None,
     training: Training | None = None,
@@ -68,24 +73,31 @@ def pooled(
 
     Each client has a posterior of its own parameters, which is near the population's where it has few rows. A client that never took part has the
     population itself: its predictions are averaged over how clients differ. The network's own parameters are where the population begins, so that
-    pooling may follow any other training. Every client with rows counts alike in the sums.
+    pooling may follow any other training. Every client with rows counts alike in the sums, except with ``local="classes"``, where it counts by its
+    rows.
 
-    Posteriors are Laplace approximations: exact for linear models with normal targets, too narrow for classes with few rows a client, and too wide
-    in directions in which a client's classes are separated. Compare with `personalised` on held-out rows.
+    Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal targets, too narrow for classes with few rows a
+    client. Where clients differ in which classes they have, ``local="classes"`` is the first to try: it costs nothing, and each client's posterior is
+    exact. Compare with `personalised` on held-out rows.
 
     Parameters
     ----------
     local
         Which parameters are a client's own. "head": those of the last layer; "offsets": all biases; or ``(parameter name, owning module) -> bool``.
-        If it chooses none, the method is `fed_avg` with equal weights, bit for bit.
+        If it chooses none, the method is `fed_avg` with equal weights, bit for bit. "classes": the shares of classes, which come from a Dirichlet
+        population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and what unseen clients have.
     prior
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
-        "fixed": not at all, only the means are.
+        "fixed": not at all, only the means are. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
     initial_sd
-        Standard deviation of the population before the first round. With 0 own parameters never leave their beginning.
+        Standard deviation of the population before the first round. With 0 own parameters never leave their beginning. Not used for "classes".
     covariance
         "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
         Default: "full" up to 700 parameters.
+    approximation
+        The Gaussian of a client's posterior. "laplace": about its maximum; "variational": the nearest one in Kullback-Leibler divergence, for
+        classes, with all covariances. It is much less narrow with few rows a client, and it holds a Jacobian of all rows of the client in memory.
+        The widths of the population are then those of restricted maximum likelihood. For normal targets the posteriors are the same.
     shared
         "trained": after its own parameters a client trains the shared ones, and the server averages them; "fixed": they stay as in `net`, which suits
         a network that is trained already.
@@ -109,16 +121,30 @@ def pooled(
     >>> result.posterior  # the population, for clients that were never seen
     """
     begun = travelling(net, "static", where="pooled")
+    if approximation not in get_args(Approximation):
+        raise ArgumentError(
+            complain("pooled, approximation", expected="'laplace' or 'variational'", actual=repr(approximation), hint="'variational' for classes")
+        )
+    if shared not in get_args(Shared):
+        raise ArgumentError(complain("pooled, shared", expected="'trained' or 'fixed'", actual=repr(shared), hint="'trained'"))
+    if local == "classes":
+        if covariance is not None or approximation != "laplace" or not isinstance(likelihood or Categorical(), Categorical):
+            expected = "no covariance, no approximation and a likelihood of classes"
+            actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
+            raise ArgumentError(complain("pooled, local='classes'", expected=expected, actual=actual, hint="local='head'"))
+        return _shares(net, begun, prior, shared == "trained", training or Training(), codec, link)
     chosen = _chosen(net, local)
     own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
     size = sum(leaf.numel() for leaf in own.values())
-    if shared not in get_args(Shared):
-        raise ArgumentError(complain("pooled, shared", expected="'trained' or 'fixed'", actual=repr(shared), hint="'trained'"))
     diagonal = _diagonal(size, prior, initial_sd, covariance)
+    if diagonal and approximation == "variational":
+        expected, actual = "covariance='full'", f"{covariance!r} for {size:,} own parameters"
+        raise ArgumentError(complain("pooled, approximation='variational'", expected=expected, actual=actual, hint="covariance='full'"))
     scored, work = likelihood or Categorical(), training or Training()
     roots(scored)
     sgd_of(work, "pooled")
-    part = PooledParts(work.descent(MaximumLikelihood(net, scored), net), net, scored, Flat(tuple(own), size, diagonal), shared == "trained")
+    descent, variational = work.descent(MaximumLikelihood(net, scored), net), approximation == "variational"
+    part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational)
     initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
     sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
@@ -142,7 +168,7 @@ def pooled(
         "pooled",
         net,
         part,
-        Population(prior == "layer", prior != "fixed"),
+        Population(prior == "layer", prior != "fixed", variational),
         training=work,
         initial=initial,
         predictor=lambda state: Model(net, common(state) | under(state, MEAN)),
@@ -155,19 +181,48 @@ def pooled(
     )
 
 
+def _shares(net: nn.Module, begun: Tree, prior: Prior, trained: bool, work: Training, codec: Codec | None, link: Link | None) -> Algorithm:
+    """Return the method whose own parameters are the shares of classes."""
+    _prior(prior)
+    first = next(iter(begun.values()))
+    base = torch.full((output_layer(net).outputs,), 1 / output_layer(net).outputs).to(first)
+    sent = (begun if trained else {}) | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(first)}
+
+    def network(state: Tree) -> Tree:
+        return {name: state[name] for name in begun}
+
+    def personal(state: Tree, memory: Tree) -> Personal:
+        if COUNTS not in memory:
+            return Personal(Model(net, network(state)))
+        return Personal(SharesModel(net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]))
+
+    return compose(
+        "pooled",
+        net,
+        SharesAndNetwork(work.descent(MaximumLikelihood(net, Categorical()), net), trained),
+        SharesOfClasses(prior != "fixed"),
+        training=work,
+        initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},
+        predictor=lambda state: Model(net, network(state)),
+        view=Whole(shapes(sent)),
+        codec=codec,
+        link=link,
+        personal=personal,
+    )
+
+
 def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
     if callable(local):
         return local
     if local not in get_args(Part):
-        actual, expected = repr(local), "'head', 'offsets' or a predicate"
+        actual, expected = repr(local), "'head', 'offsets', 'classes' or a predicate"
         raise ArgumentError(complain("pooled, local", expected=expected, actual=actual, hint="'head', lambda name, module: ..."))
     return last_layer(net) if local == "head" else lambda name, module: name.rpartition(".")[2] == "bias"
 
 
 def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance | None) -> bool:
     """Check the settings of the distributions; return whether the entries of a posterior are independent."""
-    if prior not in get_args(Prior):
-        raise ArgumentError(complain("pooled, prior", expected="'layer', 'entry' or 'fixed'", actual=repr(prior), hint="'layer'"))
+    _prior(prior)
     if covariance is not None and covariance not in get_args(Covariance):
         raise ArgumentError(complain("pooled, covariance", expected="'full' or 'diagonal'", actual=repr(covariance), hint="None"))
     if not 0 <= initial_sd < math.inf:
@@ -177,3 +232,8 @@ def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance
         expected = f"at most {LARGEST:,} own parameters"
         raise ArgumentError(complain("pooled, covariance='full'", expected=expected, actual=f"{size:,}", hint="covariance='diagonal'"))
     return diagonal
+
+
+def _prior(prior: Prior) -> None:
+    if prior not in get_args(Prior):
+        raise ArgumentError(complain("pooled, prior", expected="'layer', 'entry' or 'fixed'", actual=repr(prior), hint="'layer'"))

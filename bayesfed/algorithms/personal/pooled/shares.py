@@ -1,0 +1,137 @@
+"""Shares of classes as each client's own parameters: a conjugate hierarchy on top of one network.
+
+===========================================  ==================================================================
+notation                                     here
+===========================================  ==================================================================
+f, logits of the network                     trained as by FedAvg
+pi_k ~ Dirichlet(a b), shares of client k    the client's memory has its counts n_k, so that its posterior is Dirichlet(n_k + a b)
+b, shares of all clients together            the server's state, ``shares/base``: those of all rows
+a, how alike the clients are                 the server's state, ``shares/total``: most likely of `TOTALS` given the counts
+===========================================  ==================================================================
+
+The network learns p(y | x) where classes have the shares b. Where they have the shares pi it is softmax(f + log pi - log b) by Bayes' rule, if
+classes look alike at all clients (label shift; Saerens et al., 2002, (4)). The shares of one more row are the posterior's mean, so that nothing is
+left to draw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bayesfed.algorithms.personal.pooled.local import OWN
+from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Fit, Info
+from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.training.descent import Descent
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+# Leaves of the state; what a client sends of the log likelihood of its counts; its counts in its memory.
+BASE, TOTAL, EVIDENCE, COUNTS = "shares/base", "shares/total", "shares/evidence", OWN + "counts"
+# Totals a of pseudo-counts that are compared.
+TOTALS = 2.0 ** torch.arange(-6, 14.1, 0.5, dtype=torch.float64)
+
+
+def log_evidence(counts: Tensor, base: Tensor) -> Tensor:
+    """Return the log likelihood of a client's counts ``(C,)`` at every total, the shares integrated out (Minka, 2000, (2))."""
+    prior = TOTALS[:, None] * base.double().cpu()
+    total = torch.lgamma(TOTALS) - torch.lgamma(TOTALS + counts.sum().cpu())
+    result: Tensor = total + (torch.lgamma(prior + counts.double().cpu()) - torch.lgamma(prior)).sum(1)
+    return result
+
+
+@dataclass(frozen=True)
+class SharesAndNetwork:
+    """Steps on the network, and the client's shares of classes with their likelihood under the population.
+
+    Parameters
+    ----------
+    descent
+        Steps on the network.
+    trained
+        Whether the network is trained. If not, it is not sent.
+    """
+
+    descent: Descent
+    trained: bool = True
+    kind: Kind = "moments"
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """Whether the descent draws from torch's global generator."""
+        return self.trained and self.descent.uses_global_randomness
+
+    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+        """Send the network, shares and likelihoods; keep the counts. A client without rows sends the population's shares, which weigh nothing."""
+        network, base = {name: leaf for name, leaf in message.items() if name not in (BASE, TOTAL)}, message[BASE]
+        fit = self.descent.train(network, data, key, options) if self.trained else Fit({}, {}, {})
+        if not len(data):
+            return fit._replace(payload=fit.payload | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)}, memory={})
+        self.descent.objective.check(network, {}, data)
+        counts = torch.bincount(data.targets, minlength=len(base)).to(base)
+        # Divided by the rows, by which the client is weighed.
+        sent = {BASE: counts / len(data), EVIDENCE: (log_evidence(counts, base) / len(data)).to(base)}
+        return fit._replace(payload=fit.payload | sent, memory={COUNTS: counts})
+
+
+@dataclass(frozen=True)
+class SharesOfClasses:
+    """Average the networks, and learn the population of the shares from sums over its clients.
+
+    Parameters
+    ----------
+    learned
+        Whether the total of the pseudo-counts is learned. If not, it stays as it is.
+    """
+
+    learned: bool
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Return the next state. A round in which no client has data changes nothing."""
+        total = summed(reducer, "moments")
+        if not total.weighs:
+            return state, {}
+        mean, rows = total.mean(), total.number()
+        result = dict(state) | {name: leaf for name, leaf in mean.items() if name not in (BASE, EVIDENCE)}
+        # One more row of every class: none has a share of 0. Coarse codecs can leave less than nothing.
+        base = rows * mean[BASE].clamp_min(0) + 1
+        result[BASE] = base / base.sum()
+        if self.learned:
+            result[TOTAL] = TOTALS[mean[EVIDENCE].argmax().cpu()].reshape(1).to(state[TOTAL])
+        return result, {}
+
+
+@dataclass(frozen=True)
+class SharesModel:
+    """A network where classes have the shares of one client: a `Predictor`.
+
+    Parameters
+    ----------
+    net, parameters
+        Network and its parameters.
+    base
+        ``(C,)``: shares of the classes among all rows.
+    concentration
+        ``(C,)``: parameters of the Dirichlet posterior of the client's shares.
+    """
+
+    net: nn.Module
+    parameters: Tree
+    base: Tensor
+    concentration: Tensor
+
+    @property
+    def shares(self) -> Tensor:
+        """Posterior mean of the client's shares, ``(C,)``."""
+        return self.concentration / self.concentration.sum()
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the logits, ``(B, C)``."""
+        outputs = Model(self.net, self.parameters)(inputs)
+        return outputs + (self.shares.log() - self.base.log()).to(outputs)
