@@ -91,8 +91,8 @@ def federated_svi(
     training
         Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and
         the schedule ``inverse(10)``. Default for a `bayesian` network without a guide: 50 steps of 64 rows with ``Ivon()``, which training without an
-        optimiser has too, and the schedule ``inverse(5)``; ``cosine(0.05, rounds)`` suits it as well. With `SummedGradients`, whose clients take no steps of their
-        own, the schedule is the server's, the optimiser is not used, and `steps` counts the draws of a gradient.
+        optimiser has too, and the schedule ``inverse(5)``; ``cosine(0.05, rounds)`` suits it as well. With `SummedGradients`, whose clients take no
+        steps of their own, the schedule is the server's, the optimiser is not used, and `steps` counts the draws of a gradient.
     averaging
         Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients` and `Ivon`.
     antithetic
