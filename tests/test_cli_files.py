@@ -124,7 +124,7 @@ WRONG = {
     "a file that is not there": (
         '"digits"',
         '{ kind = "from_csv", path = "rows.csv", label = "y" }',
-        "line 3, data: rows.csv: expected a readable table",
+        "line 3, data: rows.csv: expected a file, found none of this name",
         "paths begin at the folder of mine.toml, or where the command is run",
     ),
     "no kind": ('kind = "dirichlet"\n', "", 'line 5, partition: expected kind = "..."', 'try kind = "dirichlet"'),

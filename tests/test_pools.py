@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError
 from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
+from bayesfed.federated.clients.worker_threads import wait_until_gone
 from tests.conftest import tree_equal
 
 WORK = {"training": bf.Training(steps=1, batch_size=8)}
@@ -121,6 +123,22 @@ def check_second_round(reports, words):
 def test_a_client_that_raises_is_named_in_every_pool(net, clients, pool, act, words):
     with bf.InProcess(clients, **pool) as crew:
         check_second_round(run(failing(net, act), crew), words)
+
+
+def test_the_threads_of_a_closed_pool_are_gone_before_anything_may_fork(net, clients):
+    with bf.InProcess(clients, workers=2, kind="thread") as crew:
+        run(bf.fed_avg(net, **WORK), crew)
+        mine = list(crew._crew._numbers)
+        assert mine
+        assert all(Path(f"/proc/self/task/{number}").exists() for number in mine)
+    assert not any(Path(f"/proc/self/task/{number}").exists() for number in mine)
+    ends = threading.Event()
+    late = threading.Thread(target=ends.wait)
+    late.start()
+    threading.Timer(0.05, ends.set).start()
+    wait_until_gone([late.native_id])
+    assert ends.is_set()
+    assert not late.is_alive()
 
 
 @pytest.mark.parametrize(

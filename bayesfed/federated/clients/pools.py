@@ -5,17 +5,12 @@ The pool owns the data sets and what each client remembers; the engine sees neit
 
 from __future__ import annotations
 
-import copy
 import math
 import multiprocessing
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, Protocol, Self
-
-import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.population import Population
@@ -29,6 +24,7 @@ from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, load
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.worker_processes import Workers
+from bayesfed.federated.clients.worker_threads import WorkerThreads
 from bayesfed.federated.core.protocols import Local, Profile
 from bayesfed.trees import Tree
 
@@ -176,7 +172,7 @@ class InProcess:
         self._memories = Memories(data.names if isinstance(data, Population) else list(self._data), self.memory_bytes, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
-        self._crew: Workers | tuple[ThreadPoolExecutor, Locals] | None = None
+        self._crew: Workers | WorkerThreads | None = None
 
     @property
     def data(self) -> Mapping[str, Dataset]:
@@ -206,10 +202,8 @@ class InProcess:
 
     def close(self) -> None:
         """Stop the workers, and wait until they are gone."""
-        if isinstance(self._crew, Workers):
+        if self._crew:
             self._crew.close()
-        elif self._crew:
-            self._crew[0].shutdown(cancel_futures=True)
         self._crew = None
 
     def __enter__(self) -> Self:
@@ -244,39 +238,7 @@ class InProcess:
         return self._crew.map(tasks, self._recall)
 
     def _threads(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, tuple) or self._crew[1] is not locals:
+        if not isinstance(self._crew, WorkerThreads) or self._crew.site.locals is not locals:
             self.close()
-            self._crew = (_executor(self._workers, locals, self._data), locals)
-        executor, waiting = self._crew[0], deque[tuple[Task, Future[Outcome]]]()
-        for task in tasks:
-            waiting.append((task, executor.submit(_work, task, self._recall(task.client), self._secrets.get(task.client))))
-            if len(waiting) > 2 * self._workers:
-                yield _finished(*waiting.popleft())
-        while waiting:
-            yield _finished(*waiting.popleft())
-
-
-def _executor(workers: int, locals: Locals, data: Mapping[str, Dataset]) -> ThreadPoolExecutor:
-    shared = [phase for phase, local in locals.items() if local.uses_global_randomness]
-    if shared:
-        expected = "locals with random streams of their own for threads"
-        raise ArgumentError(complain("InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"))
-    return ThreadPoolExecutor(workers, initializer=_enter, initargs=(locals, data))
-
-
-def _finished(task: Task, future: Future[Outcome]) -> tuple[Task, Outcome]:
-    return task, future.result()
-
-
-# What a worker thread holds: filled once when it starts.
-_worker = threading.local()
-
-
-def _enter(locals: Locals, data: Mapping[str, Dataset]) -> None:
-    torch.set_num_threads(1)
-    # A copy for each thread: functional_call swaps a module's parameters in place for the time of the call.
-    _worker.locals, _worker.data = copy.deepcopy(dict(locals)), data
-
-
-def _work(task: Task, memory: Tree, secret: bytes | None) -> Outcome:
-    return answered(task, _worker.locals, _worker.data, memory, secret)
+            self._crew = WorkerThreads(self._workers, Site(locals, self._data, self._secrets))
+        return self._crew.map(tasks, self._recall)
