@@ -24,6 +24,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import score
 from bayesfed.federated.engine.ledger import bits
 from bayesfed.federated.engine.round_loop import rounds
+from bayesfed.federated.training.schedules import constant
 
 Settings = Mapping[str, Any]
 WHOLE = ("fed_lora", "ffa_lora")
@@ -106,7 +107,7 @@ def adapted(settings: Settings, seed: int, net: nn.Module) -> nn.Module:
 
 def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[str]) -> Algorithm:
     """Return a case's algorithm."""
-    schedule = bf.cosine(settings["falling"], settings["rounds"]) if "falling" in settings else bf.constant
+    schedule = bf.cosine(settings["falling"], settings["rounds"]) if "falling" in settings else constant
     work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), schedule)
     ranks = settings["ranks"]
     sized = () if settings["recipe"] in WHOLE else (ranks, bf.fixed(clients, len(ranks)))
