@@ -139,8 +139,9 @@ def check_keywords(
     free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     if unknown := [name for name in kwargs if name not in parameters and not free]:
         near = get_close_matches(unknown[0], names, n=2)
-        known = {unknown[0]} & {*said} or ({*get_close_matches(unknown[0], said, n=1, cutoff=0.8)} if not near else set())
-        hint = said[known.pop()] if known else " or ".join(near or names[:3])
+        # A hint of this very name, else the names that are near, else a hint of a name that is near.
+        told = [unknown[0]] if unknown[0] in said else [] if near else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
+        hint = said[told[0]] if told else " or ".join(near or names[:3])
         raise KeywordError(complain(where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint))
     positional = [parameter for parameter in parameters.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
     many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)

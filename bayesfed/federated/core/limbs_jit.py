@@ -34,10 +34,10 @@ def digit(rest: Any, exponent: Any) -> Any:
 
 @numba.njit(inline="always")
 def first_is_zero(values: Any) -> Any:
-    """Return whether the first digit of all numbers ``(n,)`` is 0."""
+    """Return whether the first digit of all numbers ``(n,)`` is 0, to which half a step of 2^10 is rounded."""
     small = 0
     for i in range(len(values)):
-        small += abs(values[i]) <= 512.0
+        small += abs(values[i]) <= 2.0**9
     return small == len(values)
 
 

@@ -132,7 +132,7 @@ def pooled(
             expected = "no covariance, no approximation and a likelihood of classes"
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
             raise ArgumentError(complain("pooled, local='classes'", expected=expected, actual=actual, hint="local='head'"))
-        return _shares(net, begun, prior, shared == "trained", training or Training(), codec, link)
+        return _shares(net, begun, prior, shared == "trained", likelihood or Categorical(), training or Training(), codec, link)
     chosen = _chosen(net, local)
     own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
     size = sum(leaf.numel() for leaf in own.values())
@@ -181,11 +181,13 @@ def pooled(
     )
 
 
-def _shares(net: nn.Module, begun: Tree, prior: Prior, trained: bool, work: Training, codec: Codec | None, link: Link | None) -> Algorithm:
+def _shares(
+    net: nn.Module, begun: Tree, prior: Prior, trained: bool, likelihood: Likelihood, work: Training, codec: Codec | None, link: Link | None
+) -> Algorithm:
     """Return the method whose own parameters are the shares of classes."""
     _prior(prior)
-    first = next(iter(begun.values()))
-    base = torch.full((output_layer(net).outputs,), 1 / output_layer(net).outputs).to(first)
+    first, classes = next(iter(begun.values())), output_layer(net).outputs
+    base = torch.full((classes,), 1 / classes).to(first)
     sent = (begun if trained else {}) | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(first)}
 
     def network(state: Tree) -> Tree:
@@ -199,7 +201,7 @@ def _shares(net: nn.Module, begun: Tree, prior: Prior, trained: bool, work: Trai
     return compose(
         "pooled",
         net,
-        SharesAndNetwork(work.descent(MaximumLikelihood(net, Categorical()), net), trained),
+        SharesAndNetwork(work.descent(MaximumLikelihood(net, likelihood), net), trained),
         SharesOfClasses(prior != "fixed"),
         training=work,
         initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},
