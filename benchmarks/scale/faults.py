@@ -17,7 +17,7 @@ from bayesfed.testing import recipes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests import torchrun
+from tests.federated.clients import torchrun
 
 
 def targets(check: bool) -> Iterator[bool]:

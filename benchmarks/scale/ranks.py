@@ -80,7 +80,7 @@ def _same(names: Sequence[str], ranks: int) -> int:
     """Return how many recipes have on so many ranks the state, memories and records of one process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        job = launch(ROOT / "tests" / "ranks_job.py", ranks, (out, folder, *names))
+        job = launch(ROOT / "tests" / "federated" / "clients" / "ranks_job.py", ranks, (out, folder, *names))
         said, _ = job.communicate(timeout=900)
         if job.returncode:
             raise RuntimeError(said[-2000:])

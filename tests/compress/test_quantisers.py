@@ -1,0 +1,203 @@
+"""Codecs of one leaf: what comes back, how far it may be, what it costs, and what garbage does."""
+
+import math
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.masks.runs import PlainMask
+from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.lattice import Lattice
+from bayesfed.compress.quantisers.probabilistic import FedPaqQuantiser, Probabilistic, Qsgd
+from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.uniform import Uniform
+from bayesfed.errors import WireError
+from tests.compress.quantiser_leaves import KEY, LEAVES, Words, decode, encode, gaussian, there_and_back
+
+
+@dataclass(frozen=True)
+class Apart(Words):
+    """Predicts that several short sequences cost less than one long one."""
+
+    def predicted_bits(self, values):
+        return float(len(values)) ** 2
+
+
+CODECS = {
+    "float32": Float(32),
+    "float32 entropy": Float(32, Cheapest()),
+    "float16": Float(16),
+    "float16 entropy": Float(16, Cheapest()),
+    "bfloat16": Float("bf16"),
+    "bfloat16 entropy": Float("bf16", Cheapest()),
+    "uniform 8": Uniform(8),
+    "uniform 1": Uniform(1),
+    "uniform 16": Uniform(16),
+    "probabilistic 1": Probabilistic(1),
+    "probabilistic 16": Probabilistic(16),
+    "qsgd": Qsgd(4),
+    "qsgd buckets": Qsgd(4, bucket=10),
+    "qsgd max": Qsgd(65535, norm="max"),
+    "fedpaq": FedPaqQuantiser(1),
+    "lattice 1": Lattice(bits=3, dimension=1),
+    "lattice 2": Lattice(step=0.5),
+    "lattice 8": Lattice(step=2.0, dimension=8),
+    "lattice 2 apart": Lattice(step=0.5, code=Apart()),
+    "lattice 8 apart": Lattice(step=2.0, dimension=8, code=Apart()),
+    "lattice fine": Lattice(step=1e-3),
+    "ternary": Ternary(0.2),
+    "top": TopK(0.3),
+    "top probabilistic": TopK(0.3, Probabilistic(4)),
+    "kernels": KernelWise(0.4),
+    "kernels probabilistic": KernelWise(0.4, Probabilistic(4)),
+    "kernels of top": KernelWise(0.5, TopK(0.5, Float(16))),
+    "sparse": Sparse(),
+    "sparse qsgd": Sparse(Qsgd(8)),
+}
+
+
+UNBIASED = {
+    "probabilistic 1": Probabilistic(1, Words(), PlainMask()),
+    "probabilistic 5": Probabilistic(5, Words(), PlainMask()),
+    "qsgd": Qsgd(8, code=Words()),
+    "qsgd buckets": Qsgd(2, bucket=50, code=Words()),
+    "qsgd max": Qsgd(3, norm="max", code=Words()),
+    "lattice 1": Lattice(step=0.7, dimension=1, code=Words()),
+    "lattice 2": Lattice(step=0.7, dimension=2, code=Words()),
+    "lattice 8": Lattice(step=0.7, dimension=8, code=Words()),
+    "top, all": TopK(1.0, Qsgd(8, code=Words()), PlainMask()),
+    "sparse": Sparse(Lattice(bits=2, code=Words()), PlainMask()),
+}
+
+
+def holds(name, leaf):
+    """Whether the codec can hold the leaf at all: IEEE half ends at 65504."""
+    return name not in {"float16", "float16 entropy", "kernels of top"} or not leaf.numel() or leaf.abs().max() < 6e4
+
+
+@pytest.mark.parametrize("what", LEAVES)
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_survives_every_leaf(name, what):
+    codec, leaf = CODECS[name], LEAVES[what]
+    if not holds(name, leaf):
+        with pytest.raises(WireError, match="try Float"):
+            encode(codec, leaf)
+        return
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), leaf.detach().clone()
+    message = encode(codec, leaf)
+    back = decode(codec, message, leaf.shape)
+    assert message == encode(codec, leaf)
+    assert torch.equal(back, decode(codec, message, leaf.shape))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()
+    assert torch.equal(before[2], leaf)
+    assert back.shape == leaf.shape
+    assert back.dtype is torch.float32
+    assert back.is_contiguous()
+    assert torch.isfinite(back).all()
+    error = (back.double() - leaf.detach().float().double()).abs()
+    assert error.max().item() <= codec.bound(leaf) if leaf.numel() else codec.bound(leaf) == codec.variance(leaf) == 0
+    assert error.square().sum().item() <= leaf.numel() * codec.bound(leaf) ** 2 * 1.001
+    assert math.isfinite(codec.variance(leaf))
+    if not codec.unbiased and "prob" not in name:
+        assert error.square().sum().item() <= codec.variance(leaf) * 1.0001
+    back += 1.0  # owns its memory
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("name", CODECS)
+def test_what_is_not_finite_is_refused_with_a_hint(name, bad):
+    for shape in [(), (7,), (4, 5), (2, 3, 2, 2)]:
+        leaf = torch.ones(shape, dtype=torch.float64)
+        leaf.view(-1)[-1] = bad
+        with pytest.raises(WireError, match="1 NaN or Inf; try a smaller learning rate"):
+            encode(CODECS[name], leaf)
+    with pytest.raises(WireError, match="a floating-point leaf"):
+        encode(CODECS[name], torch.arange(5))
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_mean_over_keys_approaches_the_leaf(name):
+    """At 64 and 1024 keys the error of the mean is sqrt(variance / keys): a factor of 4."""
+    codec, leaf = UNBIASED[name], gaussian(1500)
+    leaf[::7] = 0
+    assert codec.unbiased
+    total, errors = torch.zeros(1500, dtype=torch.float64), {}
+    squared = 0.0
+    for i in range(1024):
+        back = there_and_back(codec, leaf, KEY.child(i)).double()
+        total += back
+        squared += (back - leaf).square().sum().item()
+        if i + 1 in {64, 1024}:
+            errors[i + 1] = (total / (i + 1) - leaf).square().sum().item()
+    variance = codec.variance(leaf)
+    assert 3.5 < math.sqrt(errors[64] / errors[1024]) < 4.5
+    assert errors[1024] == pytest.approx(variance / 1024, rel=0.15)
+    assert squared / 1024 == pytest.approx(variance, rel=0.01)
+
+
+def test_unbiased_codecs_say_so():
+    unbiased = {name for name, codec in CODECS.items() if codec.unbiased}
+    assert unbiased == {name for name in CODECS if name.startswith(("float32", "prob", "qsgd", "fedpaq", "lattice", "sparse"))}
+    assert TopK(1.0).unbiased
+    assert KernelWise(1.0).unbiased
+    assert not KernelWise(1.0, Uniform(8)).unbiased
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_garbage_is_refused_or_read_but_never_anything_else(name):
+    """Cut, flipped, spliced and invented messages: a finite tensor of the shape, or `WireError`."""
+    codec, random = CODECS[name], KEY.child("garbage").numpy()
+    refused = 0
+    for what in ("(5, 7)", "(2, 3, 4, 4)", "sparse", "ternary", "()", "zeros"):
+        leaf = LEAVES[what]
+        message = encode(codec, leaf)
+        for trial in range(60):
+            place = int(random.integers(len(message) + 1)) if trial % 2 else int(random.integers(min(24, len(message) + 1)))
+            bad = (
+                message[:place],
+                message[:place] + random.bytes(1) + message[place + 1 :],
+                message[:place] + random.bytes(int(random.integers(1, 9))) + message[place:],
+                message[:place] + b"\xff" * int(random.integers(1, 12)) + message[place + 4 :],
+                random.bytes(int(random.integers(40))),
+                message[place:] + message[:place],
+            )[trial % 6]
+            try:
+                back = decode(codec, bad, leaf.shape)
+            except WireError:
+                refused += 1
+                continue
+            assert back.shape == leaf.shape
+            assert back.dtype is torch.float32
+            assert torch.isfinite(back).all()
+    assert refused > 60
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_memory_is_a_small_multiple_of_the_leaf(name):
+    codec, leaf, random = CODECS[name], gaussian(250, 400), KEY.child("memory").numpy()
+    message = encode(codec, leaf)
+    for bad in (message, message[:100], b"\xff" * 100, message[:20] + random.bytes(100) + message[120:], message[:8] + b"\xff" * 9 + message[8:]):
+        tracemalloc.start()
+        try:
+            decode(codec, bad, leaf.shape)
+        except WireError:
+            pass
+        finally:
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert most < 30 * 4 * leaf.numel()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_million_entries(name):
+    leaf = gaussian(1000, 1000)
+    back = there_and_back(CODECS[name], leaf)
+    assert back.shape == leaf.shape
+    assert (back.double() - leaf).abs().max().item() <= CODECS[name].bound(leaf)

@@ -1,0 +1,148 @@
+"""The front door: figures of README against records, its length, the long description of a package."""
+
+import importlib
+import json
+import re
+import statistics
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture
+def front(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield importlib.import_module("front")
+    for name in ("front", "front_door", "front_door.figures", "front_door.pages", "targets"):
+        sys.modules.pop(name, None)
+
+
+def page(front, tmp_path, text):
+    (tmp_path / "page.md").write_text(text)
+    return front.Page(tmp_path / "page.md")
+
+
+def test_every_figure_of_readme_is_in_the_records_and_has_its_setting_in_the_line(front):
+    readme = front.Page(ROOT / "README.md")
+    assert front.unfounded(readme, front.figures()) == []
+    assert sum(len(front.numbers(line)) for line, _ in readme.lines) <= 60
+    assert len(readme.text.splitlines()) <= 200
+    assert front.words(readme) <= 20
+
+
+def test_the_quickstart_prints_what_is_kept(front):
+    ((_, run),) = importlib.import_module("front_door.figures").runs("quickstart")
+    assert f"```text\n{run['table'].rstrip()}\n```" in (ROOT / "README.md").read_text()
+
+
+def test_a_figure_that_differs_is_told(front, tmp_path):
+    known = {"a": front.Figure(("85.1",), "three seeds, 20 clients", "")}
+    right = page(front, tmp_path, "ends at 85.1 % (three seeds, 20 clients) <!-- figures: a -->\n")
+    assert front.unfounded(right, known) == []
+    wrong = page(front, tmp_path, "ends at 85.2 % (three seeds) <!-- figures: a b -->\nand 7\n")
+    told = front.unfounded(wrong, known)
+    assert [line.split(":")[0] for line in told] == ["b", "85.2", "a", "a", "7"]
+
+
+def test_numbers_are_those_a_reader_sees(front):
+    line = "from 1.00 to 1,030 (`Sgd(0.1)`, [784-256](a-2.md), 26 %) <!-- figures: x1 2 -->"
+    assert front.numbers(line) == ["1.00", "1,030", "26"]
+
+
+def test_broken_links_and_headings_are_found(front, tmp_path, monkeypatch):
+    monkeypatch.setattr("front_door.pages.ROOT", tmp_path)
+    text = "# One `two`: three\n\n[a](#one-two-three) [b](#no) [c](no.md) [d](https://e.org/no)\n```py\n[f](no.md)\n```\n"
+    assert page(front, tmp_path, text).broken == ["page.md: #no", "page.md: no.md"]
+
+
+def test_the_long_description_leads_to_the_tag_and_nowhere_relative():
+    sys.path.insert(0, str(ROOT))
+    try:
+        make = importlib.import_module("setup").long_description
+    finally:
+        sys.path.remove(str(ROOT))
+    made = make((ROOT / "README.md").read_text(), PROJECT["urls"]["Repository"], "9.9")
+    addresses = [a or b for a, b in re.findall(r"\]\(([^)]*)\)|(?:src|srcset)=\"([^\"]*)\"", made)]
+    assert all(address.startswith(("https://", "#")) for address in addresses)
+    assert sum("/v9.9/docs/pictures/" in address for address in addresses) == 2
+    assert any(address.endswith("/blob/v9.9/LICENSE") for address in addresses)
+    assert "<!-- figures" not in made
+
+
+def test_the_citation_names_this_version_and_repository():
+    lines = dict(line.split(": ", 1) for line in (ROOT / "CITATION.cff").read_text().splitlines() if re.match(r"[\w-]+: ", line))
+    assert (lines["version"], lines["license"], lines["repository-code"]) == (PROJECT["version"], PROJECT["license"], PROJECT["urls"]["Repository"])
+
+
+@pytest.mark.slow
+def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    program, style = importlib.import_module("pictures"), importlib.import_module("drawn.style")
+    monkeypatch.setattr(style, "PICTURES", tmp_path)
+    for draw in program.DRAWN.values():
+        draw()
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {*program.DRAWN, "front-dark"} == {Path(name).stem for name in made}
+    shown = ROOT / "docs" / "pictures"
+    words = re.compile(r"<text[^>]*>([^<]*)")
+    assert {name: words.findall(text) for name, text in made.items()} == {name: words.findall((shown / name).read_text()) for name in made}
+
+
+def rows_of(page, head):
+    """Return the cells of the table of a page that begins with these columns."""
+    text = (ROOT / "docs" / page).read_text()
+    lines = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip(" *") for cell in line.strip().strip("|").split("|")] for line in lines]
+
+
+def test_the_tables_of_sparsity_are_those_of_the_kept_figures():
+    kept = json.loads((ROOT / "examples" / "figures" / "fashion_mnist.json").read_text())
+    plain = {row["seed"]: row for row in kept if row["method"] == "FedAvg"}
+    made = {}
+    for row in kept:
+        share = [row[f"share {layer}"] / row[f"density {layer}"] for layer in (1, 2)]
+        accuracies = [f"{100 * value / 100:.2f} %" for value in (plain[row["seed"]]["accuracy %"], row["accuracy %"])]
+        rest = [f"{row['non-zero %']:.1f} %", f"{share[0]:.2f}, {share[1]:.2f}", f"{row['pixel share'] / row['density 1']:.2f}"]
+        made[row["method"], str(row["seed"])] = [*accuracies, *rest, f"{row['MB down'] + row['MB up']:.0f}"]
+    shown = {(row[0], row[1]): row[2:] for row in rows_of("benchmarks.md", "| method | seed | FedAvg |")}
+    assert len(shown) == 12
+    assert shown == {key: made[key] for key in shown}
+    sweep = [row for row in json.loads((ROOT / "examples" / "figures" / "fashion_mnist_sweep.json").read_text()) if row["method"] != "FedAvg"]
+    head, *table = (ROOT / "docs" / "benchmarks.md").read_text().split("| weights left | 4.71 %")[1].splitlines()[:3]
+    assert ["4.71 %", *re.findall(r"[\d.]+ %", head)] == [f"{row['non-zero %']:.2f} %" for row in sweep]
+    assert re.findall(r"[\d.]+ %", table[-1]) == [f"{row['accuracy %']:.2f} %" for row in sweep]
+
+
+NAMES = {"FedAvg": "fed_avg", "prior, precision .3": "prior", "prior .3": "prior", "MC-dropout .2": "dropout", "D-Turbo-VBI": "d_turbo_vbi"}
+ONE_SEED = ("MC-dropout .2", "D-Turbo-VBI", "ensemble of 5")
+
+
+def test_the_table_of_how_sure_it_is_is_that_of_the_records(front):
+    records = importlib.import_module("front_door.figures")
+    for name, accuracy, nll, ece, corrupted, _, logit, size in rows_of("how-to/how-sure-is-it.md", "| method | accuracy | NLL |"):
+        method, _, extra = name.replace(" *", "").partition(" + ")
+        case = ".".join(part for part in (NAMES.get(method, "ensemble"), extra.lower()) if part)
+        known = records.readings([0] if method in ONE_SEED else [0, 1])
+        found, plain = known[case], known["fed_avg"]
+        mean = {score: statistics.fmean(one[score] for one in found) for score in ("accuracy", "nll", "ece", "megabytes")}
+        assert accuracy == f"{100 * mean['accuracy']:.1f} %", name
+        assert [nll, ece] == [f"{mean[score]:.3f}"[1:] for score in ("nll", "ece")], name
+        assert corrupted == f"{statistics.fmean(records.corrupted(one) for one in found):.2f}", name
+        if logit != "-":
+            assert logit == f"{statistics.fmean(area['max_logit'] for one in found for area in one['auroc'].values()):.2f}"[1:], name
+        assert float(size) == pytest.approx(mean["megabytes"] / plain[0]["megabytes"], abs=0.005), name
+
+
+def test_the_table_of_compare_is_that_of_its_record(front):
+    kept = dict(importlib.import_module("front_door.figures").runs("compare"))
+    text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
+    for name, run in kept.items():
+        accuracy, _, _, down, up, _ = re.findall(r"([\d.]+) ±", re.findall(rf"^{name} .*", text, re.MULTILINE)[0])
+        assert accuracy == f"{100 * statistics.fmean(seed[-1][1] for seed in run['seeds']):.2f}", name
+        spent = statistics.fmean(sum(megabytes for megabytes, _ in seed) for seed in run["seeds"])
+        assert float(down) + float(up) == pytest.approx(spent, abs=0.002), name
