@@ -1,6 +1,6 @@
 """Where uncertainty pays: FedAvg with a temperature, Laplace, a prior, MC-dropout, an ensemble and D-Turbo-VBI on Fashion-MNIST.
 
-    python benchmarks/uncertainty.py [--check] [--rows 600 2000 60000] [--workers 2]
+    python benchmarks/uncertainty.py [--check] [--rows 600 2000 60000] [--seeds 0 1] [--cases FedAvg "prior .3"] [--workers 2]
 
 MLP 784-256-256-10, ten clients, Dirichlet 0.5, Adam 1e-3 on a cosine. A tenth of every client's rows is held out; temperature, prior and prediction
 sets are chosen on them, never on the test set. Corrupted NLL is the mean over five corruptions of five severities; AUROC the mean over four kinds of
@@ -71,19 +71,23 @@ class Line:
 
 def main() -> int:
     """Run and print; return the exit status."""
+    document = tomllib.loads((HERE / "uncertainty.toml").read_text())
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--check", action="store_true", help="2,000 rows, two seeds; exit 1 if a target is missed")
     arguments.add_argument("--rows", nargs="+", choices=["600", "2000", "60000"], default=["2000", "60000"])
+    arguments.add_argument("--seeds", nargs="+", type=int, help="default: five")
+    arguments.add_argument("--cases", nargs="+", choices=list(document["cases"]), help="default: all; FedAvg is always among them")
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--folder", type=Path, default=FASHION_MNIST)
     arguments.add_argument("--out", type=Path, default=Path("results/uncertainty"))
     given = arguments.parse_args()
-    document = tomllib.loads((HERE / "uncertainty.toml").read_text())
     place = Place(given.folder, given.out)
     met = []
     for size in ["2000"] if given.check else given.rows:
         cases = [name for name in document["cases"] if not (given.check and name in ("prior .1", "central"))]
-        seeds = document["seeds"]["check" if given.check else "whole"]
+        if given.cases:
+            cases = [name for name in cases if name in {"FedAvg", *given.cases}]
+        seeds = given.seeds or document["seeds"]["check" if given.check else "whole"]
         settings = {name: {**document["common"], **document["sizes"][size], **document["cases"][name]} for name in cases}
         runs = made(place, settings, seeds, given.workers)
         met += shown(int(size), runs)
@@ -103,8 +107,8 @@ def made(place: Place, settings: Mapping[str, Mapping[str, Any]], seeds: Sequenc
 
 def shown(size: int, runs: Runs) -> list[bool]:
     """Print the table of a size and its targets; return which are met."""
-    prior = min((name for name in PRIORS if name in runs), key=lambda name: Line(name).mean(runs, "held_nll"))
-    lines = {
+    prior = min((name for name in PRIORS if name in runs), key=lambda name: Line(name).mean(runs, "held_nll"), default=PRIORS[0])
+    every = {
         "FedAvg": Line("FedAvg"),
         "FedAvg + temperature": Line("FedAvg", "temperature"),
         "FedAvg + Laplace": Line("FedAvg", "Laplace"),
@@ -113,9 +117,11 @@ def shown(size: int, runs: Runs) -> list[bool]:
         "MC-dropout": Line("dropout .2"),
         "D-Turbo-VBI": Line("D-Turbo-VBI"),
         "ensemble of 5": Line("ensemble of 5"),
-        **{name: Line(name) for name in ("SWAG", "FedBE", "FedPA", "beta-PredBayes") if name in runs},
-        **({"central": Line("central"), "central + Laplace": Line("central", "Laplace")} if "central" in runs else {}),
+        **{name: Line(name) for name in ("SWAG", "FedBE", "FedPA", "beta-PredBayes")},
+        "central": Line("central"),
+        "central + Laplace": Line("central", "Laplace"),
     }
+    lines = {name: line for name, line in every.items() if line.case in runs}
     rows: list[list[str | float | int]] = []
     kinds = ("max_probability", "entropy", "mutual_information", "max_logit", "feature_density")
     for name, line in lines.items():
@@ -129,7 +135,8 @@ def shown(size: int, runs: Runs) -> list[bool]:
     seeds = len(runs["FedAvg"])
     head = ["method", "%", "NLL", "ECE", "adaptive", "AURC e-3", "coverage", "corrupted", "max p", "entropy", "mutual", "max logit", "density", "MB"]
     print(f"\n{size} rows, {seeds} seeds; the last columns but one are mean AUROCs\n\n{table(head, rows)}\n")
-    return calibration(size, runs, lines) + robustness(size, runs, lines, prior) + outside(size, runs, lines, prior) + coverage(runs)
+    robust = robustness(size, runs, lines) if "ensemble of 5" in runs else []
+    return calibration(size, runs, lines) + robust + outside(size, runs, lines) + coverage(runs)
 
 
 def difference(runs: Runs, one: Line, other: Line) -> tuple[float, float, float]:
@@ -154,9 +161,14 @@ def calibration(size: int, runs: Runs, lines: Mapping[str, Line]) -> list[bool]:
     ]
 
 
-def robustness(size: int, runs: Runs, lines: Mapping[str, Line], prior: str) -> list[bool]:
+def bayesian(lines: Mapping[str, Line]) -> list[str]:
+    """Return the methods that have a posterior after one run."""
+    return [name for name in lines if name == "D-Turbo-VBI" or (name.endswith(" + Laplace") and not name.startswith("central"))]
+
+
+def robustness(size: int, runs: Runs, lines: Mapping[str, Line]) -> list[bool]:
     """Print how far the best one-run Bayesian method is below the ensemble under corruptions."""
-    best = min(("FedAvg + Laplace", f"{prior} + Laplace", "D-Turbo-VBI"), key=lambda name: lines[name].corrupted(runs))
+    best = min(bayesian(lines), key=lambda name: lines[name].corrupted(runs))
     share = 1 - lines[best].corrupted(runs) / lines["ensemble of 5"].corrupted(runs)
     sent = [statistics.mean(run["megabytes"] for run in runs[lines[name].case]) for name in (best, "FedAvg")]
     wanted = BELOW.get(size, 0.0)
@@ -166,14 +178,10 @@ def robustness(size: int, runs: Runs, lines: Mapping[str, Line], prior: str) -> 
     ]
 
 
-def outside(size: int, runs: Runs, lines: Mapping[str, Line], prior: str) -> list[bool]:
+def outside(size: int, runs: Runs, lines: Mapping[str, Line]) -> list[bool]:
     """Print whether any score of a posterior tells rows of no class apart as plain max-logit does."""
     plain = lines["FedAvg"].auroc(runs, "max_logit") or 0.0
-    found = {
-        (name, kind): lines[name].auroc(runs, kind) or 0.0
-        for name in ("FedAvg + Laplace", f"{prior} + Laplace", "D-Turbo-VBI")
-        for kind in ("entropy", "mutual_information")
-    }
+    found = {(name, kind): lines[name].auroc(runs, kind) or 0.0 for name in bayesian(lines) for kind in ("entropy", "mutual_information")}
     best = max(found, key=lambda one: found[one])
     print(f"max-logit on FedAvg: mean AUROC {plain:.3f}; at {size} rows {AUROC.get(size, plain):.2f} is expected")
     return [at_least(f"{size} rows: AUROC of {best[0]} by {best[1]}, less max-logit's", found[best] - plain, 0.0)]
