@@ -119,21 +119,31 @@ def test_the_tables_of_sparsity_are_those_of_the_kept_figures():
 
 
 NAMES = {
-    **{"FedAvg": "fed_avg", "prior, precision 1": "prior", "prior 1": "prior", "MC-dropout .2": "dropout", "SWAG": "swag", "FedBE": "fed_be"},
+    **{
+        "FedAvg": "fed_avg",
+        "prior, precision 1": "prior",
+        "prior, precision .3": "prior",
+        "prior 1": "prior",
+        "prior .3": "prior",
+        "MC-dropout .2": "dropout",
+        "SWAG": "swag",
+        "FedBE": "fed_be",
+    },
     **{"FedPA": "fed_pa", "beta-PredBayes, one round": "beta_pred_bayes", "D-Turbo-VBI": "d_turbo_vbi", "ensemble of 5": "ensemble"},
 }
 AREAS = ("mutual_information", "max_logit", "feature_density")
 
 
-def test_the_table_of_how_sure_it_is_is_that_of_the_records(front):
+@pytest.mark.parametrize(("head", "trained", "seeds", "lines"), [("method", 2000, 2, 14), ("method, 54,000 rows", 54000, 1, 9)])
+def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trained, seeds, lines):
     records = importlib.import_module("front_door.figures")
-    known = records.readings()
-    rows = rows_of("how-to/how-sure-is-it.md", "| method | accuracy | NLL |")
-    assert len(rows) == 14
+    known = records.readings(trained)
+    rows = rows_of("how-to/how-sure-is-it.md", f"| {head} | accuracy | NLL |")
+    assert len(rows) == lines
     for name, accuracy, nll, ece, corrupted, *areas, size in rows:
         method, _, extra = name.partition(" + ")
         found = known[".".join(part for part in (NAMES[method], extra.lower()) if part)]
-        assert len(found) == 2, name
+        assert len(found) == seeds, name
         mean = {score: statistics.fmean(one[score] for one in found) for score in ("accuracy", "nll", "ece", "megabytes")}
         assert accuracy == f"{100 * mean['accuracy']:.1f} %", name
         assert [nll.strip("*"), ece.strip("*")] == [f"{mean[score]:.3f}"[1:] for score in ("nll", "ece")], name
