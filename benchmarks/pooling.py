@@ -50,7 +50,7 @@ Shared = Literal["trained", "fixed"]
 
 @dataclass(frozen=True)
 class Grids:
-    """Strengths that are tried: rates of FedAvg, steps and rates of fine-tuning, steps alone, Ditto's lambda, parts of `pooled`, number and rate of factors."""
+    """What is tried: rates of FedAvg, steps and rates of fine-tuning, steps alone, Ditto's lambda, parts of `pooled`, factors and their rate."""
 
     rates: tuple[float, ...] = (0.1, 0.3, 1.0)
     tuned: tuple[tuple[int, float], ...] = tuple((steps, rate) for steps in (10, 20, 40, 80) for rate in (0.03, 0.1))

@@ -96,7 +96,8 @@ def pooled(
         Number of factors of a client with ``local="factors"``.
     prior
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
-        "fixed": not at all, only the means are. Factors always have a population of mean 0 and width `initial_sd`. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
+        "fixed": not at all, only the means are. Factors always have a population of mean 0 and width `initial_sd`, since mean and scale are in the
+        weights and the loadings. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
     initial_sd
         Standard deviation of the population before the first round. With 0 own parameters never leave their beginning. Not used for "classes".
         Default: 0.3, and 1 for factors.
