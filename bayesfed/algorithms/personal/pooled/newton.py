@@ -1,18 +1,19 @@
 """Gauss-Newton steps to the maximum of a client's posterior, for a few own parameters.
 
 Where own parameters act through a whole network, gradient steps at the rate of the shared ones follow too slowly, and the shared ones are trained for
-a client's parameters of the round before. With P of them a step costs a Jacobian and a ``(P, P)`` system.
+a client's parameters of the round before. With P of them a step costs P passes forward and a ``(P, P)`` system.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, jacfwd
 
 from bayesfed.algorithms.personal.pooled.posterior import flat, unflat
 from bayesfed.data.dataset import Dataset
-from bayesfed.inference.laplace.layers import jacobian
-from bayesfed.inference.laplace.structures import roots, unit
+from bayesfed.inference.laplace.structures import roots
+from bayesfed.models.modules import evaluating
 from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
 from bayesfed.trees import Tree
 
@@ -39,11 +40,16 @@ def maximum(net: nn.Module, likelihood: Likelihood, parameters: Tree, names: tup
     own, columns, temperature = {name: parameters[name] for name in names}, roots(likelihood), temperature_of(likelihood)
     # Steps are taken in u with theta = mu + s u, whose prior is N(0, I).
     u = torch.where(sd > 0, (flat(own) - centre) / sd.clamp_min(1e-30), 0.0)
+
+    def outputs(u: Tensor) -> Tensor:
+        result: Tensor = functional_call(net, dict(parameters) | unflat(centre + sd * u, own), (data.inputs,))
+        return result
+
     for _ in range(STEPS):
-        outputs, gradients = jacobian(net, parameters | unflat(centre + sd * u, own), names, data.inputs, unit)
-        rows = gradients.transpose(0, 1) * sd
+        with evaluating(net), torch.no_grad():
+            rows, reached = jacfwd(outputs)(u).double(), outputs(u).double()
         with torch.enable_grad():
-            at = outputs.double().requires_grad_()
+            at = reached.requires_grad_()
             (slope,) = torch.autograd.grad(likelihood.loss(at, data.targets) * (len(data) / temperature), at)
         root = torch.einsum("bcp,bck->bkp", rows, columns(at.detach()).double()).flatten(0, 1)
         gradient = torch.einsum("bcp,bc->p", rows, slope) + u
