@@ -57,11 +57,11 @@ class Grids:
     alone: tuple[int, ...] = (30, 100, 300)
     ditto: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     parts: tuple[tuple[Local, Shared], ...] = (("classes", "trained"), ("head", "fixed"), ("offsets", "trained"))
-    factors: tuple[tuple[int, float], ...] = ((2, 0.1), (2, 0.3), (3, 0.3))
+    factors: tuple[tuple[int, float, int], ...] = tuple((count, 0.3, draw) for count in (2, 3) for draw in range(5))
 
 
 CHECKED = {
-    "writers": Grids((1.0,), ((20, 0.03), (40, 0.03)), (300,), (0.3, 1.0), (), ((2, 0.3),)),
+    "writers": Grids((1.0,), ((20, 0.03), (40, 0.03)), (300,), (0.3, 1.0), (), ((2, 0.3, 1),)),
     "garments": Grids((0.1,), ((20, 0.03), (40, 0.03)), (30,), (0.1,), (("classes", "trained"),), ()),
 }
 
@@ -158,14 +158,14 @@ def compared(problem: Problem, grids: Grids) -> dict[str, Chosen]:
     def pooled(local: Local, shared: Shared) -> bf.Result:
         return run(bf.pooled(two_thirds, local=local, shared=shared, initial_sd=0.2, training=work(STEPS, rate)), problem, ROUNDS // 3)
 
-    def factors(count: int, own: float) -> bf.Result:
-        return run(bf.pooled(net, local="factors", factors=count, training=work(STEPS, own)), problem, ROUNDS)
+    def factors(count: int, own: float, draw: int) -> bf.Result:
+        return run(bf.pooled(net, local="factors", factors=count, key=bf.Key(draw, "factors"), training=work(STEPS, own)), problem, ROUNDS)
 
     methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grids.tuned], problem)
     methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in grids.alone], problem)
     methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in grids.ditto], problem)
     tried = [(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in grids.parts]
-    tried += [(f"{count} factors, rate {own}", partial(factors, count, own)) for count, own in grids.factors]
+    tried += [(f"{count} factors, rate {own}, draw {draw}", partial(factors, count, own, draw)) for count, own, draw in grids.factors]
     methods["pooled"], _ = best(tried, problem)
     return methods
 

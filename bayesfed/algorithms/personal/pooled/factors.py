@@ -66,7 +66,7 @@ class FactorLayer(nn.Module):
         return outputs
 
 
-def with_factors(net: nn.Module, factors: int) -> nn.Module:
+def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
     """Return a copy of a network whose first linear or convolution layer has factors.
 
     Raises
@@ -81,4 +81,4 @@ def with_factors(net: nn.Module, factors: int) -> nn.Module:
     if first is None or len(held) > 1:
         expected, actual = "a linear or convolution layer whose weight no other module uses", type(net).__name__
         raise ArgumentError(complain("pooled, local='factors'", expected=expected, actual=actual, hint="local='offsets'"))
-    return swapped(net, {first: FactorLayer(deepcopy(first), factors, Key(0, "pooled", "factors"))})
+    return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

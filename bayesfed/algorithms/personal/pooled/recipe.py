@@ -42,6 +42,7 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, under
@@ -61,6 +62,7 @@ def pooled(
     *,
     local: Part | Predicate = "head",
     factors: int = 2,
+    key: Key | None = None,
     prior: Prior = "layer",
     initial_sd: float | None = None,
     covariance: Covariance | None = None,
@@ -94,6 +96,9 @@ def pooled(
         what unseen clients have.
     factors
         Number of factors of a client with ``local="factors"``.
+    key
+        Source of the first loadings, for ``local="factors"``. Runs differ much by them: try several and compare on held-out rows. Default: always
+        the same.
     prior
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
         "fixed": not at all, only the means are. Factors always have a population of mean 0 and width `initial_sd`, since mean and scale are in the
@@ -132,7 +137,7 @@ def pooled(
     """
     by_factors = local == "factors"
     if by_factors:
-        net = with_factors(net, factors)
+        net = with_factors(net, factors, key or Key(0, "factors"))
     begun = travelling(net, "static", where="pooled")
     if approximation not in get_args(Approximation):
         raise ArgumentError(
