@@ -13,8 +13,8 @@ with factors it begins anew. Fine-tuning and Ditto's own models begin with FedAv
 The hierarchy has 100 regressions with parameters of their own; coverage is that of 90 % intervals of all parameters of all clients, over several
 data sets. One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once.
 
-The program without an option runs three seeds. `--check` runs one, and leaves out of every search what the full search did not choose at that seed or
-next to it (`CHECKED`); it takes two data sets of each hierarchy instead of twelve, and one seed of the fusion instead of five.
+The program without an option runs three seeds. `--check` runs one, and keeps one or two strengths of every search: those that held-out rows chose at
+that seed, or next to them (`CHECKED`). It takes two data sets of each hierarchy instead of twelve, and one seed of the fusion instead of five.
 """
 
 from __future__ import annotations
