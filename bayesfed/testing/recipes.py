@@ -78,6 +78,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "p_fed_bayes": lambda: Tiny(shipped.p_fed_bayes(net(), **work), rows()),
         "pooled": lambda: Tiny(shipped.pooled(net(), **work), rows()),
         "pooled classes": lambda: Tiny(shipped.pooled(net(), local="classes", **work), rows()),
+        "pooled factors": lambda: Tiny(shipped.pooled(net(), local="factors", **work), rows()),
         "fed_paq": lambda: Tiny(shipped.fed_paq(net(), **work), rows()),
         "qsgd": lambda: Tiny(shipped.qsgd(net(), **work), rows()),
         "uveqfed": lambda: Tiny(shipped.uveqfed(net(), **work), rows()),

@@ -127,6 +127,27 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
     assert still.snapshot.state["shares/total"] == 1
 
 
+def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings():
+    data, _ = hierarchy(3, 6)
+    work = bf.Training(steps=100, batch_size=None, optimiser=bf.Sgd(0.1))
+    algorithm = bf.pooled(line(), local="factors", initial_sd=0.8, shared="fixed", likelihood=bf.Normal(NOISE), training=work, codec=Cast(64))
+    result = fit(algorithm, data)
+    state = result.snapshot.state
+    assert not state[MEAN + "factors"].any()
+    assert sds(state)["factors"].allclose(torch.tensor(0.8, dtype=torch.float64))
+    fixed = torch.cat([state["weight"][0], state["bias"]])
+    loadings = torch.cat([state["weight_loadings"][:, 0], state["bias_loadings"]], 1)
+    for name, part in data.items():
+        x = design(part)
+        along = x @ loadings.mT
+        covariance = (along.mT @ along / NOISE**2 + torch.eye(2) / 0.8**2).inverse()
+        own = result.clients[name].posterior
+        assert torch.allclose(own.root @ own.root.mT, covariance, atol=1e-6)
+        mean = covariance @ along.mT @ (part.targets[:, 0] - x @ fixed) / NOISE**2
+        assert torch.allclose(flat(own.mean), mean, atol=1e-4)
+        assert torch.allclose(result.clients[name].model(part.inputs)[:, 0], x @ fixed + along @ mean, atol=1e-3)
+
+
 def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
     inputs, targets = torch.tensor([[2.0], [1.0], [3.0]], dtype=torch.float64), torch.tensor([1, 1, 0])
     jacobian = torch.stack([torch.zeros_like(inputs), inputs], 1)
@@ -182,7 +203,9 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets', 'classes' or a predicate"),
+        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets', 'factors', 'classes' or a predicate"),
+        (lambda net: bf.pooled(net, local="factors", factors=0), "a whole number >= 1"),
+        (lambda net: bf.pooled(nn.Flatten(), local="factors"), "a linear or convolution layer"),
         (lambda net: bf.pooled(net, prior="wide"), "'layer', 'entry' or 'fixed'"),
         (lambda net: bf.pooled(net, local="classes", likelihood=bf.Normal()), "a likelihood of classes"),
         (lambda net: bf.pooled(net, approximation="nearest"), "'laplace' or 'variational'"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
+from bayesfed.algorithms.personal.pooled.newton import maximum
 from bayesfed.algorithms.personal.pooled.posterior import flat, unflat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
@@ -51,6 +52,8 @@ class PooledParts:
         Whether the shared parameters are trained. If not, they stay as they are.
     variational
         Whether a client of classes has the Gaussian nearest to its posterior, instead of Laplace's.
+    newton
+        Whether the own parameters go on by Gauss-Newton steps (`newton.py`).
     """
 
     descent: Descent
@@ -59,6 +62,7 @@ class PooledParts:
     structure: Flat
     shared: bool = True
     variational: bool = False
+    newton: bool = False
     kind: Kind = "moments"
 
     @property
@@ -83,6 +87,8 @@ class PooledParts:
         if own:
             fit = self.descent.train(shared | own, data, key.child("own"), options, drawn)
             own = {name: fit.payload[name] for name in own}
+            if self.newton and rows:
+                own = maximum(self.net, self.likelihood, shared | own, self.structure.names, data, *self.population(mean, variance))
         if fit is None or (self.shared and shared):
             fit = self.descent.train(shared | own, data, key, options, partial(_held, own) if own else None)
         sent = {name: fit.payload[name] for name in shared} | {MEAN + name: leaf for name, leaf in own.items()}
@@ -102,11 +108,16 @@ class PooledParts:
     def nearest(self, parameters: Tree, data: Dataset, mean: Tree, variance: Tree, key: Key) -> tuple[Tree, Tensor]:
         """Return the means of the Gaussian nearest to the posterior, begun at its maximum, and the root of its covariance."""
         own = {name: parameters[name] for name in self.structure.names}
-        centre, sd = (flat({name: tree[name] for name in own}) for tree in (mean, {name: leaf.sqrt() for name, leaf in variance.items()}))
+        centre, sd = self.population(mean, variance)
         outputs, columns = jacobian(self.net, parameters, self.structure.names, data.inputs, unit)
         begun = torch.where(sd > 0, (flat(own) - centre) / sd.clamp_min(1e-30), 0.0)
         u, root = nearest(columns.transpose(0, 1) * sd, outputs.double(), data.targets, begun, key, temperature_of(self.likelihood))
         return unflat(centre + sd * u, own), sd[:, None] * root
+
+    def population(self, mean: Tree, variance: Tree) -> tuple[Tensor, Tensor]:
+        """Return means and widths of the population as vectors, in the order of the own parameters."""
+        names = self.structure.names
+        return flat({name: mean[name] for name in names}), flat({name: variance[name].sqrt() for name in names})
 
     def root(self, parameters: Tree, data: Dataset, variance: Tree) -> Tensor:
         """Return the root of the covariance ``(H + 1 / s^2)^-1``, in double precision: its sds ``(P,)`` or a matrix ``(P, P)``."""

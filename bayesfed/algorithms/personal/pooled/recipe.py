@@ -26,6 +26,7 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import alike, compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.parts import last_layer
+from bayesfed.algorithms.personal.pooled.factors import FACTORS, with_factors
 from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
@@ -41,11 +42,12 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, under
 
-Part = Literal["head", "offsets", "classes"]
+Part = Literal["head", "offsets", "factors", "classes"]
 Prior = Literal["layer", "entry", "fixed"]
 Covariance = Literal["full", "diagonal"]
 Shared = Literal["trained", "fixed"]
@@ -54,13 +56,15 @@ Approximation = Literal["laplace", "variational"]
 LEAST, LARGEST = 700, 2_000
 
 
-@recipe(cites=("laird1982random", "mackay1992practical", "saerens2002adjusting", "opper2009variational"))
+@recipe(cites=("laird1982random", "mackay1992practical", "saerens2002adjusting", "opper2009variational", "meyer2009factor", "kumar2012learning"))
 def pooled(
     net: nn.Module,
     *,
     local: Part | Predicate = "head",
+    factors: int = 2,
+    key: Key | None = None,
     prior: Prior = "layer",
-    initial_sd: float = 0.3,
+    initial_sd: float | None = None,
     covariance: Covariance | None = None,
     approximation: Approximation = "laplace",
     shared: Shared = "trained",
@@ -78,19 +82,30 @@ def pooled(
 
     Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal targets, too narrow for classes with few rows a
     client. Where clients differ in which classes they have, ``local="classes"`` is the first to try: it costs nothing, and each client's posterior is
-    exact. Compare with `personalised` on held-out rows.
+    exact. Where the same inputs look different at different clients, as images that are turned, ``local="factors"`` is: a few numbers a client say
+    how, along directions that are learned from all. It needs the rounds of a training from the beginning, and it does not help clients that were
+    never seen. Compare with `personalised` on held-out rows.
 
     Parameters
     ----------
     local
         Which parameters are a client's own. "head": those of the last layer; "offsets": all biases; or ``(parameter name, owning module) -> bool``.
-        If it chooses none, the method is `fed_avg` with equal weights, bit for bit. "classes": the shares of classes, which come from a Dirichlet
-        population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and what unseen clients have.
+        If it chooses none, the method is `fed_avg` with equal weights, bit for bit. "factors": factors ``z`` of the first linear or convolution
+        layer, whose weight and bias are ``W + sum_j z_j U_j`` with loadings ``U_j`` that are trained with the shared parameters. "classes": the
+        shares of classes, which come from a Dirichlet population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and
+        what unseen clients have.
+    factors
+        Number of factors of a client with ``local="factors"``.
+    key
+        Source of the first loadings, for ``local="factors"``. Runs differ much by them: try several and compare on held-out rows. Default: always
+        the same.
     prior
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
-        "fixed": not at all, only the means are. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
+        "fixed": not at all, only the means are. Factors always have a population of mean 0 and width `initial_sd`, since mean and scale are in the
+        weights and the loadings. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
     initial_sd
         Standard deviation of the population before the first round. With 0 own parameters never leave their beginning. Not used for "classes".
+        Default: 0.3, and 1 for factors.
     covariance
         "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
         Default: "full" up to 700 parameters.
@@ -120,6 +135,9 @@ def pooled(
     >>> result.personal_scores(held_out).mean("nll")
     >>> result.posterior  # the population, for clients that were never seen
     """
+    by_factors = local == "factors"
+    if by_factors:
+        net = with_factors(net, factors, key or Key(0, "factors"))
     begun = travelling(net, "static", where="pooled")
     if approximation not in get_args(Approximation):
         raise ArgumentError(
@@ -133,6 +151,8 @@ def pooled(
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
             raise ArgumentError(complain("pooled, local='classes'", expected=expected, actual=actual, hint="local='head'"))
         return _shares(net, begun, prior, shared == "trained", likelihood or Categorical(), training or Training(), codec, link)
+    if initial_sd is None:
+        initial_sd = 1.0 if by_factors else 0.3
     chosen = _chosen(net, local)
     own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
     size = sum(leaf.numel() for leaf in own.values())
@@ -144,7 +164,7 @@ def pooled(
     roots(scored)
     sgd_of(work, "pooled")
     descent, variational = work.descent(MaximumLikelihood(net, scored), net), approximation == "variational"
-    part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational)
+    part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational, by_factors)
     initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
     sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
@@ -168,7 +188,8 @@ def pooled(
         "pooled",
         net,
         part,
-        Population(prior == "layer", prior != "fixed", variational),
+        # The mean and the widths of factors are in the weights and the loadings: learned twice, they drift.
+        Population(prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors),
         training=work,
         initial=initial,
         predictor=lambda state: Model(net, common(state) | under(state, MEAN)),
@@ -217,9 +238,12 @@ def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
     if callable(local):
         return local
     if local not in get_args(Part):
-        actual, expected = repr(local), "'head', 'offsets', 'classes' or a predicate"
+        actual, expected = repr(local), "'head', 'offsets', 'factors', 'classes' or a predicate"
         raise ArgumentError(complain("pooled, local", expected=expected, actual=actual, hint="'head', lambda name, module: ..."))
-    return last_layer(net) if local == "head" else lambda name, module: name.rpartition(".")[2] == "bias"
+    if local == "head":
+        return last_layer(net)
+    leaf = "bias" if local == "offsets" else FACTORS
+    return lambda name, module: name.rpartition(".")[2] == leaf
 
 
 def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance | None) -> bool:

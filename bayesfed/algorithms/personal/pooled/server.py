@@ -37,11 +37,14 @@ class Population:
         Whether widths are learned. If not, they stay as they are.
     restricted
         Whether widths are those of restricted maximum likelihood.
+    means
+        Whether means are learned. If not, they stay as they are.
     """
 
     by_layer: bool
     widths: bool
     restricted: bool = False
+    means: bool = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next state. A round in which no client has data changes nothing."""
@@ -51,7 +54,8 @@ class Population:
         mean, old, learned = total.mean(), sds(state), 1 / total.number() if self.restricted else 0.0
         result = dict(state) | {name: mean[name] for name in state if not name.startswith((MEAN, RHO))}
         for name, centre in under(state, MEAN).items():
-            result[MEAN + name] = mean[MEAN + name]
+            if self.means:
+                result[MEAN + name] = mean[MEAN + name]
             if self.widths:
                 # About the new mean; coarse codecs can leave less than nothing.
                 spread = (mean[SQUARE + name] - (mean[MEAN + name] - centre).square()).clamp_min(0)
