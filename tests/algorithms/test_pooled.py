@@ -1,5 +1,7 @@
 """Partial pooling and fusion in one round: closed forms of normal models, and settings at which they are simpler methods."""
 
+from itertools import product
+
 import pytest
 import torch
 from pyro.distributions import DirichletMultinomial
@@ -8,6 +10,7 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
 from bayesfed.algorithms.personal.pooled.shares import TOTALS
+from bayesfed.algorithms.personal.pooled.unlabelled import expected_counts
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError
@@ -122,9 +125,36 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
     p = plain.model(inputs).softmax(1) * own.shares / base
     assert torch.allclose(own(inputs).softmax(1), (p / p.sum(1, keepdim=True)).float(), atol=1e-6)
     assert torch.equal(result.clients["client-empty"].model(inputs), plain.model(inputs))
+    unseen = result.model.adapted(inputs, weight=1.0)
+    expected = expected_counts(plain.model(inputs).softmax(1), state["shares/base"], state["shares/total"] * base)
+    assert torch.allclose(unseen.concentration.double(), expected + state["shares/total"] * base, atol=1e-5)
+    assert torch.equal(result.model.adapted(inputs[:0])(inputs), plain.model(inputs))
+    with pytest.raises(ArgumentError, match=r"adapted, weight: expected a number in \(0, 1\]"):
+        result.model.adapted(inputs, weight=0.0)
     still = fit(bf.pooled(net, local="classes", prior="fixed", shared="fixed", training=work), data)
     assert tree_equal(still.model.parameters, parameters(net))
     assert still.snapshot.state["shares/total"] == 1
+
+
+@pytest.mark.parametrize(("total", "most"), [(0.3, 0.3), (1.0, 0.25), (3.0, 0.2)])
+def test_classes_expected_without_labels_are_near_those_of_all_labellings(total, most):
+    noise, base = Key(0, "unlabelled").generator(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    labellings = torch.tensor(list(product(range(3), repeat=5)))
+    counts = torch.nn.functional.one_hot(labellings, 3).sum(1).double()
+    # A labelling, not its counts: without the multinomial coefficient.
+    prior = (torch.lgamma(total * base + counts) - torch.lgamma(total * base)).sum(1)
+    off, without = [], []
+    for _ in range(20):
+        probabilities = torch.softmax(2 * torch.randn(5, 3, generator=noise, dtype=torch.float64), 1)
+        likely = (probabilities / base)[torch.arange(5), labellings].log().sum(1)
+        exact = torch.softmax(likely + prior, 0) @ counts
+        ours = expected_counts(probabilities, base, total * base)
+        assert float(ours.sum()) == pytest.approx(5)
+        off.append((ours - exact).abs().mean())
+        without.append((probabilities.sum(0) - exact).abs().mean())
+    assert sum(off) < most * sum(without)
+    certain = torch.eye(3, dtype=torch.float64)[[0, 0, 2]]
+    assert torch.equal(expected_counts(certain, base, total * base), torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64))
 
 
 def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings():

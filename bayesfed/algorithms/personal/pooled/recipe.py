@@ -31,6 +31,7 @@ from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
 from bayesfed.algorithms.personal.pooled.shares import BASE, COUNTS, EVIDENCE, TOTAL, TOTALS, SharesAndNetwork, SharesModel, SharesOfClasses
+from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
@@ -56,7 +57,17 @@ Approximation = Literal["laplace", "variational"]
 LEAST, LARGEST = 700, 2_000
 
 
-@recipe(cites=("laird1982random", "mackay1992practical", "saerens2002adjusting", "opper2009variational", "meyer2009factor", "kumar2012learning"))
+@recipe(
+    cites=(
+        "laird1982random",
+        "mackay1992practical",
+        "saerens2002adjusting",
+        "asuncion2009smoothing",
+        "opper2009variational",
+        "meyer2009factor",
+        "kumar2012learning",
+    )
+)
 def pooled(
     net: nn.Module,
     *,
@@ -93,7 +104,7 @@ def pooled(
         If it chooses none, the method is `fed_avg` with equal weights, bit for bit. "factors": factors ``z`` of the first linear or convolution
         layer, whose weight and bias are ``W + sum_j z_j U_j`` with loadings ``U_j`` that are trained with the shared parameters. "classes": the
         shares of classes, which come from a Dirichlet population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and
-        what unseen clients have.
+        what unseen clients have until they show inputs: ``result.model.adapted(inputs)`` takes shares from inputs without labels.
     factors
         Number of factors of a client with ``local="factors"``.
     key
@@ -214,9 +225,12 @@ def _shares(
     def network(state: Tree) -> Tree:
         return {name: state[name] for name in begun}
 
+    def unseen(state: Tree) -> UnseenModel:
+        return UnseenModel(net, network(state), state[BASE], state[TOTAL] * state[BASE])
+
     def personal(state: Tree, memory: Tree) -> Personal:
         if COUNTS not in memory:
-            return Personal(Model(net, network(state)))
+            return Personal(unseen(state))
         return Personal(SharesModel(net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]))
 
     return compose(
@@ -226,7 +240,7 @@ def _shares(
         SharesOfClasses(prior != "fixed"),
         training=work,
         initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},
-        predictor=lambda state: Model(net, network(state)),
+        predictor=unseen,
         view=Whole(shapes(sent)),
         codec=codec,
         link=link,
