@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.pooled.newton import maximum
-from bayesfed.algorithms.personal.pooled.posterior import flat, unflat
+from bayesfed.algorithms.personal.pooled.posterior import flat, in_widths, unflat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.data.dataset import Dataset
@@ -110,7 +110,7 @@ class PooledParts:
         own = {name: parameters[name] for name in self.structure.names}
         centre, sd = self.population(mean, variance)
         outputs, columns = jacobian(self.net, parameters, self.structure.names, data.inputs, unit)
-        begun = torch.where(sd > 0, (flat(own) - centre) / sd.clamp_min(1e-30), 0.0)
+        begun = in_widths(own, centre, sd)
         u, root = nearest(columns.transpose(0, 1) * sd, outputs.double(), data.targets, begun, key, temperature_of(self.likelihood))
         return unflat(centre + sd * u, own), sd[:, None] * root
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.personal.pooled.posterior import flat, unflat
+from bayesfed.algorithms.personal.pooled.posterior import in_widths, unflat
 from bayesfed.data.dataset import Dataset
 from bayesfed.inference.laplace.structures import roots
 from bayesfed.models.modules import evaluating
@@ -39,7 +39,7 @@ def maximum(net: nn.Module, likelihood: Likelihood, parameters: Tree, names: tup
     """
     own, columns, temperature = {name: parameters[name] for name in names}, roots(likelihood), temperature_of(likelihood)
     # Steps are taken in u with theta = mu + s u, whose prior is N(0, I).
-    u = torch.where(sd > 0, (flat(own) - centre) / sd.clamp_min(1e-30), 0.0)
+    u = in_widths(own, centre, sd)
 
     def outputs(u: Tensor) -> Tensor:
         result: Tensor = functional_call(net, dict(parameters) | unflat(centre + sd * u, own), (data.inputs,))

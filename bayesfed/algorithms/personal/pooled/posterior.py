@@ -20,6 +20,11 @@ def flat(tree: Tree) -> Tensor:
     return torch.cat([leaf.flatten() for leaf in tree.values()]).double()
 
 
+def in_widths(own: Tree, centre: Tensor, sd: Tensor) -> Tensor:
+    """Return u with ``own = centre + sd u`` as a vector; 0 where the population has no width."""
+    return torch.where(sd > 0, (flat(own) - centre) / sd.clamp_min(1e-30), 0.0)
+
+
 def unflat(vector: Tensor, like: Tree) -> Tree:
     """Return a vector's parts in the shapes and types of `like`."""
     parts = vector.split([leaf.numel() for leaf in like.values()])
