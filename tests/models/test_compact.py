@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
-from bayesfed.models.compaction import forms
+from bayesfed.models.compaction import forms, rewriting
 from bayesfed.models.compaction.compact import compact
 from bayesfed.models.compaction.forms import candidates
 from bayesfed.models.modules import ELEMENTWISE
@@ -251,6 +251,33 @@ def test_a_layer_with_hooks_stays_as_it_is():
     net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
     net[0].register_forward_hook(lambda module, given, output: output + 1)
     assert set(agrees(net, sparse(net, 0.2), torch.randn(3, 6)).forms) == {"2"}
+
+
+@pytest.mark.parametrize("first", [nn.Hardtanh(), nn.Conv2d(1, 6, 3)])
+@pytest.mark.parametrize("layout", ["as given", "channels last"])
+def test_pictures_are_pooled_first_and_laid_out_without_a_change(monkeypatch, first, layout):
+    monkeypatch.setattr(rewriting, "quickest", lambda built, batch: layout if layout in built else "dense")
+    channels = 6 if isinstance(first, nn.Conv2d) else 1
+    pooled = [
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(channels, 8, 3),
+        nn.GELU(),
+        nn.MaxPool2d(2, padding=1),
+        nn.Conv2d(8, 4, 2),
+        nn.ReLU6(),
+        nn.MaxPool2d(2),
+    ]
+    net = nn.Sequential(first, *pooled, nn.Flatten(), nn.LazyLinear(5))
+    inputs = torch.randn(30, 1, 20, 18)
+    net(inputs)
+    before = inputs.clone()
+    made = agrees(net, sparse(net, 0.6), inputs, inputs)
+    assert torch.equal(inputs, before)
+    # A GELU falls before it rises, so that it must stay before its pooling.
+    order = ["MaxPool2d", "ReLU", "Conv2d", "GELU", "MaxPool2d", "Conv2d", "MaxPool2d", "ReLU6", "Flatten", "Chain"]
+    assert [type(part).__name__ for part in made.net.parts] == [type(first).__name__, *order]
+    assert all(text.endswith("channels last") == (layout == "channels last") for text in made.forms.values() if text.count(" x ") > 2)
 
 
 def test_without_sparse_products_layers_stay_dense(monkeypatch):

@@ -55,8 +55,8 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
     parameters
         All parameters of the network by name, finite, with zeros for inactive weights, and buffers if there are any: ``Model.parameters``.
     sample
-        Typical inputs of the network, some hundred rows: every form is timed on them and the fastest is used. Without a sample,
-        the cost rule of `bayesfed.models.compaction.forms` decides.
+        Typical inputs of the network, some hundred rows: every form, and both memory layouts of pictures, are timed on them and the fastest is used.
+        Without a sample, the cost rule of `bayesfed.models.compaction.forms` decides, and pictures stay as they are.
 
     Raises
     ------
