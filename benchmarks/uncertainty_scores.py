@@ -51,7 +51,7 @@ class Sets:
     of_test: Mapping[str, bf.Dataset]
 
     def covered(self, calibrated: bf.Result, held: bf.Dataset, level: float = 0.9) -> dict[str, Any]:
-        """Return coverage and size of prediction sets: of all rows, of every client by the shared threshold and by its own, and under label shift.
+        """Return coverage and size of prediction sets: of all rows, under label shift, and of every client by one threshold, its own, and those by class.
 
         With all rows, also the mean coverage over draws of as many held-out rows: what one draw gives is this, with an sd that the rule has anyway.
         """
@@ -69,11 +69,12 @@ class Sets:
             if len(rows) and name in calibrated.clients:
                 sets[f"shared/{name}"] = _held(shared, rows, level)
                 sets[f"own/{name}"] = _held(calibrated.clients[name].model, rows, level)
+                sets[f"by class/{name}"] = _held(shared, rows, level, by_class=True)
         return sets
 
 
-def _held(model: Any, rows: bf.Dataset, level: float, shares: Tensor | None = None) -> list[float]:
-    member = model.sets(rows.inputs, level, shares=shares)
+def _held(model: Any, rows: bf.Dataset, level: float, shares: Tensor | None = None, *, by_class: bool = False) -> list[float]:
+    member = model.sets(rows.inputs, level, shares=shares, by_class=by_class)
     return [len(rows), float(member.gather(1, rows.targets[:, None]).double().mean()), float(member.double().sum(1).mean())]
 
 

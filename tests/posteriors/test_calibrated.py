@@ -37,6 +37,11 @@ def test_temperature_and_sets_are_those_of_all_rows():
     shares = torch.tensor([0.7, 0.1, 0.1, 0.1])
     shifted = bf.label_shifted(test, shares, Key(0))
     assert float(model.sets(shifted.inputs, shares=shares).gather(1, shifted.targets[:, None]).double().mean()) == pytest.approx(0.9, abs=0.05)
+    by_class = model.sets(test.inputs, by_class=True)
+    for label in range(4):
+        assert float(by_class[test.targets == label, label].double().mean()) == pytest.approx(0.9, abs=0.06)
+    with pytest.raises(ArgumentError, match="either shares or by_class"):
+        model.sets(test.inputs, shares=shares, by_class=True)
     own = result.clients["a"].model
     assert int(own.histograms.sum()) == 300
     assert own.temperature == model.temperature

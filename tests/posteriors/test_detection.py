@@ -97,6 +97,24 @@ def test_conformal_sets_cover():
     assert conformal.threshold(conformal.histogram(p[:3], y[:3])) == math.inf
 
 
+def test_sets_by_class_cover_every_class():
+    """Hard classes and easy ones are covered alike, whatever a client has of them; a class with too few rows is in every set."""
+    covered: list[list[float]] = []
+    for seed in range(20):
+        (p, y), (fresh, labels) = drawn(1000, seed), drawn(1000, seed + 1000)
+        # Classes 0 and 1 are harder than the others.
+        hard, fresh = (torch.where(classes[:, None] < 2, (one + 0.5) / 3, one) for one, classes in ((p, y), (fresh, labels)))
+        counts = torch.stack([conformal.histogram(hard[y == one], y[y == one]) for one in range(4)])
+        limits = conformal.class_thresholds(counts)
+        assert limits.tolist() == [conformal.threshold(own) for own in counts]
+        sets = conformal.prediction_sets(fresh, limits)
+        covered.append([conformal.conformal_scores(sets[labels == one], labels[labels == one])["coverage"] for one in range(4)])
+    assert np.mean(covered, 0) == pytest.approx(0.9, abs=0.02)
+    counts[2], counts[3] = 0, conformal.histogram(hard[y == 3][:8], y[y == 3][:8])
+    assert conformal.class_thresholds(counts)[2:].tolist() == [math.inf, math.inf]
+    assert conformal.prediction_sets(fresh, conformal.class_thresholds(counts))[:, 2:].all()
+
+
 def test_what_does_not_fit_is_refused():
     p, y = drawn(5)
     with pytest.raises(ArgumentError, match="detection, outside"):
@@ -105,5 +123,7 @@ def test_what_does_not_fit_is_refused():
         risk_coverage(p[:, 0], torch.ones(3).bool())
     with pytest.raises(ArgumentError, match="a level in"):
         conformal.threshold(torch.zeros(5))
+    with pytest.raises(ArgumentError, match="a level in"):
+        conformal.class_thresholds(torch.zeros(2, 5))
     with pytest.raises(ArgumentError, match="bins"):
         adaptive_calibration_error(p, y, 0)

@@ -3,7 +3,8 @@
 The score of a row is one minus the probability of its class. With N held-out rows and a threshold at their ``ceil((N + 1) (1 - alpha)) / N``
 quantile, the set of all classes with a score up to the threshold holds the right one with probability at least ``1 - alpha``, if a new row is
 exchangeable with the held-out ones: it comes from the same clients in the same shares. With K clients, who each add one row, N + K replaces N + 1.
-Weights by class make up for other shares of the classes (Plassier et al., 2023).
+Weights by class make up for other shares of the classes (Plassier et al., 2023). With a threshold for each class, of its own rows, the sets cover
+every class, and so a client of any shares (label-conditional prediction: Vovk, 2012).
 """
 
 from __future__ import annotations
@@ -92,9 +93,37 @@ def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
     return (int(reached[0]) + 1) / len(total) if len(reached) else math.inf
 
 
-def prediction_sets(probabilities: Tensor, limit: float) -> Tensor:
-    """Return which classes are in each row's set, ``(B, C)`` booleans: those of a score up to the threshold, and always the likeliest one."""
-    member = 1 - probabilities.double() <= limit
+def class_thresholds(counts: Tensor, level: float = 0.9) -> Tensor:
+    """Return a threshold for every class, ``(C,)``: `threshold` of its own rows, infinity for a class with too few of them.
+
+    Parameters
+    ----------
+    counts
+        ``(C, bins)``: sum of the histograms by class.
+    level
+        Share of the rows of every class whose set shall hold it, in (0, 1). At 0.9 a class needs nine rows.
+
+    Raises
+    ------
+    ArgumentError
+        If the level is not in (0, 1), or no class has rows.
+    """
+    # Refuses a wrong level, and no rows at all.
+    threshold(counts.sum(0), level)
+    return torch.tensor([threshold(own, level) if own.any() else math.inf for own in counts], dtype=torch.float64)
+
+
+def prediction_sets(probabilities: Tensor, limit: float | Tensor) -> Tensor:
+    """Return which classes are in each row's set, ``(B, C)`` booleans: those of a score up to the threshold, and always the likeliest one.
+
+    Parameters
+    ----------
+    probabilities
+        ``(B, C)``.
+    limit
+        The threshold, or ``(C,)`` of them, one a class.
+    """
+    member = 1 - probabilities.double() <= (limit.to(probabilities.device) if isinstance(limit, Tensor) else limit)
     return member | torch.nn.functional.one_hot(probabilities.argmax(1), probabilities.shape[1]).bool()
 
 

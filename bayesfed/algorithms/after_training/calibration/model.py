@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.inference.evaluation import conformal
 from bayesfed.trees import Tree
@@ -68,6 +69,41 @@ class CalibratedModel:
         weights = conformal.label_weights(torch.as_tensor(shares), self.histograms.sum(1))
         return conformal.threshold(weights @ self.histograms.double(), level, clients=extra)
 
-    def sets(self, inputs: Tensor, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None) -> Tensor:
-        """Return which classes are in the set of each row, ``(B, C)`` booleans; parameters as for `threshold`."""
-        return conformal.prediction_sets(self.probabilities(inputs), self.threshold(level, shares=shares))
+    def thresholds(self, level: float = 0.9) -> Tensor:
+        """Return a threshold for every class, of its own held-out rows, ``(C,)``: `conformal.class_thresholds` of the sums.
+
+        Parameters
+        ----------
+        level
+            Share of the rows of every single class whose set shall hold it.
+
+        Raises
+        ------
+        ArgumentError
+            If the level is not in (0, 1), or no row was held out.
+        """
+        return conformal.class_thresholds(self.histograms, level)
+
+    def sets(self, inputs: Tensor, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None, by_class: bool = False) -> Tensor:
+        """Return which classes are in the set of each row, ``(B, C)`` booleans.
+
+        Parameters
+        ----------
+        inputs
+            ``(B, ...)``.
+        level, shares
+            As for `threshold`.
+        by_class
+            Whether every class has a threshold of its own (`thresholds`). Then the sets cover whatever the shares of the classes are, those of each
+            client included, and are larger.
+
+        Raises
+        ------
+        ArgumentError
+            If the level is not in (0, 1), no row was held out, or shares are given as well as `by_class`.
+        """
+        if by_class and shares is not None:
+            hint = "leave out shares=: sets by class cover under any shares"
+            raise ArgumentError(complain("sets", expected="either shares or by_class", actual="both", hint=hint))
+        limit = self.thresholds(level) if by_class else self.threshold(level, shares=shares)
+        return conformal.prediction_sets(self.probabilities(inputs), limit)
