@@ -28,7 +28,7 @@ import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -101,11 +101,8 @@ def main() -> int:
     )
     runs = [finished(task, method, seed, options.rounds, train, test, options.workers, out) for seed in seeds for method in methods]
     gains = report(task, runs, methods, test)
-    met = [
-        met
-        for seed in seeds
-        for met in (*targets(runs, seed), *fewer(task, runs, gains, seed), *faster(runs, gains, seed), *smaller(runs, gains, seed))
-    ]
+    met = [met for seed in seeds for met in (*targets(runs, seed), *faster(runs, gains, seed), *smaller(runs, gains, seed))]
+    met += fewer(task, runs, gains, seeds)
     for seed in seeds:
         axes = plot_against_bits({run.method: run.curve for run in runs if run.seed == seed}, label="accuracy on the test set")
         save(axes, out / f"accuracy_against_bits_{seed}.png")
@@ -242,32 +239,68 @@ def first(run: Finished, goal: float) -> tuple[float, float] | None:
     return next(((up, down) for up, down, accuracy, _ in run.rounds if accuracy >= goal), None)
 
 
-def fewer(task: Settings, runs: Sequence[Finished], gains: Sequence[tuple[float, float]], seed: int) -> list[bool]:
-    """Print what changes of active means cost beside STC, FedPAQ and QSGD, for one seed: beside recorded figures of those that did not run."""
-    by_name = {run.method: (run, left) for run, (left, _) in zip(runs, gains, strict=True) if run.seed == seed}
+@dataclass
+class Figures:
+    """Figures of several seeds, each with what is wanted of their mean."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    judges: dict[str, Callable[[str, float], bool]] = field(default_factory=dict)
+
+    def note(self, name: str, seed: int, value: float, judge: Callable[[str, float], bool]) -> None:
+        """Keep and print a figure of one seed."""
+        self.values.setdefault(name, []).append(value)
+        self.judges[name] = judge
+        print(f"  seed {seed}, {name}: {value:.4g}")
+
+    def met(self) -> list[bool]:
+        """Print each target for the mean of the seeds; return which are met."""
+        return [self.judges[name](f"{name}, mean of {len(values)}", statistics.fmean(values)) for name, values in self.values.items()]
+
+
+def most(wanted: float) -> Callable[[str, float], bool]:
+    """Return the judge of a figure that may be at most so large."""
+    return lambda name, value: target(name, value, wanted)
+
+
+def least(wanted: float) -> Callable[[str, float], bool]:
+    """Return the judge of a figure that is to be at least so large."""
+    return lambda name, value: at_least(name, value, wanted)
+
+
+def fewer(task: Settings, runs: Sequence[Finished], gains: Sequence[tuple[float, float]], seeds: Sequence[int]) -> list[bool]:
+    """Print what changes of active means cost beside STC, FedPAQ and QSGD, seed by seed, and the targets for the mean of the seeds."""
+    figures = Figures()
+    for seed in seeds:
+        _fewer(task, {run.method: (run, left) for run, (left, _) in zip(runs, gains, strict=True) if run.seed == seed}, seed, figures)
+    return figures.met()
+
+
+def _fewer(task: Settings, by_name: Mapping[str, tuple[Finished, float]], seed: int, figures: Figures) -> None:
+    """Note the figures of one seed, beside recorded ones of methods that did not run."""
     recorded: Settings = task.get("recorded", {})
     if CHANGES not in by_name:
-        return []
+        return
     ours, left = by_name[CHANGES]
-    last, met = 100 * ours.curve[-1][1], [target(f"{CHANGES}: weights that are not zero at the end, in percent, seed {seed}", left, 8.0)]
+    last = 100 * ours.curve[-1][1]
+    figures.note(f"{CHANGES}: weights that are not zero at the end, in percent", seed, left, most(8.0))
     for goal, share in SHARES.items():
         mine = reached(ours.curve, goal) or math.inf
         stc = reached(by_name["STC"][0].curve, goal) if "STC" in by_name else recorded.get("STC", {"to": {}})["to"].get(str(goal))
         if stc:
             # STC as the paper has it sends its first model to every client; it could be drawn from a key as well.
             first = by_name["STC"][0].rounds[0][1] if "STC" in by_name else recorded["STC"]["first"]
-            met.append(target(f"share of STC's megabytes to {100 * goal:g} %, seed {seed}", mine / stc, share))
+            figures.note(f"share of STC's megabytes to {100 * goal:g} %", seed, mine / stc, most(share))
             print(f"  without the first model that STC sends, {first:.2f} MB: {mine / (stc - first):.3f}")
-    for peer, most in (("STC", 0.0), ("FedPAQ", -1.0)):
+    for peer, below in (("STC", 0.0), ("FedPAQ", -1.0)):
         theirs = by_name[peer][0].curve[-1][1] if peer in by_name else recorded.get(peer, {}).get("last")
         if theirs:
-            met.append(at_least(f"last accuracy above {peer}'s, in points, seed {seed}", last - 100 * theirs, most))
+            figures.note(f"last accuracy above {peer}'s, in points", seed, last - 100 * theirs, least(below))
     if "QSGD" in by_name and not recorded:
         spent, whole = ours.curve[-1][0], by_name["QSGD"][0].curve[-1][0]
-        met.append(at_least(f"last accuracy, in percent, seed {seed}", last, 82.0))
-        met.append(target(f"share of QSGD's megabytes, all rounds, seed {seed}", spent / whole, 0.1))
+        figures.note("last accuracy, in percent", seed, last, least(82.0))
+        figures.note("share of QSGD's megabytes, all rounds", seed, spent / whole, most(0.1))
     if ours.nll:
-        met.append(target(f"nats a row of the posterior above those of its mean, seed {seed}", ours.nll["posterior"] - ours.nll["mean"], 0.0))
+        figures.note("nats a row of the posterior above those of its mean", seed, ours.nll["posterior"] - ours.nll["mean"], most(0.0))
     if CONTROL in by_name:
         control = by_name[CONTROL][0]
         for goal in SHARES:
@@ -275,11 +308,10 @@ def fewer(task: Settings, runs: Sequence[Finished], gains: Sequence[tuple[float,
             if learned and random:
                 print(f"  megabytes to {100 * goal:g} %: learned support {learned:.2f}, random support {random:.2f}")
         print(f"  last accuracy: learned support {last:.2f} %, random support {100 * control.curve[-1][1]:.2f} %")
-    return met
 
 
 def targets(runs: Sequence[Finished], seed: int) -> list[bool]:
-    """Print what the issue of bits must show, for one seed."""
+    """Print how far each of ours stays ahead of FedPAQ and DSSM at equal bytes, for one seed; return which targets are met."""
     found = {run.method: run for run in runs if run.seed == seed}
     met = []
     for ours in OURS:
