@@ -254,7 +254,7 @@ class Figures:
 
     def met(self) -> list[bool]:
         """Print each target for the mean of the seeds; return which are met."""
-        return [self.judges[name](f"{name}, mean of {len(values)}", statistics.fmean(values)) for name, values in self.values.items()]
+        return [self.judges[name](f"{name}, mean of seeds: {len(values)}", statistics.fmean(values)) for name, values in self.values.items()]
 
 
 def most(wanted: float) -> Callable[[str, float], bool]:

@@ -51,7 +51,7 @@ class Sets:
     of_test: Mapping[str, bf.Dataset]
 
     def covered(self, calibrated: bf.Result, held: bf.Dataset, level: float = 0.9) -> dict[str, Any]:
-        """Return coverage and size of prediction sets: of all rows, under label shift, and of each client by one threshold, its own, or those by class.
+        """Return coverage and size of prediction sets: of all rows, under label shift, and of clients by one threshold, their own, those by class.
 
         With all rows, also the mean coverage over draws of as many held-out rows: what one draw gives is this, with an sd that the rule has anyway.
         """
