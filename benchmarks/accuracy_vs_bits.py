@@ -5,7 +5,7 @@
     python benchmarks/accuracy_vs_bits.py --task elsewhere                 # other clients, work and widths, on which nothing was chosen
     python benchmarks/accuracy_vs_bits.py --task cifar10 --data FOLDER      # AlexNet; cifar100: MobileNetV1; from your own files
 
-Settings of every task and method are in `accuracy_vs_bits.toml`. Messages of both directions are counted, headers included. 16-bit
+Settings of every task and method are in `parts/accuracy_vs_bits/settings.toml`. Messages of both directions are counted, headers included. 16-bit
 values for all, as in the paper: models go down and changes come up as 16-bit numbers (FedPAQ: 16-bit stochastic levels), D-Turbo-VBI's
 active means both ways, all of them with the same lossless code behind. "D-Turbo-VBI" without the note sends its means on a grid set by
 their posterior sd, which the paper does not do. QSGD, STC and UVeQFed have their own few bits. "independent supports" is
@@ -27,7 +27,6 @@ import math
 import statistics
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,9 +35,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from curves import Curve, above, reached, within
+from parts.shared.curves import Curve, above, reached, within
+from parts.shared.settings import settings_of
+from parts.shared.targets import at_least, interleaved, ratio, target
 from safetensors.torch import load_file
-from targets import at_least, interleaved, ratio, target
 
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity, ramp
@@ -86,8 +86,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="worker processes; 0 runs serially, with the same bits")
     parser.add_argument("--out", type=Path, default=Path("results/accuracy_vs_bits"))
     options = parser.parse_args()
-    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
-        task: Settings = tomllib.load(file)[options.task]
+    task: Settings = settings_of("accuracy_vs_bits")[options.task]
     rounds, seeds = options.rounds or task["rounds"], options.seeds or task.get("seeds", [0, 1, 2])
     methods = options.methods or ([CHANGES, CONTROL] if options.check else list(task["methods"]))
     out, seeds = options.out / f"{options.task}_{rounds}{'_held_out' * options.held_out}", seeds[:1] if options.check else seeds

@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from any_networks import NETWORKS, made
+from parts.any_network.networks import NETWORKS, made
+from parts.shared.targets import at_least, target
 from pyro.infer.autoguide import AutoNormal
-from targets import at_least, target
 
 import bayesfed as bf
 from bayesfed import algorithms

@@ -27,17 +27,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from anycostfl_figures import curves, sub_models, sweep
-from anycostfl_runs import HELD_OUT, SCORED_ALPHAS, Finished, Settings, finished
-from kept import resolved
-from targets import at_least
+from parts.anycostfl.figures import curves, sub_models, sweep
+from parts.anycostfl.runs import HELD_OUT, SCORED_ALPHAS, Finished, Settings, finished
+from parts.shared.settings import resolved, settings_of
+from parts.shared.targets import at_least
 from tqdm import tqdm
 
 import bayesfed as bf
@@ -98,8 +97,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/anycostfl"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
-        document = tomllib.load(file)
+    document = settings_of("anycostfl")
     scale = "check" if options.check else options.scale
     reader = getattr(bf, document["scales"][scale].get("data", "fashion_mnist"))
     train, test = reader(options.data)

@@ -7,7 +7,7 @@
 20 clients, half of them each round, four sizes (rank ratios 1, 1/2, 1/4, 1/8). "Fixed": sizes are dealt to clients once; "dynamic": anew each
 round. V2 and V3 leave out the largest one and two sizes; clients that could train those train the largest that is left. Baselines are slimmed to
 widths at which parameters are nearest to FedHM's. FedAvg trains one slimmed size on all clients. Accuracies are means over the last scores and
-over seeds, of the test images; the last 10,000 training images are trained on by no run, and --search, which chose what `fedhm.toml` says,
+over seeds, of the test images; the last 10,000 training images are trained on by no run, and --search, which chose what the settings say,
 scores the first 3,000 of them.
 
 Bytes are the ledger's, down and up, of all clients: to an accuracy of FedHM with all clients at 1/8, against FedAvg with the whole network, both
@@ -28,17 +28,16 @@ import argparse
 import math
 import statistics
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from fedhm_figures import by_layer, by_round, by_size, inference
-from fedhm_runs import HELD_OUT, Data, Finished, Settings, finished
-from kept import resolved
-from targets import at_least, target
+from parts.fedhm.figures import by_layer, by_round, by_size, inference
+from parts.fedhm.runs import HELD_OUT, Data, Finished, Settings, finished
+from parts.shared.settings import resolved, settings_of
+from parts.shared.targets import at_least, target
 from tqdm import tqdm
 
 import bayesfed as bf
@@ -119,8 +118,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/fedhm"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
-        document = tomllib.load(file)
+    document = settings_of("fedhm")
     train, test = bf.fashion_mnist(options.data)
     short = options.check or options.search
     plan = document["check" if short else "grid"]

@@ -4,7 +4,7 @@
     python benchmarks/fedrlr.py --only table2 fig9 --seeds 0
 
 784-256-256-10, K = 10, R = 4, 25 dB. Training images 0 to 50,000 train and 50,000 to 60,000 test, as in the paper. Settings, and how each was
-searched, are in `fedrlr.toml`. There are two kinds of local work: "local" is 50 steps of 32 rows a round; "one step" of 6 rows is the paper's.
+searched, are in `parts/fedrlr/settings.toml`. Local work is of two kinds: "local" is 50 steps of 32 rows a round, "one step" of 6 rows the paper's.
 
 What is counted. A real number takes one sub-carrier. Over the air all clients share it; digital FedAvg is charged one model of 269,322 numbers a
 round, as the paper does (its reference, 2.02e7, is 75.00 such rounds), and that is too little by the factor K. As our rounds do more work than
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -31,10 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedrlr_figures import compression, curves, rank_pictures, spread, times
-from fedrlr_ranks import inference, ranks
-from fedrlr_runs import DENSE, REFERENCE, Finished, Settings, finished, resolved
-from targets import at_least, target
+from parts.fedrlr.figures import compression, curves, rank_pictures, spread, times
+from parts.fedrlr.ranks import inference, ranks
+from parts.fedrlr.runs import DENSE, REFERENCE, Finished, Settings, finished, resolved
+from parts.shared.settings import settings_of
+from parts.shared.targets import at_least, target
 
 import bayesfed as bf
 from bayesfed.inspect import table
@@ -75,8 +75,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/fedrlr"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
-        document = tomllib.load(file)
+    document = settings_of("fedrlr")
     train, _ = bf.fashion_mnist(options.data)
     if options.check:
         return 0 if all(checked(Bench(document, train, options.out, options.seeds[:1]))) else 1

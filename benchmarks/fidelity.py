@@ -1,8 +1,9 @@
 """How near federated posteriors come to an answer that is known: exact, by quadrature or sampled; every rule, every partition.
 
     python benchmarks/fidelity.py [--check] [--out FOLDER]
+    python benchmarks/fidelity.py --reference [FILE] [--draws 5500]   # posteriors by NUTS: `parts/fidelity/reference.py`
 
-Problems are those of `fidelity_problems.py`. The columns of the first table: `kl` is KL(q || exact) in nats, `kl mf` is KL(q || mean-field
+Problems are those of `parts/fidelity/problems.py`. The columns of the first table: `kl` is KL(q || exact) in nats, `kl mf` is KL(q || mean-field
 optimum), `w2` the squared 2-Wasserstein distance to the exact posterior, `sd` the mean ratio of q's sds to the exact ones. Mean-field rules are
 held to the mean-field optimum, which is itself 1.6 nats away and a third too narrow. Rules that are known to be off are kept, and labelled. Every
 fit goes through the engine; fits run side by side in two processes. `--check` has fewer of them and fewer steps. Targets:
@@ -24,11 +25,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from fidelity_closed import COUNTS, SAME_ROWS, closed_form, edges, experts, families, invariance, linear_in_one_round, moved, partitioned, quadratics
-from fidelity_codecs import codecs
-from fidelity_digits import ALPHAS, CENTRAL, digits, fitted
-from fidelity_fits import ACCURATE, RULES, Job, side_by_side, solve
-from fidelity_problems import (
+from parts.fidelity import reference
+from parts.fidelity.closed import (
+    COUNTS,
+    SAME_ROWS,
+    closed_form,
+    edges,
+    experts,
+    families,
+    invariance,
+    linear_in_one_round,
+    moved,
+    partitioned,
+    quadratics,
+)
+from parts.fidelity.codecs import codecs
+from parts.fidelity.digits import ALPHAS, CENTRAL, digits, fitted
+from parts.fidelity.fits import ACCURATE, RULES, Job, side_by_side, solve
+from parts.fidelity.problems import (
     FEATURES,
     LINEAR_SPLITS,
     LOGISTIC_SPLITS,
@@ -42,19 +56,20 @@ from fidelity_problems import (
     sd_ratio,
     wasserstein,
 )
-from fidelity_sbc import calibration
-from fidelity_supports import supports
-from targets import between, target, tiny
+from parts.fidelity.sbc import calibration
+from parts.fidelity.supports import supports
+from parts.shared.targets import between, target, tiny
 
 from bayesfed.inspect.pictures import save
 from bayesfed.inspect.tables import table
 
+REFERENCE = Path(reference.__file__).with_suffix(".json")
 Answers = Mapping[str, tuple[Gaussian, dict[str, tuple[Gaussian, str]]]]
 
 
 def references() -> dict[str, Any]:
     """Return the sampled answers."""
-    found: dict[str, Any] = json.loads(Path(__file__).with_name("fidelity_reference.json").read_text())
+    found: dict[str, Any] = json.loads(REFERENCE.read_text())
     return found
 
 
@@ -148,7 +163,11 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--check", action="store_true", help="fewer fits; exit 1 if a target is missed")
     arguments.add_argument("--out", type=Path, default=Path("results/fidelity"), help="folder of the picture")
+    arguments.add_argument("--reference", nargs="?", type=Path, const=REFERENCE, metavar="FILE", help="in place of all: sample the references anew")
+    arguments.add_argument("--draws", type=int, default=5500, help="references: of each chain, after 500 to warm up")
     options = arguments.parse_args()
+    if options.reference:
+        return reference.written(options.reference, options.draws)
     start = time.perf_counter()
     counts = (1, 5) if options.check else (1, 2, 5, 10)
     logistic_splits = ("iid", "sorted") if options.check else LOGISTIC_SPLITS

@@ -3,7 +3,7 @@
     python benchmarks/front.py [--check] [--no-clone] [--list]
 
 A figure is a number of README's prose and tables outside of code. It is found in the records where the comment at the end of its line names the keys
-of `front_door/figures.py`, the line says their setting, and each number of the line is one of theirs. Collapsed docstrings are counted with the extra
+of `parts/front/figures.py`, the line says their setting, each number of the line is one of theirs. Collapsed docstrings are counted with the extra
 `docs`. The last target makes a fresh clone with README's main command, so that pip's cache should be warm; --no-clone leaves it out. --list prints
 what misses a target, and the figures by key.
 """
@@ -21,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from front_door.figures import Figure, figures
-from front_door.pages import ROOT, Page, numbers, site, words
-from targets import at_least, target
+from parts.front.figures import Figure, figures
+from parts.front.pages import ROOT, Page, numbers, site, words
+from parts.shared.targets import at_least, target
 
 README = ROOT / "README.md"
 SECTION = re.compile(r"^\s*(Parameters|Returns|Raises|References|Notes|Yields)\n\s*---", re.MULTILINE)

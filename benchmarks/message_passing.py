@@ -18,7 +18,6 @@ of the floor at its own size: inside the cache it is the divisions that cost.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
@@ -29,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -38,8 +38,9 @@ from typing import Any, Literal
 import networkx as nx
 import numpy as np
 import torch
-from peers.client import Peer, environment, peer, say
-from targets import at_least, ratio, target
+from parts.peers.client import Peer, environment, peer, say
+from parts.shared.parts import add_only, command_line, measured
+from parts.shared.targets import at_least, ratio, target
 from torch import Tensor
 from tqdm import tqdm
 
@@ -57,14 +58,17 @@ Seconds = dict[str, list[float]]
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fewer repeats; exit 1 if a target is missed")
+    parser = command_line(__doc__)
+    add_only(parser, (), aside=["accuracy"])
+    parser.add_argument("--out", type=Path, metavar="DIR", help="accuracy: draw the error against the stay probability there")
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), metavar="DIR", help="the peers' environment (default: %(default)s)")
-    parser.add_argument("--child", choices=("memory", "first"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=("memory", "first"), help=SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(peak_bytes() if options.child == "memory" else first_call()))
         return 0
+    if options.only:
+        return measured("message_passing", options)
     repeats = 5 if options.check else 15
     python = environment(options.peers)
     print(f"{torch.get_num_threads()} threads of torch, {len(os.sched_getaffinity(0))} cores, last cache {last_cache() / 2**20:.0f} MiB")

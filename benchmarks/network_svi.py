@@ -1,6 +1,7 @@
 """`federated_svi` at its defaults: networks by IVON beside FedAvg, what a step costs, and a regression of 13 clients beside its central fit.
 
     python benchmarks/network_svi.py [--check]
+    python benchmarks/network_svi.py --only bayes_admm [--check]   # beside FedLap-Cov and BayesADMM: `parts/network_svi/bayes_admm.py`
 
 MLP 784-256-256-10 on 2,000 rows of Fashion-MNIST, ten clients, Dirichlet 0.5. "shared work": 30 rounds of 20 steps of 32 rows with a falling rate,
 FedAvg with Adam(1e-3). "no settings": 20 rounds of each recipe as it is. Logistic regression on the breast cancer set, 13 clients, Dirichlet 0.2, two
@@ -16,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from fidelity_problems import logistic, logistic_model, pooled
-from targets import interleaved, is_check, ratio, target
+from parts.fidelity.problems import logistic, logistic_model, pooled
+from parts.shared.parts import add_only, command_line, measured
+from parts.shared.targets import interleaved, ratio, target
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
@@ -32,7 +34,12 @@ FAR, LOW, HIGH = 0.3, 0.9, 1.1
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    check = is_check(__doc__ or "")
+    parser = command_line(__doc__)
+    add_only(parser, (), aside=["bayes_admm"])
+    options = parser.parse_args()
+    if options.only:
+        return measured("network_svi", options)
+    check = options.check
     torch.set_num_threads(1)
     seeds = range(1 if check else 3)
     met = [target("IVON step / plain Adam step, 64 rows", step_ratio(7 if check else 25), 2.2)]

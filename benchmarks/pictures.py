@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from drawn import comparison, devices, digits, front, over_the_air, rules
+from parts.pictures import comparison, devices, digits, front, over_the_air, rules
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,

@@ -1,12 +1,13 @@
 """Where partial pooling pays: clients with few rows, clients never seen, one round, and a hierarchy whose truth is known.
 
     python benchmarks/pooling.py [--check]
+    python benchmarks/pooling.py --only personal [--check | --tune]   # personal models, and methods against drift: `parts/pooling/personal.py`
 
-100 clients of 10 to 60 rows and 40 that are never seen (`pooling_problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
-one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
-Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
-for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Where class shares are a client's own, "inputs
-seen" predicts half of its rows given the inputs of the other half, without labels. Intervals are of paired bootstraps over clients.
+100 clients of 10 to 60 rows and 40 that are never seen (`parts/pooling/problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1)
+with one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local
+training, Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen"
+the same for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Where class shares are a client's own,
+"inputs seen" predicts half of its rows given the inputs of the other half, without labels. Intervals are of paired bootstraps over clients.
 
 All have the same rounds. `pooled` goes on from FedAvg's network after two thirds of them, with class shares, heads or offsets as clients' own;
 with factors it begins anew. Fine-tuning and Ditto's own models begin with FedAvg's last network.
@@ -29,10 +30,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-import pooling_problems as problems
 import torch
-from pooling_problems import Problem
-from targets import at_least, between, is_check, target
+from parts.pooling import problems
+from parts.pooling.problems import Problem
+from parts.shared.parts import add_only, command_line, measured
+from parts.shared.targets import at_least, between, target
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -80,7 +82,13 @@ class Chosen:
 
 def main() -> int:
     """Run and print; return the exit status."""
-    check = is_check(__doc__ or "")
+    parser = command_line(__doc__)
+    add_only(parser, (), aside=["personal"])
+    parser.add_argument("--tune", action="store_true", help="personal: choose rates and strengths on rows that are not scored")
+    options = parser.parse_args()
+    if options.only:
+        return measured("pooling", options)
+    check = options.check
     torch.set_num_threads(1)
     met = []
     for name, make in PROBLEMS.items():

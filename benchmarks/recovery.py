@@ -17,17 +17,18 @@ import tempfile
 from pathlib import Path
 
 import torch
-from recovery_disk import damages, full_disks
-from recovery_kills import kills
-from recovery_soak import identity, oddities, soak
-from targets import at_least, is_check, target
+from parts.recovery.disk import damages, full_disks
+from parts.recovery.kills import kills
+from parts.recovery.soak import identity, oddities, soak
+from parts.shared.parts import command_line
+from parts.shared.targets import at_least, target
 
 from bayesfed.inspect.tables import table
 
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    check = is_check(__doc__ or "")
+    check = command_line(__doc__).parse_args().check
     torch.set_num_threads(1)
     made, damaged, disks, rounds = (20, 1000, 100, 2000) if check else (200, 1000, 100, 10_000)
     with tempfile.TemporaryDirectory() as name:

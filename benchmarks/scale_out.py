@@ -1,35 +1,27 @@
-"""Past one machine: exact sums, ranks, faults, populations, secure sums, and asynchronous rounds.
+"""Past one machine: exact sums, ranks, faults, populations, secure sums, asynchronous rounds, and Flower.
 
     python benchmarks/scale_out.py [--check] [--only PART ...]
 
-Parts are the modules of `benchmarks/scale`. Times of several processes are by the clock: nothing else should run beside them.
+Parts are the modules of `benchmarks/parts/scale_out`, where what each of them measures is said; `flower`, which needs the extra of that name, runs
+where it is named. Times of several processes are by the clock: nothing else should run beside them.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import sys
 from pathlib import Path
+
+from parts.shared.parts import add_only, command_line, measured
 
 PARTS = ("sums", "ranks", "faults", "population", "secure", "buffered")
 
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fewer repeats; exit 1 if a target is missed")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
-    options, met = parser.parse_args(), True
-    for name in options.only:
-        if not (Path(__file__).parent / "scale" / f"{name}.py").is_file():
-            print(f"{name}: not there")
-            met = False
-            continue
-        print(f"{name}:", flush=True)
-        for one in importlib.import_module(f"scale.{name}").targets(options.check):
-            met = one and met
-    return 0 if met else 1
+    parser = command_line(__doc__)
+    add_only(parser, PARTS, aside=["flower"])
+    parser.add_argument("--out", type=Path, default=Path("results/flower"), help="flower: folder of its figures (default: %(default)s)")
+    return measured("scale_out", parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import argparse
 import multiprocessing
 import statistics
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -25,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from targets import at_least, between, target
+from parts.shared.settings import settings_of
+from parts.shared.targets import at_least, between, target
+from parts.uncertainty.runs import Place
+from parts.uncertainty.scores import unpacked
 from tqdm import tqdm
-from uncertainty_runs import Place
-from uncertainty_scores import unpacked
 
 from bayesfed.data.readers.idx import FASHION_MNIST
 from bayesfed.inspect import table
 
-HERE = Path(__file__).parent
 PRIORS = ("prior .1", "prior .3", "prior 1")
 # The share by which the best one-run method is to be below the ensemble in corrupted NLL, and the AUROC of max-logit that a posterior is to reach.
 BELOW, AUROC = {2000: 0.25, 60000: 0.35}, {2000: 0.80, 60000: 0.93}
@@ -71,7 +70,7 @@ class Line:
 
 def main() -> int:
     """Run and print; return the exit status."""
-    document = tomllib.loads((HERE / "uncertainty.toml").read_text())
+    document = settings_of("uncertainty")
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--check", action="store_true", help="2,000 rows, two seeds; exit 1 if a target is missed")
     arguments.add_argument("--rows", nargs="+", choices=["600", "2000", "60000"], default=["2000", "60000"])

@@ -87,6 +87,20 @@ def test_every_file_in_a_command_exists(page):
         assert (ROOT / path).exists(), path
 
 
+def test_every_benchmark_that_is_named_is_there():
+    """Paths, and the modules that `--only` of a program names; the changelog is left out, since it names what there was."""
+    folders = [ROOT / name for name in ("docs", "bayesfed", "benchmarks", "examples", "tests")]
+    files = {path for folder in folders for path in folder.rglob("*") if path.suffix in (".md", ".py", ".toml", ".txt")}
+    texts = [path.read_text() for path in {*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml"} - {ROOT / "CHANGELOG.md"}]
+    paths = {path for text in texts for path in re.findall(r"(?<![\w/.-])benchmarks/[\w./-]*\w", text)}
+    parts = {pair for text in texts for pair in re.findall(r"benchmarks/(\w+)\.py[^`\n]*? --only ([a-z_ ]+)", text)}
+    with_modules = {program for program, _ in parts if "add_only" in (ROOT / "benchmarks" / f"{program}.py").read_text()}
+    named = {f"benchmarks/parts/{program}/{name}.py" for program, names in parts if program in with_modules for name in names.split()}
+    assert len(paths) > 30
+    assert len(named) > 15
+    assert [path for path in sorted(paths | named) if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("page", pages_with("toml"))
 def test_every_experiment_is_read_and_built(page, tmp_path):
     for number, text in enumerate(blocks(page, "toml")):

@@ -19,7 +19,7 @@ def benchmarks(monkeypatch):
 
 
 def module(name):
-    return importlib.import_module(f"fidelity_{name}")
+    return importlib.import_module(f"parts.fidelity.{name}")
 
 
 def test_a_linear_posterior_is_exact_in_one_round():
@@ -35,7 +35,7 @@ def test_conjugate_families():
 
 
 def test_rules_that_are_exact_do_not_depend_on_the_partition():
-    closed, tiny = module("closed"), importlib.import_module("targets").tiny
+    closed, tiny = module("closed"), importlib.import_module("parts.shared.targets").tiny
     for rule in (closed.experts, closed.partitioned):
         found = [rule(closed.linear(0, count, split)) for split in closed.SAME_ROWS for count in (1, 5)]
         assert closed.invariance(rule.__name__, found, tiny, means=1e-6, sds=1e-6)
@@ -62,7 +62,7 @@ def test_planted_supports_are_found_as_by_enumeration():
 
 
 def test_a_target_that_is_missed_says_so(capsys):
-    targets = importlib.import_module("targets")
+    targets = importlib.import_module("parts.shared.targets")
     assert not targets.tiny("a", 2e-8, 1e-8)
     assert not targets.between("b", 1.05, 0.97, 1.03)
     assert capsys.readouterr().out.count("missed") == 2

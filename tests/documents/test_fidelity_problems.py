@@ -12,10 +12,10 @@ from scipy import integrate, stats
 from torch.distributions import MultivariateNormal
 
 import bayesfed as bf
-from benchmarks import fidelity_problems as fp
+from benchmarks.parts.fidelity import problems as fp
 
 CLIENTS = (1, 2, 5, 10, 50)
-REFERENCE = Path(fp.__file__).with_name("fidelity_reference.json")
+REFERENCE = Path(fp.__file__).with_name("reference.json")
 
 
 def rows(data):

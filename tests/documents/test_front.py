@@ -18,8 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def front(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield importlib.import_module("front")
-    for name in ("front", "front_door", "front_door.figures", "front_door.pages", "targets"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("front", None)
 
 
 def page(front, tmp_path, text):
@@ -36,7 +35,7 @@ def test_every_figure_of_readme_is_in_the_records_and_has_its_setting_in_the_lin
 
 
 def test_the_quickstart_prints_what_is_kept(front):
-    ((_, run),) = importlib.import_module("front_door.figures").runs("quickstart")
+    ((_, run),) = importlib.import_module("parts.front.figures").runs("quickstart")
     assert f"```text\n{run['table'].rstrip()}\n```" in (ROOT / "README.md").read_text()
 
 
@@ -55,7 +54,7 @@ def test_numbers_are_those_a_reader_sees(front):
 
 
 def test_broken_links_and_headings_are_found(front, tmp_path, monkeypatch):
-    monkeypatch.setattr("front_door.pages.ROOT", tmp_path)
+    monkeypatch.setattr("parts.front.pages.ROOT", tmp_path)
     text = "# One `two`: three\n\n[a](#one-two-three) [b](#no) [c](no.md) [d](https://e.org/no)\n```py\n[f](no.md)\n```\n"
     assert page(front, tmp_path, text).broken == ["page.md: #no", "page.md: no.md"]
 
@@ -82,7 +81,7 @@ def test_the_citation_names_this_version_and_repository():
 @pytest.mark.slow
 def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    program, style = importlib.import_module("pictures"), importlib.import_module("drawn.style")
+    program, style = importlib.import_module("pictures"), importlib.import_module("parts.pictures.style")
     monkeypatch.setattr(style, "PICTURES", tmp_path)
     for draw in program.DRAWN.values():
         draw()
@@ -137,7 +136,7 @@ AREAS = ("mutual_information", "max_logit", "feature_density")
 
 @pytest.mark.parametrize(("head", "trained", "seeds", "lines"), [("method", 2000, 2, 14), ("method, 54,000 rows", 54000, 1, 9)])
 def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trained, seeds, lines):
-    records = importlib.import_module("front_door.figures")
+    records = importlib.import_module("parts.front.figures")
     known = records.readings(trained)
     rows = rows_of("how-to/how-sure-is-it.md", f"| {head} | accuracy | NLL |")
     assert len(rows) == lines
@@ -156,7 +155,7 @@ def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trai
 
 
 def test_the_table_of_compare_is_that_of_its_record(front):
-    kept = dict(importlib.import_module("front_door.figures").runs("compare"))
+    kept = dict(importlib.import_module("parts.front.figures").runs("compare"))
     text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
     for name, run in kept.items():
         accuracy, _, _, down, up, _ = re.findall(r"([\d.]+) ±", re.findall(rf"^{name} .*", text, re.MULTILINE)[0])

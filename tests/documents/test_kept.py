@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import kept
+from benchmarks.parts.shared import kept
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -49,11 +49,11 @@ def recorded(monkeypatch):
 
     def unpacked(name, folder):
         monkeypatch.syspath_prepend(str(BENCHMARKS))
-        program, runs, read = importlib.import_module(name), importlib.import_module(f"{name}_runs"), []
+        program, runs, read = importlib.import_module(name), importlib.import_module(f"parts.{name}.runs"), []
         kept.unpack(BENCHMARKS / "records" / f"{name}.jsonl", folder)
         monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
         monkeypatch.setattr(runs, "kept", lambda file, run: read.append(file.name) or kept.kept(file, run))
-        return program, tomllib.loads((BENCHMARKS / f"{name}.toml").read_text()), read
+        return program, tomllib.loads((BENCHMARKS / "parts" / name / "settings.toml").read_text()), read
 
     return unpacked
 
@@ -111,10 +111,10 @@ def test_the_records_of_fslora_are_of_the_settings_and_say_what_the_ledger_says(
 
 def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    images, runs = importlib.import_module("fslora_images"), importlib.import_module("image_runs")
+    images, runs = importlib.import_module("parts.fslora.images"), importlib.import_module("parts.fslora.image_runs")
     kept.unpack(BENCHMARKS / "records" / "fslora_images.jsonl", tmp_path / "runs")
     monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
-    bench = images.Images(tomllib.loads((BENCHMARKS / "fslora.toml").read_text()), images.Place(None, tmp_path), [0, 1, 2], 1)
+    bench = images.Images(tomllib.loads((BENCHMARKS / "parts" / "fslora" / "settings.toml").read_text()), images.Place(None, tmp_path), [0, 1, 2], 1)
     found = {case: bench.runs(case) for case in (images.OURS, images.HALF, *images.RIVALS, "FFA-LoRA", *images.PLAIN)}
     aside = {case: bench.runs(case, split="apart") for case in (images.OURS, *images.RIVALS)}
     longer = {case: bench.runs(case, **bench.document["image_bytes"][case]) for case in (images.HALF, "FFA-LoRA")}

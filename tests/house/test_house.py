@@ -31,11 +31,10 @@ FILES = {
 def house(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import house
-    import house_imports
+    from parts.house import imports
 
-    yield house, house_imports
-    for name in ("house", "house_imports", "targets"):
-        sys.modules.pop(name, None)
+    yield house, imports
+    sys.modules.pop("house", None)
 
 
 def read(house, tmp_path, **more):

@@ -10,7 +10,7 @@ import torch
 from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.inference import FactorGraph, infer
 from bayesfed.inference.sum_product.methods.settle import PATIENCE
-from benchmarks.networks import glass, machine, potts
+from benchmarks.parts.message_passing.networks import glass, machine, potts
 from tests.message_passing.graphs import bipartite
 from tests.message_passing.grids import normal
 from tests.message_passing.table_graphs import assert_agrees, enumerate_exactly, random_evidence, random_loops

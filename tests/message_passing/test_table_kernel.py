@@ -11,7 +11,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference import infer
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
-from benchmarks import networks
+from benchmarks.parts.message_passing import networks
 from tests.message_passing.table_graphs import (
     TIGHT,
     Graph,

@@ -8,7 +8,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, PosteriorError
-from benchmarks import fidelity_problems as fp
+from benchmarks.parts.fidelity import problems as fp
 
 PRIOR = {"heads": torch.tensor(0.5, dtype=torch.float64), "tails": torch.tensor(1.5, dtype=torch.float64)}
 

@@ -29,7 +29,7 @@ from bayesfed.federated import evidence, load, save
 from bayesfed.inference.variational.families import ExponentFamily, MultivariateNormalFamily, NormalFamily
 from bayesfed.inference.variational.fusion import PVI, MeanParameters, ProductOfExperts, ReverseKL, SummedGradients, Wasserstein
 from bayesfed.keys import Key
-from benchmarks import fidelity_problems as fp
+from benchmarks.parts.fidelity import problems as fp
 
 ROOT = Path(__file__).parents[2]
 RULES = {

@@ -92,7 +92,7 @@ def fed_hm(
         Treatment of the part of a layer that a client's rank leaves out. "dropped", as published, shrinks it every round by the share of factored
         clients, so that all sizes converge to one model of low rank. "kept" adds the changes of clients to the whole, which is best for the whole
         network and worst for the smallest sizes where clients are unlike. A number keeps it for this many rounds and then drops it: kept until the
-        rate first falls, all sizes end up alike and near the better of the two (`benchmarks/fedhm.toml` has figures).
+        rate first falls, all sizes end up alike and near the better of the two (`benchmarks/parts/fedhm/settings.toml` has figures).
     warm
         Factorise by subspace iteration from the last round's vectors. False computes an exact SVD of every layer in every round.
     buffers

@@ -3,8 +3,8 @@
 Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures, so links, gate, ledger, error feedback and
 refusals are the same as without cohorts. Payloads may differ in their last bits.
 
-`benchmarks/cohorts.py` measured when this is faster. The table has the seconds of a round with a cohort divided by the seconds without, with one
-thread on a busy machine, so the figures are approximate::
+`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a round with a cohort divided by the seconds without,
+with one thread on a busy machine, so the figures are approximate::
 
     network          parameters   rows a step   8 clients   16 clients   64 clients
     64-32-10              2,410             8        0.59         0.37         0.22

@@ -1,0 +1,149 @@
+"""Every figure of README by its key, computed from `benchmarks/records`; those of benchmarks that keep no runs are in `records/printed.toml`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).parents[2] / "records"
+BITS = "accuracy_vs_bits"
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a line of README may say: the values, as they are printed, and the setting that stands in the same line."""
+
+    values: tuple[str, ...]
+    setting: str
+    source: str
+
+
+def runs(name: str) -> list[tuple[str, Run]]:
+    """Return the names and contents of all runs of a record."""
+    lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
+    return [(line["name"], line["run"]) for line in lines]
+
+
+def figures() -> dict[str, Figure]:
+    """Return all figures by key."""
+    made: dict[str, Figure] = {}
+    for maker in (_bits, _uncertainty, _sizes, _budgets, _package, _printed):
+        made.update(maker())
+    return made
+
+
+def curves() -> dict[str, list[list[float]]]:
+    """Return (megabytes up, down, accuracy, density) after each round of seed 0, by file name of the method."""
+    return {name.removesuffix("_0.json"): run["rounds"] for name, run in runs(BITS) if name.endswith("_0.json")}
+
+
+def _bits() -> Iterator[tuple[str, Figure]]:
+    setting = "MLP 784-256-256-10 on Fashion-MNIST, ten clients, Dirichlet 0.5, one seed"
+    for name, rounds in curves().items():
+        key = name.lower().replace("-", "_")
+        for goal in (84, 86):
+            spent = [up + down for up, down, accuracy, _ in rounds if accuracy >= goal / 100]
+            if spent:
+                yield f"bits.{key}.to_{goal}", Figure((f"{spent[0]:.1f}" if spent[0] < 100 else f"{spent[0]:.0f}",), setting, BITS)
+        yield f"bits.{key}.last", Figure((f"{100 * rounds[-1][2]:.1f}",), setting, BITS)
+        yield f"bits.{key}.density", Figure((f"{100 * rounds[-1][3]:.1f}",), setting, BITS)
+    first = curves()["STC"][0]
+    temperature = dict(runs(BITS))["D-Turbo-VBI_changes_0.json"]["settings"]["temperature"]
+    yield "bits.temperature", Figure((f"{temperature:g}",), setting, BITS)
+    yield "goal", Figure(("86",), setting, BITS)
+    yield "bits.stc.first", Figure((f"{first[1]:.1f}",), setting, BITS)
+
+
+def corrupted(reading: Run) -> float:
+    """Return the mean NLL over corruptions and severities."""
+    return statistics.fmean(value for values in reading["corrupted"].values() for value in values)
+
+
+def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1)) -> dict[str, list[Run]]:
+    """Return the scores at so many rows by method, "fed_avg", "fed_avg.temperature", "prior.laplace" and so on, one a seed, with megabytes.
+
+    The prior is the one with the least NLL on held-out rows.
+    """
+    chosen = [run for _, run in runs("uncertainty") if run["settings"]["rows"] == rows and run["seed"] in seeds]
+    precisions: dict[float, list[float]] = {}
+    for run in chosen:
+        if "prior_precision" in run["settings"]:
+            precisions.setdefault(run["settings"]["prior_precision"], []).append(run["readings"][""]["held_nll"])
+    prior = min(precisions, key=lambda one: statistics.fmean(precisions[one]))
+    found: dict[str, list[Run]] = {}
+    for run in sorted(chosen, key=lambda run: run["seed"]):
+        settings = run["settings"]
+        if settings.get("prior_precision", prior) == prior and not settings.get("central"):
+            own = next((name for name in ("prior_precision", "dropout", "members") if name in settings), "")
+            case = {"": settings["method"], "prior_precision": "prior", "dropout": "dropout", "members": "ensemble"}[own]
+            for name, reading in run["readings"].items():
+                found.setdefault(".".join(part for part in (case, name.lower()) if part), []).append({**reading, "megabytes": run["megabytes"]})
+    return found
+
+
+def _uncertainty() -> Iterator[tuple[str, Figure]]:
+    setting = "Fashion-MNIST, 2,000 rows of ten clients, Dirichlet 0.5, two seeds"
+    every = readings()
+    for name, several in every.items():
+        share = 100 * several[0]["megabytes"] / every["fed_avg"][0]["megabytes"]
+        yield f"corrupted.{name}", Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), setting, "uncertainty")
+        yield f"corrupted.{name}.bytes", Figure((f"{share:.0f}",), setting, "uncertainty")
+        for score in ("nll", "ece"):
+            yield f"clean.{name}.{score}", Figure((f"{statistics.fmean(one[score] for one in several):.3f}",), setting, "uncertainty")
+    # What the recipe takes where the likelihood leaves it open: a tenth of the rows that are trained on, for each weight of the MLP.
+    rows, weights = 2000, 784 * 256 + 256 * 256 + 256 * 10
+    yield "corrupted.temperature", Figure((f"{0.1 * rows / weights:.4f}",), setting, "uncertainty")
+    whole = "Fashion-MNIST, 54,000 rows of ten clients, Dirichlet 0.5, one seed"
+    for name, (one,) in readings(54000, [0]).items():
+        yield f"whole.{name}", Figure((f"{corrupted(one):.2f}",), whole, "uncertainty")
+        yield f"whole.{name}.accuracy", Figure((f"{100 * one['accuracy']:.1f}",), whole, "uncertainty")
+
+
+def _sizes() -> Iterator[tuple[str, Figure]]:
+    setting = "Fashion-MNIST, 20 clients of four sizes, Dirichlet 0.5, three seeds"
+    found: dict[str, list[Run]] = {}
+    for _, run in runs("fedhm"):
+        chosen = run["settings"]
+        if (chosen["alpha"], chosen["heterogeneity"], run["case"]) in [(0.5, "fixed", case) for case in _SIZES]:
+            found.setdefault(run["case"], []).append(run)
+    for case, several in found.items():
+        last = several[0]["settings"]["last"]
+        smallest = statistics.fmean(statistics.fmean(row[2][-1] for row in run["rows"][-last:]) for run in several)
+        yield f"sizes.{_SIZES[case]}", Figure((f"{100 * smallest:.1f}",), setting, "fedhm")
+    counts = found["FedHM"][0]["counts"]
+    yield "sizes.share", Figure((f"{100 * counts[-1] / counts[1]:.0f}",), setting, "fedhm")
+
+
+_SIZES = {"FedHM": "fed_hm", "residual dropped": "fed_hm_dropped", "HeteroFL": "hetero_fl", "Split-Mix": "split_mix", "FedAvg, smallest": "fed_avg"}
+
+
+def _budgets() -> Iterator[tuple[str, Figure]]:
+    setting = "Fashion-MNIST, 12 devices, Dirichlet 0.5, three seeds"
+    joules: dict[str, list[float]] = {}
+    for _, run in runs("anycostfl"):
+        chosen = run["settings"]
+        if chosen["alpha"] == 0.5 and "goal" in chosen and not chosen.keys() & {"epsilon_variance", "distance_variance"}:
+            rows = run["rows"]
+            reached = next((row for row in rows if row[0] >= chosen["goal"]), rows[-1])
+            joules.setdefault(run["case"], []).append(reached[1])
+    means = {case: statistics.fmean(values) for case, values in joules.items()}
+    ours = means.pop("AnycostFL")
+    ratios = {case: spent / ours for case, spent in means.items()}
+    for case, times in ratios.items():
+        yield f"budgets.{case.lower()}", Figure((f"{times:.1f}",), setting, "anycostfl")
+
+
+def _package() -> Iterator[tuple[str, Figure]]:
+    project = tomllib.loads((RECORDS.parents[1] / "pyproject.toml").read_text())["project"]
+    yield "python", Figure((project["requires-python"].removeprefix(">="),), "or later", "pyproject.toml")
+
+
+def _printed() -> Iterator[tuple[str, Figure]]:
+    for name, entry in tomllib.loads((RECORDS / "printed.toml").read_text()).items():
+        yield f"printed.{name}", Figure(tuple(entry["values"]), entry["setting"], entry["command"])
