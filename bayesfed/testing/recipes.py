@@ -70,6 +70,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "fed_nova": lambda: Tiny(shipped.fed_nova(net(), training=Training(batch_size=8, epochs=1.5)), unequal()),
         "fed_avg with fed_adam": lambda: Tiny(shipped.server_optimised(shipped.fed_avg(net(), **work), FedAdam()), rows()),
         "fed_avg with fed_avg_m": lambda: Tiny(shipped.server_optimised(shipped.fed_avg(net(), **work), FedAvgM()), rows()),
+        "fed_avg averaged": lambda: Tiny(shipped.averaged(shipped.server_optimised(shipped.fed_avg(net(), **work), FedAvgM()), begin=1), rows()),
         "fed_avg locally private": lambda: Tiny(shipped.local_privacy(shipped.fed_avg(net(), **work), clip=1.0, noise=0.1, key=KEY), rows()),
         "fed_avg personalised": lambda: Tiny(shipped.personalised(shipped.fed_avg(net(), **work), steps=2), rows()),
         "fed_per": lambda: Tiny(shipped.fed_per(net(), **work), rows()),

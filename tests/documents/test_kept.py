@@ -119,5 +119,5 @@ def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(mo
     aside = {case: bench.runs(case, split="apart") for case in (images.OURS, *images.RIVALS)}
     longer = {case: bench.runs(case, **bench.document["image_bytes"][case]) for case in (images.HALF, "FFA-LoRA")}
     assert all([*images.ranks_matter(found), *images.leads(found), *images.near(aside)])
-    # FFA-LoRA, all of whose clients train rank 64, is 0.2 points ahead there.
-    assert images.equal_bytes(found | longer) == [False]
+    # FFA-LoRA, all of whose clients train rank 64, is 0.1 points behind.
+    assert images.equal_bytes(found | longer) == [True]

@@ -1,4 +1,4 @@
-"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `on_devices`, `equal_weights`.
+"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `averaged`, `on_devices`.
 
 `phases` has what they share, `noising` and `accounting` the parts of `private`, `chosen_prior` what `Training(prior_precision="auto")` does.
 """

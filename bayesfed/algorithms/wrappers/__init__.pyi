@@ -1,4 +1,5 @@
 from .accounting import epsilon as epsilon
+from .averaged import averaged as averaged
 from .local_privacy import LocallyPrivate as LocallyPrivate
 from .local_privacy import local_privacy as local_privacy
 from .on_devices import Planned as Planned

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Phase, Server, published
+from bayesfed.federated.aggregation.beside import Beside
+from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree, under
 
 # Prefixes of the optimiser's leaves in the server's state.
 OPTIMISER = "optimiser/"
@@ -193,7 +194,7 @@ class TakesMomentum(Protocol):
 
 
 @dataclass(frozen=True)
-class Optimised:
+class Optimised(Beside):
     """The averaging of another server, followed by the step of an optimiser. Clients see the model alone.
 
     Parameters
@@ -204,23 +205,14 @@ class Optimised:
         Optimiser that takes the step.
     """
 
-    server: Server
+    OWN: ClassVar[str] = OPTIMISER
     optimiser: ServerOptimiser
-
-    @property
-    def stale(self) -> str | None:
-        """How the inner server takes old answers (`FedBuff`)."""
-        return getattr(self.server, "stale", None)
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the inner server publishes of the model."""
-        return published(self.server, without(state, OPTIMISER), round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average, then step. A round in which no client has data changes nothing."""
-        model = without(state, OPTIMISER)
+        model, moments = self.parted(state)
         averaged, info = self.server.step(model, reducer, round)
         if averaged is model:
             return state, info
-        stepped, moments = self.optimiser.step(model, averaged, {name: leaf for name, leaf in state.items() if name not in model})
+        stepped, moments = self.optimiser.step(model, averaged, moments)
         return stepped | moments, info

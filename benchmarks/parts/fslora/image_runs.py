@@ -113,4 +113,5 @@ def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[s
     sized = () if settings["recipe"] in WHOLE else (ranks, bf.fixed(clients, len(ranks)))
     own = {name: settings[name] for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a") if name in settings}
     made: Algorithm = getattr(bf, settings["recipe"])(adapted(settings, seed, net), *sized, training=work, **own)
-    return bf.server_optimised(made, bf.FedAvgM(1.0, settings["momentum"])) if settings["momentum"] else made
+    moved = bf.server_optimised(made, bf.FedAvgM(1.0, settings["momentum"])) if settings["momentum"] else made
+    return bf.averaged(moved, begin=settings["averaged"]) if "averaged" in settings else moved

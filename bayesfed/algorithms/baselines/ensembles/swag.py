@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Posterior, Server, published
+from bayesfed.federated.aggregation.beside import Beside
+from bayesfed.federated.core.algorithm import Algorithm, Phase, Posterior
 from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip
 from bayesfed.federated.core.update import Reducer
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
@@ -93,7 +95,7 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
 
 
 @dataclass(frozen=True)
-class Collecting:
+class Collecting(Beside):
     """The step of another server, after which its model enters the moments.
 
     Parameters
@@ -106,23 +108,14 @@ class Collecting:
         Number of rounds between two that count; 0: none does.
     """
 
-    server: Server
+    OWN: ClassVar[str] = OWN
     begin: int
     every: int
 
-    @property
-    def stale(self) -> str | None:
-        """How the inner server takes old answers (`FedBuff`)."""
-        return getattr(self.server, "stale", None)
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the inner server publishes of the model."""
-        return published(self.server, without(state, OWN), round, version)
-
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Take the step; take in the model in a round that counts."""
-        model, info = self.server.step(without(state, OWN), reducer, round)
-        kept = {name: leaf for name, leaf in state.items() if name.startswith(OWN)}
+        model, kept = self.parted(state)
+        model, info = self.server.step(model, reducer, round)
         if not self.every or round < self.begin or (round - self.begin) % self.every:
             return model | kept, info
         count = float(kept[COUNT])
