@@ -80,6 +80,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "pooled": lambda: Tiny(shipped.pooled(net(), **work), rows()),
         "pooled classes": lambda: Tiny(shipped.pooled(net(), local="classes", **work), rows()),
         "pooled factors": lambda: Tiny(shipped.pooled(net(), local="factors", **work), rows()),
+        "pooled given inputs": lambda: Tiny(shipped.pooled(net(), local="factors", covariates="inputs", **work), rows()),
         "fed_paq": lambda: Tiny(shipped.fed_paq(net(), **work), rows()),
         "qsgd": lambda: Tiny(shipped.qsgd(net(), **work), rows()),
         "uveqfed": lambda: Tiny(shipped.uveqfed(net(), **work), rows()),

@@ -60,6 +60,10 @@ def both(algorithm, drop=None, twin_drop=None, pool=None, **options):
     return masked, plain
 
 
+def pooled():
+    return bf.pooled(net(), local="factors", covariates="inputs", training=WORK)
+
+
 def hetero():
     return bf.hetero_fl([net(), net(2)], fixed(NAMES, 2), training=WORK)
 
@@ -72,8 +76,9 @@ def hetero():
         (hetero, "train-shares", {"profile": bf.federated.Profile(NAMES[0], 8)}),
         (lambda: bf.scaffold(net(), training=WORK), "train", {}),
         (lambda: bf.server_optimised(avg(), bf.FedAdam(0.01)), "train-open", {"bits": 64}),
+        (pooled, "none", {}),
     ],
-    ids=["nobody", "keys", "shares", "masked", "open"],
+    ids=["nobody", "keys", "shares", "masked", "open", "covariates"],
 )
 def test_masked_sums_have_the_bits_of_sums_without_masks(made, phase, options):
     drop = {phase: NAMES[4:5]}

@@ -26,12 +26,13 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import alike, compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.parts import last_layer
+from bayesfed.algorithms.personal.pooled.by_classes import by_classes
+from bayesfed.algorithms.personal.pooled.covariates import CENTRE, COVARIATES, DIRECTIONS, SKETCH, GivenInputsModel
 from bayesfed.algorithms.personal.pooled.factors import FACTORS, with_factors
+from bayesfed.algorithms.personal.pooled.given import GivenInputs, PopulationGivenInputs, unknown
 from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
-from bayesfed.algorithms.personal.pooled.shares import BASE, COUNTS, EVIDENCE, TOTAL, TOTALS, SharesAndNetwork, SharesModel, SharesOfClasses
-from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, complain
@@ -40,7 +41,6 @@ from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
@@ -53,6 +53,7 @@ Prior = Literal["layer", "entry", "fixed"]
 Covariance = Literal["full", "diagonal"]
 Shared = Literal["trained", "fixed"]
 Approximation = Literal["laplace", "variational"]
+Covariates = Literal["inputs"]
 # Most own parameters of a posterior with all covariances, by default and at all: each client keeps their root.
 LEAST, LARGEST = 700, 2_000
 
@@ -66,6 +67,9 @@ LEAST, LARGEST = 700, 2_000
         "opper2009variational",
         "meyer2009factor",
         "kumar2012learning",
+        "hastie1993varying",
+        "blanchard2011generalizing",
+        "tropp2017fixed",
     )
 )
 def pooled(
@@ -73,6 +77,7 @@ def pooled(
     *,
     local: Part | Predicate = "head",
     factors: int = 2,
+    covariates: Covariates | None = None,
     key: Key | None = None,
     prior: Prior = "layer",
     initial_sd: float | None = None,
@@ -107,16 +112,22 @@ def pooled(
         what unseen clients have until they show inputs: ``result.model.adapted(inputs)`` takes shares from inputs without labels.
     factors
         Number of factors of a client with ``local="factors"``.
+    covariates
+        What a client's factors are expected to be, for ``local="factors"``. None: 0. "inputs": the first principal components, among clients, of the
+        mean of a client's inputs, with a variance of 1 each. The factors are then these and a deviation of width `initial_sd`. Clients send 64
+        numbers of the mean, in the clear without secure sums, and ``64 (factors + 8)`` of its products. Inputs are floats of which a mean says
+        something, as images and measurements are.
     key
         Source of the first loadings, for ``local="factors"``. Runs differ much by them: try several and compare on held-out rows. Default: always
         the same.
     prior
         How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
-        "fixed": not at all, only the means are. Factors always have a population of mean 0 and width `initial_sd`, since mean and scale are in the
-        weights and the loadings. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in all.
+        "fixed": not at all, only the means are. Factors always have a population of width `initial_sd`, and of mean 0 or their covariates, since mean
+        and scale are in the weights and the loadings. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in
+        all.
     initial_sd
         Standard deviation of the population before the first round. With 0 own parameters never leave their beginning. Not used for "classes".
-        Default: 0.3, and 1 for factors.
+        Default: 0.3; 1 for factors, and 0.1 for factors with covariates.
     covariance
         "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
         Default: "full" up to 700 parameters.
@@ -147,6 +158,7 @@ def pooled(
     >>> result.posterior  # the population, for clients that were never seen
     """
     by_factors = local == "factors"
+    _covariates(covariates, by_factors)
     if by_factors:
         net = with_factors(net, factors, key or Key(0, "factors"))
     begun = travelling(net, "static", where="pooled")
@@ -161,9 +173,10 @@ def pooled(
             expected = "no covariance, no approximation and a likelihood of classes"
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
             raise ArgumentError(complain("pooled, local='classes'", expected=expected, actual=actual, hint="local='head'"))
-        return _shares(net, begun, prior, shared == "trained", likelihood or Categorical(), training or Training(), codec, link)
+        _prior(prior)
+        return by_classes(net, begun, prior != "fixed", shared == "trained", likelihood or Categorical(), training or Training(), codec, link)
     if initial_sd is None:
-        initial_sd = 1.0 if by_factors else 0.3
+        initial_sd = 0.1 if covariates else 1.0 if by_factors else 0.3
     chosen = _chosen(net, local)
     own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
     size = sum(leaf.numel() for leaf in own.values())
@@ -176,72 +189,49 @@ def pooled(
     sgd_of(work, "pooled")
     descent, variational = work.descent(MaximumLikelihood(net, scored), net), approximation == "variational"
     part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational, by_factors)
+    # The mean and the widths of factors are in the weights and the loadings: learned twice, they drift.
+    server = Population(prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors)
     initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
     sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
     sent |= {prefix + name: leaf for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
+    of_factors = next(iter(own), "")
+    if covariates:
+        initial |= (given := unknown(factors, own[of_factors]))
+        sent |= {name: given[name] for name in (CENTRE, SKETCH)}
 
     def common(state: Tree) -> Tree:
-        return {name: leaf for name, leaf in state.items() if not name.startswith((MEAN, RHO))}
+        return {name: leaf for name, leaf in state.items() if not name.startswith((MEAN, RHO, COVARIATES))}
+
+    def predictor(state: Tree) -> Model:
+        parameters = common(state) | under(state, MEAN)
+        if not covariates:
+            return Model(net, parameters)
+        return GivenInputsModel(net, parameters, of_factors, {CENTRE: state[CENTRE], DIRECTIONS: state[DIRECTIONS]})
 
     def population(state: Tree) -> PartPosterior:
-        return PartPosterior(net, scored, common(state), under(state, MEAN), flat(sds(state)))
+        # Covariates have a variance of 1 among clients.
+        widths = flat(sds(state))
+        return PartPosterior(net, scored, common(state), under(state, MEAN), (1 + widths.square()).sqrt() if covariates else widths)
 
     def personal(state: Tree, memory: Tree) -> Personal:
         kept = under(memory, OWN)
         if ROOT not in memory:
-            model = Model(net, common(state) | under(state, MEAN))
-            return Personal(model, population(state) if own else None)
+            return Personal(predictor(state), population(state) if own else None)
         mean = {name: kept[name] for name in own}
         return Personal(Model(net, common(state) | mean), PartPosterior(net, scored, common(state), mean, memory[ROOT]))
 
     return compose(
         "pooled",
         net,
-        part,
-        # The mean and the widths of factors are in the weights and the loadings: learned twice, they drift.
-        Population(prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors),
+        GivenInputs(part, of_factors) if covariates else part,
+        PopulationGivenInputs(server) if covariates else server,
         training=work,
         initial=initial,
-        predictor=lambda state: Model(net, common(state) | under(state, MEAN)),
+        predictor=predictor,
         posterior=population if own else None,
         view=Whole(shapes(sent)),
         weight=alike,
-        codec=codec,
-        link=link,
-        personal=personal,
-    )
-
-
-def _shares(
-    net: nn.Module, begun: Tree, prior: Prior, trained: bool, likelihood: Likelihood, work: Training, codec: Codec | None, link: Link | None
-) -> Algorithm:
-    """Return the method whose own parameters are the shares of classes."""
-    _prior(prior)
-    first, classes = next(iter(begun.values())), output_layer(net).outputs
-    base = torch.full((classes,), 1 / classes).to(first)
-    sent = (begun if trained else {}) | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(first)}
-
-    def network(state: Tree) -> Tree:
-        return {name: state[name] for name in begun}
-
-    def unseen(state: Tree) -> UnseenModel:
-        return UnseenModel(net, network(state), state[BASE], state[TOTAL] * state[BASE])
-
-    def personal(state: Tree, memory: Tree) -> Personal:
-        if COUNTS not in memory:
-            return Personal(unseen(state))
-        return Personal(SharesModel(net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]))
-
-    return compose(
-        "pooled",
-        net,
-        SharesAndNetwork(work.descent(MaximumLikelihood(net, likelihood), net), trained),
-        SharesOfClasses(prior != "fixed"),
-        training=work,
-        initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},
-        predictor=unseen,
-        view=Whole(shapes(sent)),
         codec=codec,
         link=link,
         personal=personal,
@@ -258,6 +248,12 @@ def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
         return last_layer(net)
     leaf = "bias" if local == "offsets" else FACTORS
     return lambda name, module: name.rpartition(".")[2] == leaf
+
+
+def _covariates(covariates: Covariates | None, by_factors: bool) -> None:
+    if covariates is not None and (covariates not in get_args(Covariates) or not by_factors):
+        expected = "None, or 'inputs' with local='factors'"
+        raise ArgumentError(complain("pooled, covariates", expected=expected, actual=repr(covariates), hint="local='factors', covariates='inputs'"))
 
 
 def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance | None) -> bool:
