@@ -3,11 +3,12 @@
     python benchmarks/pooling.py [--check]
     python benchmarks/pooling.py --only personal [--check | --tune]   # personal models, and methods against drift: `parts/pooling/personal.py`
 
-100 clients of 10 to 60 rows and 40 that are never seen (`parts/pooling/problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1)
-with one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local
-training, Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen"
-the same for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. Where class shares are a client's own,
-"inputs seen" predicts half of its rows given the inputs of the other half, without labels. Intervals are of paired bootstraps over clients.
+100 clients of 10 to 60 rows and 40 that are never seen (`parts/pooling/problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
+one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
+Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
+for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. "inputs seen" predicts half of its rows given the
+inputs of the other half, without labels: these tell class shares, or factors with covariates. Beside it are shares with a flat prior; or factors by
+the inputs of another client, and FedAvg with the covariates as further inputs. Intervals are of paired bootstraps over clients.
 
 All have the same rounds. `pooled` goes on from FedAvg's network after two thirds of them, with class shares, heads or offsets as clients' own;
 with factors it begins anew. Fine-tuning and Ditto's own models begin with FedAvg's last network.
@@ -40,32 +41,39 @@ from torch.nn.functional import cross_entropy
 
 import bayesfed as bf
 from bayesfed.algorithms.after_training.calibration.model import CalibratedModel
+from bayesfed.algorithms.personal.pooled.covariates import GivenInputsModel
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior
 from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
-from bayesfed.federated import Algorithm
+from bayesfed.federated import Algorithm, Predictor
 from bayesfed.inspect import table
 
 ROUNDS, STEPS, DRAWS = 30, 20, 50
 PROBLEMS = {"writers": problems.writers, "garments": problems.garments}
 Scores = Mapping[str, float]
+Outputs = Callable[[Tensor], Tensor]
 Local = Literal["head", "offsets", "classes", "factors"]
 Shared = Literal["trained", "fixed"]
+Covariates = Literal["inputs"]
+Factors = tuple[int, int, Covariates | None]
 
 
 @dataclass(frozen=True)
 class Grids:
-    """What is tried: rates of FedAvg, steps and rates of fine-tuning, steps alone, Ditto's lambda, parts of `pooled`, factors and their rate."""
+    """What is tried: rates of FedAvg, steps and rates of fine-tuning, steps alone, Ditto's lambda, parts of `pooled`, and its factors.
+
+    Factors are their number, the draw of their first loadings, and their covariates; their rate was chosen at seeds 0 and 1.
+    """
 
     rates: tuple[float, ...] = (0.1, 0.3, 1.0)
     tuned: tuple[tuple[int, float], ...] = tuple((steps, rate) for steps in (10, 20, 40, 80) for rate in (0.03, 0.1))
     alone: tuple[int, ...] = (30, 100, 300)
     ditto: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     parts: tuple[tuple[Local, Shared], ...] = (("classes", "trained"), ("head", "fixed"), ("offsets", "trained"))
-    factors: tuple[tuple[int, float, int], ...] = tuple((count, 0.3, draw) for count in (2, 3) for draw in range(5))
+    factors: tuple[Factors, ...] = (*((2, draw, None) for draw in range(5)), *((count, draw, "inputs") for count in (2, 3) for draw in range(2)))
 
 
 CHECKED = {
-    "writers": Grids((1.0,), ((20, 0.03), (40, 0.03)), (300,), (0.3, 1.0), (), ((2, 0.3, 1),)),
+    "writers": Grids((1.0,), ((20, 0.03), (40, 0.03)), (300,), (0.3, 1.0), (), ((2, 0, "inputs"),)),
     "garments": Grids((0.1,), ((20, 0.03), (40, 0.03)), (30,), (0.1,), (("classes", "trained"),), ()),
 }
 
@@ -168,36 +176,76 @@ def compared(problem: Problem, grids: Grids) -> dict[str, Chosen]:
     def pooled(local: Local, shared: Shared) -> bf.Result:
         return run(bf.pooled(two_thirds, local=local, shared=shared, initial_sd=0.2, training=work(STEPS, rate)), problem, ROUNDS // 3)
 
-    def factors(count: int, own: float, draw: int) -> bf.Result:
-        return run(bf.pooled(net, local="factors", factors=count, key=bf.Key(draw, "factors"), training=work(STEPS, own)), problem, ROUNDS)
+    def factors(count: int, draw: int, given: Covariates | None) -> bf.Result:
+        key, training = bf.Key(draw, "factors"), work(STEPS, 0.3)
+        return run(bf.pooled(net, local="factors", factors=count, covariates=given, key=key, training=training), problem, ROUNDS)
 
     methods["FedAvg, fine-tuned"], _ = best([(f"{steps} steps at {own}", partial(tuned, last, steps, own)) for steps, own in grids.tuned], problem)
     methods["local only"], _ = best([(f"{steps} steps at 0.1", partial(tuned, net, steps, 0.1)) for steps in grids.alone], problem)
     methods["Ditto"], _ = best([(f"lambda {strength}", partial(ditto, strength)) for strength in grids.ditto], problem)
     tried = [(f"{local}, the rest {shared}", partial(pooled, local, shared)) for local, shared in grids.parts]
-    tried += [(f"{count} factors, rate {own}, draw {draw}", partial(factors, count, own, draw)) for count, own, draw in grids.factors]
+    tried += [
+        (f"{count} factors, {'by inputs, ' if given else ''}draw {draw}", partial(factors, count, draw, given))
+        for count, draw, given in grids.factors
+    ]
     methods["pooled"], chosen = best(tried, problem)
-    if isinstance(chosen.model, UnseenModel):
-        of = chosen.model
-        flat = UnseenModel(of.net, of.parameters, of.base, torch.ones_like(of.base))
-        methods["pooled, inputs seen"] = with_inputs(of, 0.1, methods["pooled"], problem)
-        methods["the same, flat prior"] = with_inputs(flat, 1.0, methods["pooled"], problem)
+    methods |= given_inputs(chosen.model, methods["pooled"], problem, grids.rates)
     return methods
 
 
-def with_inputs(model: UnseenModel, weight: float, base: Chosen, problem: Problem) -> Chosen:
-    """Return what a client that was never seen predicts for half of its rows, given the inputs of the other half without their labels.
+def given_inputs(model: Predictor, base: Chosen, problem: Problem, rates: Iterable[float]) -> dict[str, Chosen]:
+    """Return what is predicted for clients that were never seen from inputs without labels, and its controls."""
+    if isinstance(model, UnseenModel):
+        flat = UnseenModel(model.net, model.parameters, model.base, torch.ones_like(model.base))
+        # Both weights were best on held-out rows, of 1, 0.3, 0.1 and 0.03 at seeds 0 and 1.
+        return {
+            "pooled, inputs seen": replace(base, strength="weight 0.1", unseen=by_halves(partial(model.adapted, weight=0.1), problem.unseen)),
+            "the same, flat prior": replace(base, strength="weight 1", unseen=by_halves(partial(flat.adapted, weight=1.0), problem.unseen)),
+        }
+    if not isinstance(model, GivenInputsModel):
+        return {}
+    names = list(problem.unseen)
+    others = {name: problem.unseen[other] for name, other in zip(names, names[1:] + names[:1], strict=True)}
+    return {
+        "pooled, inputs seen": replace(base, unseen=by_halves(model.adapted, problem.unseen)),
+        "the same, inputs of another": replace(base, unseen=by_halves(model.adapted, problem.unseen, others)),
+        "FedAvg, covariates as inputs": beside(model, problem, rates),
+    }
 
-    Both weights were best on held-out rows, of 1, 0.3, 0.1 and 0.03 at seeds 0 and 1.
-    """
 
-    def score(rows: bf.Dataset) -> float:
-        halves = rows[slice(0, len(rows) // 2)], rows[slice(len(rows) // 2, len(rows))]
-        return statistics.fmean(
-            float(cross_entropy(model.adapted(seen.inputs, weight)(other.inputs), other.targets)) for seen, other in (halves, halves[::-1])
-        )
+def by_halves(adapted: Callable[[Tensor], Outputs], rows: Mapping[str, bf.Dataset], seen: Mapping[str, bf.Dataset] | None = None) -> dict[str, float]:
+    """Return the NLL of each client's halves, each by a model for the inputs of the other half; of `seen`, if these are others."""
 
-    return replace(base, strength=f"weight {weight}", unseen={name: score(rows) for name, rows in problem.unseen.items()})
+    def score(name: str) -> float:
+        half = len(rows[name]) // 2
+        first, last = slice(0, half), slice(half, len(rows[name]))
+        shown = (seen or rows)[name].inputs
+        return statistics.fmean(nll_of(adapted(shown[told]), rows[name][part]) for told, part in ((first, last), (last, first)))
+
+    return {name: score(name) for name in rows}
+
+
+def nll_of(model: Outputs, data: bf.Dataset) -> float:
+    """Return the NLL of a model."""
+    return float(cross_entropy(model(data.inputs), data.targets))
+
+
+def beside(model: GivenInputsModel, problem: Problem, rates: Iterable[float]) -> Chosen:
+    """Return FedAvg, to whose network a client's covariates are further inputs; of clients that were never seen those of the other half."""
+
+    def joined(inputs: Tensor, seen: Tensor) -> Tensor:
+        return torch.cat([inputs.flatten(1), model.expected(seen).expand(len(inputs), -1)], 1)
+
+    def told(rows: Mapping[str, bf.Dataset]) -> dict[str, bf.Dataset]:
+        return {name: bf.Dataset(joined(data.inputs, problem.train[name].inputs), data.targets) for name, data in rows.items()}
+
+    def adapted(seen: Tensor) -> Outputs:
+        return lambda inputs: plain.model(joined(inputs, seen))
+
+    wide = replace(problem, train=told(problem.train), held=told(problem.held), test=told(problem.test), unseen={})
+    net = bf.mlp([wide.train[next(iter(wide.train))].inputs.shape[1], 32, 10], bf.Key(problem.seed, "beside"))
+    found, plain = best([(f"rate {rate}", partial(run, bf.fed_avg(net, training=work(STEPS, rate)), wide, ROUNDS)) for rate in rates], wide)
+    return replace(found, unseen=by_halves(adapted, problem.unseen))
 
 
 def tempered(plain: bf.Result, base: Chosen, problem: Problem) -> Chosen:
@@ -206,7 +254,7 @@ def tempered(plain: bf.Result, base: Chosen, problem: Problem) -> Chosen:
     assert isinstance(model, CalibratedModel)
 
     def scores(rows: Mapping[str, bf.Dataset]) -> dict[str, float]:
-        return {name: float(cross_entropy(model(data.inputs), data.targets)) for name, data in rows.items()}
+        return {name: nll_of(model, data) for name, data in rows.items()}
 
     return Chosen(
         f"{base.strength}, T {model.temperature:.2f}", statistics.fmean(scores(problem.held).values()), scores(problem.test), scores(problem.unseen)
