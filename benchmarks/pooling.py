@@ -3,12 +3,13 @@
     python benchmarks/pooling.py [--check]
     python benchmarks/pooling.py --only personal [--check | --tune]   # personal models, and methods against drift: `parts/pooling/personal.py`
 
-100 clients of 10 to 60 rows and 40 that are never seen (`parts/pooling/problems.py`): digits by rotated writers, and Fashion-MNIST by Dirichlet(0.1) with
-one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning and of local training,
-Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test rows, "unseen" the same
-for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. "inputs seen" predicts half of its rows given the
-inputs of the other half, without labels: these tell class shares, or factors with covariates. Beside it are shares with a flat prior; or factors by
-the inputs of another client, and FedAvg with the covariates as further inputs. Intervals are of paired bootstraps over clients.
+100 clients of 10 to 60 rows and 40 that are never seen (`parts/pooling/problems.py`): digits by rotated writers, and Fashion-MNIST by
+Dirichlet(0.1) with one corruption a client. A fifth of each client's rows chooses every strength: FedAvg's rate, the steps and rate of fine-tuning
+and of local training, Ditto's lambda, the temperature, and what is a client's own in `pooled`. "own" is the mean over clients of the NLL of 50 test
+rows, "unseen" the same for the clients that are never seen, of FedAvg at its temperature and of the population of `pooled`. "inputs seen" predicts
+half of its rows given the inputs of the other half, without labels: these tell class shares, or factors with covariates. Beside it are shares with a
+flat prior; or factors by the inputs of another client, and FedAvg with the covariates as further inputs. Intervals are of paired bootstraps over
+clients.
 
 All have the same rounds. `pooled` goes on from FedAvg's network after two thirds of them, with class shares, heads or offsets as clients' own;
 with factors it begins anew. Fine-tuning and Ditto's own models begin with FedAvg's last network.
