@@ -2,9 +2,12 @@
 
 from itertools import product
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions import DirichletMultinomial
+from pyro.infer import MCMC, NUTS
 from torch import nn
 
 import bayesfed as bf
@@ -285,6 +288,55 @@ def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
     most = p[:, exact.argmax()]
     narrow = (1 + (inputs[:, 0] ** 2 * most * (1 - most)).sum()) ** -0.5
     assert narrow < float(root) < 1.02 * sd
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.torch.jit:DeprecationWarning")
+def test_logistic_posteriors_are_near_those_of_the_whole_hierarchy():
+    """NUTS also draws the population, under wide priors; `pooled` takes its most likely value, so its sds are a little smaller."""
+    noise, data = Key(0, "logistic").generator(), {}
+    for number in range(8):
+        inputs = torch.randn(16 + 5 * number, 4, generator=noise)
+        theta = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.3]) + 0.6 * torch.randn(5, generator=noise)
+        labels = torch.rand(len(inputs), generator=noise) < (inputs @ theta[:4] + theta[4]).sigmoid()
+        data[f"client-{number}"] = bf.Dataset(inputs, labels.long())
+    x = torch.nn.utils.rnn.pad_sequence([torch.cat([part.inputs, torch.ones(len(part), 1)], 1) for part in data.values()], batch_first=True)
+    y = torch.nn.utils.rnn.pad_sequence([part.targets.float() for part in data.values()], batch_first=True)
+    there = x[..., 4] == 1
+
+    def model():
+        mean = pyro.sample("mean", dist.Normal(torch.zeros(5), 3.0).to_event(1))
+        widths = pyro.sample("widths", dist.HalfNormal(torch.ones(2)).to_event(1))[[0, 0, 0, 0, 1]]
+        theta = mean + widths * pyro.sample("u", dist.Normal(torch.zeros(8, 5), 1.0).to_event(2))
+        pyro.sample("y", dist.Bernoulli(logits=(x @ theta[..., None])[..., 0]).mask(there).to_event(2), obs=y)
+
+    pyro.set_rng_seed(0)
+    chain = MCMC(NUTS(model, jit_compile=True, ignore_jit_warnings=True, max_tree_depth=6), num_samples=500, warmup_steps=250, disable_progbar=True)
+    chain.run()
+    draws = chain.get_samples()
+    theta = draws["mean"][:, None] + draws["widths"][:, None, [0, 0, 0, 0, 1]] * draws["u"]
+    work = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0))
+    options = {"local": lambda name, module: True, "initial_sd": 1.0, "training": work, "approximation": "variational"}
+    result = fit(bf.pooled(TwoLogits(), **options), data, rounds=10)
+    own = [result.clients[name].posterior for name in data]
+    off = (torch.stack([flat(one.mean) for one in own]) - theta.mean(0)) / theta.std(0)
+    ratio = torch.stack([flat(one.sd) for one in own]) / theta.std(0)
+    assert off.square().mean().sqrt() < 0.25
+    assert off.abs().max() < 0.7
+    assert 0.8 < ratio.mean() < 1.1
+    assert ratio.min() > 0.5
+
+
+class TwoLogits(nn.Module):
+    """A logistic regression: the first of two logits is 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 1)
+
+    def forward(self, inputs):
+        logit = self.line(inputs)
+        return torch.cat([torch.zeros_like(logit), logit], 1)
 
 
 def test_numbers_have_the_same_posterior_by_both_approximations():

@@ -65,7 +65,7 @@ def corrupted(reading: Run) -> float:
     return statistics.fmean(value for values in reading["corrupted"].values() for value in values)
 
 
-def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1)) -> dict[str, list[Run]]:
+def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> dict[str, list[Run]]:
     """Return the scores at so many rows by method, "fed_avg", "fed_avg.temperature", "prior.laplace" and so on, one a seed, with megabytes.
 
     The prior is the one with the least NLL on held-out rows.
@@ -79,16 +79,16 @@ def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1)) -> dict[str, list[
     found: dict[str, list[Run]] = {}
     for run in sorted(chosen, key=lambda run: run["seed"]):
         settings = run["settings"]
-        if settings.get("prior_precision", prior) == prior and not settings.get("central"):
-            own = next((name for name in ("prior_precision", "dropout", "members") if name in settings), "")
-            case = {"": settings["method"], "prior_precision": "prior", "dropout": "dropout", "members": "ensemble"}[own]
+        if settings.get("prior_precision", prior) == prior:
+            own = next((name for name in ("prior_precision", "dropout", "members", "central") if name in settings), "")
+            case = {"": settings["method"], "prior_precision": "prior", "members": "ensemble"}.get(own, own)
             for name, reading in run["readings"].items():
                 found.setdefault(".".join(part for part in (case, name.lower()) if part), []).append({**reading, "megabytes": run["megabytes"]})
     return found
 
 
 def _uncertainty() -> Iterator[tuple[str, Figure]]:
-    setting = "Fashion-MNIST, 2,000 rows of ten clients, Dirichlet 0.5, two seeds"
+    setting = "Fashion-MNIST, 2,000 rows of ten clients, Dirichlet 0.5, five seeds"
     every = readings()
     for name, several in every.items():
         share = 100 * several[0]["megabytes"] / every["fed_avg"][0]["megabytes"]
