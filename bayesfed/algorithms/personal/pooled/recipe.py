@@ -99,8 +99,8 @@ def pooled(
     Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal targets, too narrow for classes with few rows a
     client. Where clients differ in which classes they have, ``local="classes"`` is the first to try: it costs nothing, and each client's posterior is
     exact. Where the same inputs look different at different clients, as images that are turned, ``local="factors"`` is: a few numbers a client say
-    how, along directions that are learned from all. It needs the rounds of a training from the beginning, and it does not help clients that were
-    never seen. Compare with `personalised` on held-out rows.
+    how, along directions that are learned from all. It needs the rounds of a training from the beginning, and it helps clients that were never seen
+    only with ``covariates="inputs"``, once they show some inputs. Compare with `personalised` on held-out rows.
 
     Parameters
     ----------
