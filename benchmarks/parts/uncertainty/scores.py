@@ -68,7 +68,9 @@ class Sets:
         for name, rows in self.clients.items():
             if len(rows) and name in calibrated.clients:
                 sets[f"shared/{name}"] = _held(shared, rows, level)
-                sets[f"own/{name}"] = _held(calibrated.clients[name].model, rows, level)
+                own: Any = calibrated.clients[name].model
+                # A client that holds out no row has the threshold of all.
+                sets[f"own/{name}"] = _held(own if own.histograms.any() else shared, rows, level)
                 sets[f"by class/{name}"] = _held(shared, rows, level, by_class=True)
         return sets
 
