@@ -154,7 +154,8 @@ def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trai
         for kind, area in zip(AREAS, areas, strict=True):
             if area != "-":
                 assert area == f"{statistics.fmean(one[kind] for each in found for one in each['auroc'].values()):.2f}"[1:], (name, kind)
-        assert float(size) == pytest.approx(mean["megabytes"] / known["fed_avg"][0]["megabytes"], abs=0.005), name
+        # A central network sends nothing.
+        assert method == "central" or float(size) == pytest.approx(mean["megabytes"] / known["fed_avg"][0]["megabytes"], abs=0.005), name
 
 
 def test_the_table_of_compare_is_that_of_its_record(front):
