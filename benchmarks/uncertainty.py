@@ -1,6 +1,7 @@
 """Where uncertainty pays: FedAvg with a temperature, Laplace, a prior, MC-dropout, an ensemble and D-Turbo-VBI on Fashion-MNIST.
 
-    python benchmarks/uncertainty.py [--check] [--rows 600 2000 60000] [--seeds 0 1] [--cases FedAvg "prior .3"] [--workers 2]
+    python benchmarks/uncertainty.py [--check] [--rows 600 2000 60000] [--seeds 0 1] [--cases FedAvg "prior .3"]
+                                          [--concentration 0.1] [--workers 2]
 
 MLP 784-256-256-10, ten clients, Dirichlet 0.5, Adam 1e-3 on a cosine. A tenth of every client's rows is held out; temperature, prior and prediction
 sets are chosen on them, never on the test set. Corrupted NLL is the mean over five corruptions of five severities; AUROC the mean over four kinds of
@@ -76,6 +77,7 @@ def main() -> int:
     arguments.add_argument("--rows", nargs="+", choices=["600", "2000", "60000"], default=["2000", "60000"])
     arguments.add_argument("--seeds", nargs="+", type=int, help="default: five")
     arguments.add_argument("--cases", nargs="+", choices=list(document["cases"]), help="default: all; FedAvg is always among them")
+    arguments.add_argument("--concentration", type=float, help="of the Dirichlet split; default: 0.5")
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--folder", type=Path, default=FASHION_MNIST)
     arguments.add_argument("--out", type=Path, default=Path("results/uncertainty"))
@@ -87,7 +89,8 @@ def main() -> int:
         if given.cases:
             cases = [name for name in cases if name in {"FedAvg", *given.cases}]
         seeds = given.seeds or document["seeds"]["check" if given.check else "whole"]
-        settings = {name: {**document["common"], **document["sizes"][size], **document["cases"][name]} for name in cases}
+        common = document["common"] | ({"concentration": given.concentration} if given.concentration else {})
+        settings = {name: {**common, **document["sizes"][size], **document["cases"][name]} for name in cases}
         runs = made(place, settings, seeds, given.workers)
         met += shown(int(size), runs)
     return 0 if all(met) else 1
@@ -133,7 +136,8 @@ def shown(size: int, runs: Runs) -> list[bool]:
         )
     seeds = len(runs["FedAvg"])
     head = ["method", "%", "NLL", "ECE", "adaptive", "AURC e-3", "coverage", "corrupted", "max p", "entropy", "mutual", "max logit", "density", "MB"]
-    print(f"\n{size} rows, {seeds} seeds; the last columns but one are mean AUROCs\n\n{table(head, rows)}\n")
+    split = runs["FedAvg"][0]["settings"]["concentration"]
+    print(f"\n{size} rows, Dirichlet {split:g}, {seeds} seeds; the last columns but one are mean AUROCs\n\n{table(head, rows)}\n")
     robust = robustness(size, runs, lines) if "ensemble of 5" in runs else []
     return calibration(size, runs, lines) + robust + outside(size, runs, lines) + coverage(runs)
 

@@ -65,12 +65,13 @@ def corrupted(reading: Run) -> float:
     return statistics.fmean(value for values in reading["corrupted"].values() for value in values)
 
 
-def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> dict[str, list[Run]]:
+def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1, 2, 3, 4), concentration: float = 0.5) -> dict[str, list[Run]]:
     """Return the scores at so many rows by method, "fed_avg", "fed_avg.temperature", "prior.laplace" and so on, one a seed, with megabytes.
 
-    The prior is the one with the least NLL on held-out rows.
+    The prior is the one with the least NLL on held-out rows. Clients have rows by Dirichlet(`concentration`).
     """
     chosen = [run for _, run in runs("uncertainty") if run["settings"]["rows"] == rows and run["seed"] in seeds]
+    chosen = [run for run in chosen if run["settings"]["concentration"] == concentration]
     precisions: dict[float, list[float]] = {}
     for run in chosen:
         if "prior_precision" in run["settings"]:
