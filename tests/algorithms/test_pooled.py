@@ -255,6 +255,7 @@ def test_directions_are_leading_eigenvectors_and_turn_little():
     assert not principal(centre, sketched(centre, 2 + MORE), none).any()
 
 
+@pytest.mark.slow
 def test_inputs_tell_the_factors_of_a_client_that_was_never_seen():
     noise, data = Key(0, "told").generator(), {}
     for number in range(50):
