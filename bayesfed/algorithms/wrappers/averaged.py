@@ -13,10 +13,9 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import checked
 from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.aggregation.server_optimisers import OPTIMISER
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
-from bayesfed.keys import Key
 from bayesfed.trees import Tree, under, without
 
 # Prefix of the leaves of the state that are not the method's own.
@@ -58,12 +57,6 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     names = [name for name, leaf in algorithm.initial.items() if leaf.is_floating_point() and not name.startswith(OPTIMISER)]
     own: Tree = {COUNT: torch.zeros(1, dtype=torch.float64)} | {MEAN + name: algorithm.initial[name].clone() for name in names}
 
-    def beside(phase: Phase, last: bool) -> Phase:
-        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-            return phase.assign(without(state, OWN), round, profile, key)
-
-        return replace(phase, assign=assign, server=Averaging(phase.server, begin, last))
-
     def of_mean(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
         def predict(state: Tree) -> Served:
             model = without(state, OWN)
@@ -75,7 +68,7 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     return replace(
         algorithm,
         initial=algorithm.initial | own,
-        phases=tuple(beside(phase, number == final) for number, phase in enumerate(algorithm.phases)),
+        phases=tuple(Averaging(phase.server, begin, number == final).in_phase(phase) for number, phase in enumerate(algorithm.phases)),
         predictor=of_mean(algorithm.predictor),
         sizes={name: of_mean(size) for name, size in algorithm.sizes.items()},
     )

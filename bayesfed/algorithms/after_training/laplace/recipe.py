@@ -21,14 +21,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.laplace.sums import OWN, Beside, CurvatureSums, FitGaussian, PriorPrecision, empty, posterior_of
+from bayesfed.algorithms.after_training.laplace.sums import OWN, BesideGaussian, CurvatureSums, FitGaussian, PriorPrecision, empty, posterior_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor
-from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.laplace.layers import all_layers, last_layer
 from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure, roots
@@ -175,17 +175,10 @@ def structure_of(net: nn.Module, subset: Subset, structure: Form, biases: Biases
 
 def _after(algorithm: Algorithm, phase: Phase, initial: Tree, posterior: Callable[[Tree], Posterior]) -> Algorithm:
     """Return an algorithm whose rounds end with a phase of sums."""
-
-    def beside(inner: Phase) -> Phase:
-        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-            return inner.assign(without(state, OWN), round, profile, key)
-
-        return replace(inner, assign=assign, server=Beside(inner.server))
-
     return replace(
         algorithm,
         initial=initial,
-        phases=(*map(beside, algorithm.phases), phase),
+        phases=(*(BesideGaussian(inner.server).in_phase(inner) for inner in algorithm.phases), phase),
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
         posterior=posterior,
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
@@ -118,26 +118,16 @@ class FitGaussian:
         return without(state, OWN) | {OWN + name: leaf for name, leaf in own.items()}, info
 
 
-@dataclass(frozen=True)
-class Beside:
-    """The server of another method, to which the leaves of the Gaussian in the state do not exist.
+class BesideGaussian(Beside):
+    """The server of another method, to which the leaves of the Gaussian in the state do not exist."""
 
-    Parameters
-    ----------
-    server
-        The other server.
-    """
-
-    server: Server
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the server publishes."""
-        return published(self.server, without(state, OWN), round, version)
+    OWN: ClassVar[str] = OWN
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Take the server's step. The Gaussian of the round before stays until it is made anew."""
-        stepped, info = self.server.step(without(state, OWN), reducer, round)
-        return stepped | {name: leaf for name, leaf in state.items() if name.startswith(OWN)}, info
+        model, gaussian = self.parted(state)
+        stepped, info = self.server.step(model, reducer, round)
+        return stepped | gaussian, info
 
 
 def empty(structure: Structure, precision: PriorPrecision) -> Tree:

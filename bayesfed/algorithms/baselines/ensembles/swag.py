@@ -24,11 +24,10 @@ from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.beside import Beside
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Posterior
-from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip
+from bayesfed.federated.core.algorithm import Algorithm, Posterior
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
-from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, under, without
 
@@ -73,12 +72,6 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
     for name, leaf in algorithm.initial.items():
         own |= {MEAN + name: leaf.clone(), SQUARE + name: leaf.square(), DEVIATION + name: leaf.new_zeros(rank, *leaf.shape)}
 
-    def beside(phase: Phase, last: bool) -> Phase:
-        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-            return phase.assign(without(state, OWN), round, profile, key)
-
-        return replace(phase, assign=assign, server=Collecting(phase.server, begin, every if last else 0))
-
     def posterior(state: Tree) -> Posterior:
         filled = min(int(state[COUNT]), rank)
         return SwagPosterior(net, scored, under(state, MEAN), under(state, SQUARE), under(state, DEVIATION), filled, scale)
@@ -88,7 +81,9 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
         algorithm,
         name="swag",
         initial=algorithm.initial | own,
-        phases=tuple(beside(phase, number == final) for number, phase in enumerate(algorithm.phases)),
+        phases=tuple(
+            Collecting(phase.server, begin, every if number == final else 0).in_phase(phase) for number, phase in enumerate(algorithm.phases)
+        ),
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
         posterior=posterior,
     )
