@@ -44,6 +44,14 @@ def test_ratings_become_classes_and_the_middle_goes(tmp_path):
     assert found.labels.dtype == torch.int64
 
 
+def test_sentences_of_a_document_have_a_home_in_common(tmp_path):
+    for name, ids in (("products", ("7_1", "7_2", "12_1")), ("tweets", ("1", "2"))):
+        (tmp_path / FILES[name]).write_text("\n".join(f"{one}\t1.5\tgood" for one in ids))
+    found = bf.sentiment(tmp_path, domains=["products", "tweets"], by="document")
+    assert found.domains == ("products/7", "products/7", "products/12", "tweets", "tweets")
+    assert set(bf.sentiment(tmp_path, domains=["products", "tweets"]).domains) == {"products", "tweets"}
+
+
 def test_missing_files_name_the_command(tmp_path):
     write(tmp_path, movies=[(1, "good")])
     for folder, name in ((tmp_path, "amazonReview"), (tmp_path / "nowhere", "movieReview")):
@@ -81,8 +89,9 @@ def test_other_encodings_are_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"domains": ["films"]}, "domains"), ({"domains": []}, "domains"), ({"domains": "movies"}, "domains"), ({"domains": ["movies"] * 2}, "domains")]
+    + [({"by": "author"}, "by")]
     + [({"threshold": value}, "threshold") for value in (-0.1, 4, float("nan"))],
-    ids=["unknown", "none", "string", "twice", "negative", "large", "nan"],
+    ids=["unknown", "none", "string", "twice", "by", "negative", "large", "nan"],
 )
 def test_bad_arguments_are_errors_in_words(tmp_path, change, message):
     write(tmp_path, movies=[(1, "good")])
@@ -167,5 +176,12 @@ def test_the_published_files():
     movies = bf.sentiment(FOLDER, domains=["movies"])
     assert movies.labels.bincount().tolist() == [5326, 5242]
     assert "We’ve seen the hippie turned yuppie plot before" in movies.texts[-2]
+    documents = by_domain(bf.sentiment(FOLDER, by="document").domains)
+    assert {name: sum(key.startswith(f"{name}/") for key in documents) for name in counts} == {
+        "movies": 0,
+        "products": 299,
+        "tweets": 0,
+        "editorials": 498,
+    }
     _, test = texts.split(0.2, KEY)
     assert abs(len(test) / len(texts) - 0.2) < 0.002

@@ -11,12 +11,15 @@ products    Amazon reviews, by sentence                    3,708
 tweets      Twitter                                        4,200
 editorials  New York Times editorials, by sentence         5,190
 ==========  ============================================  ======
+
+The ids of products and editorials are ``document_sentence``: sentences of one of 300 reviews or 498 editorials have an author in common.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 
@@ -29,6 +32,7 @@ _FILES = {
     "tweets": "tweets_GroundTruth.txt",
     "editorials": "nytEditorialSnippets_GroundTruth.txt",
 }
+By = Literal["domain", "document"]
 _ARCHIVE = "vaderSentiment-3.3.2"
 _COMMAND = (
     "`pip download --no-deps --no-binary :all: vaderSentiment==3.3.2 && "
@@ -36,7 +40,9 @@ _COMMAND = (
 )
 
 
-def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), threshold: float = 0.0, encoding: str = "utf-8") -> Texts:
+def sentiment(
+    folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), by: By = "domain", threshold: float = 0.0, encoding: str = "utf-8"
+) -> Texts:
     """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it is below ``-threshold``.
 
     Parameters
@@ -45,6 +51,9 @@ def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), thr
         The folder with the files ``*_GroundTruth.txt``.
     domains
         Some of "movies", "products", "tweets" and "editorials", in the order of the rows.
+    by
+        What `Texts.domains` names. "document": reviews and editorials apart, as "products/12"; sentences of movies and tweets, which have no document
+        in common, stay in "movies" and "tweets".
     threshold
         Rows with ratings from ``-threshold`` to ``threshold`` are left out as undecided. At 0 these are 383 of 23,703.
     encoding
@@ -53,22 +62,24 @@ def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), thr
     Raises
     ------
     ArgumentError
-        If there are no domains, a domain is unknown or occurs twice, or the threshold is not from 0 to 4.
+        If there are no domains, a domain is unknown or occurs twice, `by` is unknown, or the threshold is not from 0 to 4.
     DataError
         If a file is missing (the message names the command that gets it) or in another encoding, a line has no rating from -4 to 4 or no
         text (the message names file and line), or no rows are left.
     """
     if not domains or isinstance(domains, str) or not set(domains) <= _FILES.keys() or len(set(domains)) != len(domains):
         raise ArgumentError(complain("sentiment, domains", expected=f"some of {list(_FILES)}", actual=domains, hint="['movies', 'tweets']"))
+    if by not in get_args(By):
+        raise ArgumentError(complain("sentiment, by", expected=f"one of {list(get_args(By))}", actual=by, hint="by='document'"))
     if not 0 <= threshold < 4:
         raise ArgumentError(complain("sentiment, threshold", expected="a number from 0 to 4", actual=threshold, hint="0.5"))
     folder = Path(folder)
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
         raise DataError(complain(str(folder), expected=", ".join(missing), actual="no such files", hint=_COMMAND))
     rows = [
-        (text, int(rating > 0), name)
+        (text, int(rating > 0), f"{name}/{document}" if document and by == "document" else name)
         for name in domains
-        for rating, text in _rated(folder / _FILES[name], encoding)
+        for document, rating, text in _rated(folder / _FILES[name], encoding)
         if rating > threshold or rating < -threshold
     ]
     if not rows:
@@ -77,12 +88,12 @@ def sentiment(folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), thr
     return Texts(texts, torch.tensor(labels), homes)
 
 
-def _rated(path: Path, encoding: str) -> Iterator[tuple[float, str]]:
-    """Yield the rating and the text of each line."""
+def _rated(path: Path, encoding: str) -> Iterator[tuple[str, float, str]]:
+    """Yield the document, the rating and the text of each line; the document is "" where lines have none."""
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            _, rating, text = line.decode(encoding).split("\t")
+            identity, rating, text = line.decode(encoding).split("\t")
             value = float(rating)
             if not -4 <= value <= 4:
                 raise ValueError(f"a rating of {rating}")
@@ -91,4 +102,4 @@ def _rated(path: Path, encoding: str) -> Iterator[tuple[float, str]]:
         except ValueError as problem:
             expected = f"an id, a rating from -4 to 4 and a text in {encoding}, by tabs"
             raise DataError(complain(f"{path}, line {number}", expected=expected, actual=problem, hint="the published file")) from problem
-        yield value, text.strip()
+        yield identity.rpartition("_")[0], value, text.strip()

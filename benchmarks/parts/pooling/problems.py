@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -21,12 +21,16 @@ NOISE, SPREAD = 0.5, 0.6
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows of each client to train on, to choose strengths on and to score, rows of clients that are never seen, and the network to begin with."""
+    """Rows of each client to train on, to choose strengths on and to score, rows of clients that are never seen, and the network to begin with.
+
+    It is an MLP of these widths.
+    """
 
     train: Mapping[str, bf.Dataset]
     held: Mapping[str, bf.Dataset]
     test: Mapping[str, bf.Dataset]
     unseen: Mapping[str, bf.Dataset]
+    widths: Sequence[int]
     net: nn.Module
     seed: int
 
@@ -43,7 +47,7 @@ def writers(seed: int) -> Problem:
         angle = 180 * float(torch.rand(1, generator=noise)) - 90
         parts[name] = turned(chosen(train, size(noise), noise), angle)
         scored[name] = turned(chosen(test, SCORED, noise), angle)
-    return made(parts, scored, bf.mlp([64, 32, 10], key.child("net")), seed)
+    return made(parts, scored, (64, 32, 10), key, seed)
 
 
 def garments(seed: int) -> Problem:
@@ -66,7 +70,7 @@ def garments(seed: int) -> Problem:
         others = test[torch.tensor([int(pools[label][torch.randint(len(pools[label]), (1,), generator=noise)]) for label in theirs])]
         for into, part in ((parts, rows), (scored, others)):
             into[name] = bf.corrupted(part, kinds[number % len(kinds)], 3, key=key.child(name, len(into)))
-    return made(parts, scored, bf.mlp([784, 32, 10], key.child("net")), seed)
+    return made(parts, scored, (784, 32, 10), key, seed)
 
 
 def hierarchy(seed: int, classes: bool) -> tuple[dict[str, bf.Dataset], Tensor]:
@@ -107,7 +111,7 @@ def names() -> list[str]:
     return [f"client-{number:03}" for number in range(SEEN + UNSEEN)]
 
 
-def made(parts: Mapping[str, bf.Dataset], scored: Mapping[str, bf.Dataset], net: nn.Module, seed: int) -> Problem:
+def made(parts: Mapping[str, bf.Dataset], scored: Mapping[str, bf.Dataset], widths: Sequence[int], key: bf.Key, seed: int) -> Problem:
     """Return the problem: a fifth of each client's rows is held out to choose strengths on."""
     seen = names()[:SEEN]
     held = {name: max(1, round(HELD * len(parts[name]))) for name in seen}
@@ -116,7 +120,8 @@ def made(parts: Mapping[str, bf.Dataset], scored: Mapping[str, bf.Dataset], net:
         {name: parts[name][: held[name]] for name in seen},
         {name: scored[name] for name in seen},
         {name: scored[name] for name in names()[SEEN:]},
-        net,
+        widths,
+        bf.mlp(list(widths), key.child("net")),
         seed,
     )
 
