@@ -132,6 +132,10 @@ class CollapseWarning(UserWarning):
     """A layer without active weights, or a round that undid what a network had learned and was taken back."""
 
 
+class UndeterminedWarning(UserWarning):
+    """A strength that the rows do not determine: the best of a grid at its end, or a prior by the evidence of a network that fits its rows exactly."""
+
+
 class CheckpointWarning(UserWarning):
     """The newest checkpoint is damaged or incomplete, and an older one is used."""
 

@@ -96,6 +96,21 @@ def test_a_round_that_loses_what_was_gained_is_told_and_slows_the_pruning():
     assert lost.after(0.8, 5, ToDensity())[0].lost == 0
 
 
+def test_a_slow_rise_is_a_loss_only_if_the_support_shrinks():
+    """Clients of unlike rows fit their own less far in a round as the rate falls: 600 rows by Dirichlet(0.1) ended in a CollapseError."""
+    rises = [0.85 + 0.1 * number for number in range(1, 9)]
+    for shrunk, lost in ((0.0, 0), (0.005, 0), (0.02, 3), (0.15, 3)):
+        watch = after(2.0, 1.0, 0.9, 0.85)
+        for round, nll in enumerate(rises, 4):
+            watch, _ = Watch.of(watch.leaf()).after(nll, round, ToDensity(), shrunk)
+        assert watch.lost == lost
+    # A jump is a loss anyway, and a fall begins anew.
+    assert after(2.0, 1.0, 0.9, 0.85).after(1.5, 4, ToDensity(), 0.0)[0].lost == 1
+    drifted = after(2.0, 1.0, 0.9, 0.85).after(1.0, 4, ToDensity(), 0.0)[0]
+    assert drifted.lowest == pytest.approx(1.0)
+    assert drifted.after(0.8, 5, ToDensity(), 0.0)[0].lowest == 0.8
+
+
 def counted(clients):
     return sum(map(len, clients.values()))
 

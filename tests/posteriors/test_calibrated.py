@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 import bayesfed as bf
 from bayesfed.algorithms.after_training.calibration.recipe import GRID
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.keys import Key
 
 
@@ -45,6 +45,16 @@ def test_temperature_and_sets_are_those_of_all_rows():
     own = result.clients["a"].model
     assert int(own.histograms.sum()) == 300
     assert own.temperature == model.temperature
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_temperature_at_the_end_of_the_grid_is_said():
+    net, data = overconfident()
+    for grid, further in (([0.5, 1.0, 1.5], "6"), ([4.0, 8.0, 3.0], "0.75")):
+        with pytest.warns(UndeterminedWarning, match=f"at the end of those that were tried; try temperatures= as far as {further},"):
+            bf.run(bf.calibrated(net, classes=4, temperatures=grid), {"a": data}, rounds=1, progress=False)
+    bf.run(bf.calibrated(net, classes=4), {"a": data}, rounds=1, progress=False)
+    bf.run(bf.calibrated(net, classes=4), {"a": data[:0]}, rounds=1, progress=False)
 
 
 def test_what_does_not_fit_is_refused(net):

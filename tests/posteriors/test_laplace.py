@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
+from torch.nn.functional import cross_entropy
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.inference.laplace.evidence import best_precision, log_evidence
 from bayesfed.keys import Key
 from bayesfed.trees import parameters
@@ -152,6 +153,19 @@ def test_numbers_are_a_ridge_regression():
     posterior = fitted(net, {"a": data[:10], "b": data[10:]}, likelihood=bf.Normal(0.1), structure="full", prior_precision=3.0).posterior
     exact = (inputs.mT @ inputs / 0.01 + 3 * torch.eye(3, dtype=torch.float64)).inverse()
     assert torch.allclose(posterior.outputs(inputs)[1][:, 0, 0], torch.einsum("bi,ij,bj->b", inputs, exact, inputs))
+
+
+def test_a_network_that_fits_its_rows_exactly_is_told(digits):
+    """Its draws are worth nothing, and the evidence does not know."""
+    train, test = digits[0][:200], digits[1]
+    work = bf.Training(steps=1500, batch_size=32, optimiser=bf.Adam(3e-3))
+    trained = bf.run(bf.fed_avg(bf.mlp([64, 32, 10], Key(0)), training=work), {"a": train}, rounds=1, progress=False).model
+    with pytest.warns(UndeterminedWarning, match=r"fits its rows exactly \(NLL .* a row\).*try fewer rounds or prior_precision="):
+        wide = fitted(trained, {"a": train})
+    narrow = fitted(trained, {"a": train}, prior_precision=30.0)
+    plain = float(cross_entropy(trained(test.inputs), test.targets))
+    assert wide.scores(test)["all"]["nll"] > 1.5 * plain
+    assert narrow.scores(test)["all"]["nll"] < 1.2 * plain
 
 
 def test_what_does_not_fit_is_refused(net, digits):

@@ -140,7 +140,7 @@ class TurboStep:
             return state, {}
         mean = total.mean()
         nll = float(mean.pop(NLL))
-        watch, risen = self._watched(state, nll, round)
+        watch, risen = self._watched(state, nll, round, self._shrunk(state, earlier))
         if SCORES in mean:
             state, mean = self._retempered(state, mean, watch)
         if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
@@ -229,7 +229,7 @@ class TurboStep:
             return held_rows(log_odds)
         return log_odds.clamp(min=HELD) if site.name == self.declared.last else log_odds
 
-    def _watched(self, state: Tree, nll: float, round: int) -> tuple[Watch, float]:
+    def _watched(self, state: Tree, nll: float, round: int, shrunk: float) -> tuple[Watch, float]:
         """Return what is remembered of the local fit after this round, and the share of its gain that the round lost.
 
         Raises
@@ -238,12 +238,17 @@ class TurboStep:
             If much of the gain is lost in several rounds in a row, in which no weight was switched off.
         """
         before = Watch.of(state[WATCH])
-        after, risen = before.after(nll, round, self.field if isinstance(self.field, ToDensity) else ToDensity())
+        after, risen = before.after(nll, round, self.field if isinstance(self.field, ToDensity) else ToDensity(), shrunk)
         if after.lost > MOST_LOST:
             actual = f"{nll:.3g} nats a row, after {after.lowest:.3g} at best and {after.first:.3g} in round 0, {after.lost} rounds in a row"
             hint = "a lower temperature of the likelihood, a smaller learning rate, or a higher density"
             raise CollapseError(complain("d_turbo_vbi", expected="a local fit that does not fall apart", actual=actual, hint=hint))
         return after, risen
+
+    def _shrunk(self, state: Tree, earlier: Tree) -> float:
+        """Return by what share of itself the number of active weights fell just before this round."""
+        before, now = sum(int(leaf.sum()) for leaf in earlier.values()), sum(int(state[f"{name}.before"].sum()) for name in earlier)
+        return (before - now) / max(1, before)
 
     def _taken_back(self, state: Tree, earlier: Tree, result: Tree, mean: Tree, risen: float) -> tuple[Tree, Info]:
         """Return the state with the support of the last round but one: what was switched off since then is active again, at zero."""

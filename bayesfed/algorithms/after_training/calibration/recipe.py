@@ -72,6 +72,11 @@ def calibrated(
     ArgumentError
         If the model is none, a temperature is not positive, or `classes` or `bins` is below 1.
 
+    Warns
+    -----
+    UndeterminedWarning
+        In the round, if the best temperature is at an end of the grid.
+
     Examples
     --------
     >>> train, held = bf.split_rows(clients, 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.errors import UndeterminedWarning
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Model
@@ -66,9 +68,19 @@ class BestTemperature:
     temperatures: tuple[float, ...]
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the temperature; with no rows at all it is 1."""
+        """Return the state with the temperature; with no rows at all it is 1.
+
+        Warns
+        -----
+        UndeterminedWarning
+            If the temperature is at an end of the grid, of more than two.
+        """
         sums = summed(reducer, "moments").total["nll"]
         best = self.temperatures[int(sums.argmin())] if float(sums.max()) > 0 else 1.0
+        if len(self.temperatures) > 2 and float(sums.max()) > 0 and best in (min(self.temperatures), max(self.temperatures)):
+            further = best / 4 if best == min(self.temperatures) else 4 * best
+            text = f"calibrated: the best temperature, {best:g}, is at the end of those that were tried"
+            warnings.warn(f"{text}; try temperatures= as far as {further:g}, or more held-out rows", UndeterminedWarning, stacklevel=2)
         return state | {TEMPERATURE: torch.tensor([best], dtype=torch.float64)}, {"temperature": best}
 
 

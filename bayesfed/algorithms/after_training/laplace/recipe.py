@@ -89,6 +89,11 @@ def laplace(
     ArgumentError
         If an argument is outside its domain, the parameters are not the network's, the network does not have the layers that are asked for, or the
         algorithm has no single model or a posterior of its own.
+
+    Warns
+    -----
+    UndeterminedWarning
+        In a round, if the precision is by the evidence and the network's NLL on its own rows is below 0.005 nats: such rows hardly bound the weights.
     """
     for name, value, choices in (("subset", subset, Subset), ("structure", structure, Form), ("biases", biases, Biases)):
         if value not in get_args(choices):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.errors import UndeterminedWarning
 from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
@@ -19,13 +21,15 @@ from bayesfed.inference.laplace.posterior import LaplacePosterior
 from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
 from bayesfed.trees import Tree, under, without
 
 # Prefix of the leaves of the state that describe the Gaussian, and the names of those that are numbers.
 OWN, NLL, ROWS, PRECISION = "laplace/", "nll", "rows", "precision"
 
 PriorPrecision = float | Literal["evidence"]
+# Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008 draws still helped, at .001 they never did.
+FITTED = 0.005
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ class FitGaussian:
         posterior = LaplacePosterior(self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0)
         norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
         chosen = evidence.best_precision(posterior.values, norm) if self.precision == "evidence" else float(self.precision)
+        if self.precision == "evidence" and isinstance(self.likelihood, Categorical) and posterior.nll < FITTED:
+            _warn_of_no_curvature(posterior.nll, chosen)
         fit = -rows * posterior.nll / temperature_of(self.likelihood)
         info = {
             "log_evidence": evidence.log_evidence(posterior.values, fit, norm, chosen),
@@ -116,6 +122,15 @@ class FitGaussian:
         }
         own = means | {ROWS: torch.tensor([rows]), PRECISION: torch.tensor([chosen], dtype=torch.float64)}
         return without(state, OWN) | {OWN + name: leaf for name, leaf in own.items()}, info
+
+
+def _warn_of_no_curvature(nll: float, chosen: float) -> None:
+    text = (
+        f"laplace: the network fits its rows exactly (NLL {nll:.1g} a row), so that they hardly bound its weights; the evidence finds a prior of "
+        f"precision {chosen:.2g}, and draws from it doubt everything"
+    )
+    hint = "fewer rounds or prior_precision= in the training, a prior_precision= here, or calibrated() on held-out rows"
+    warnings.warn(f"{text}; try {hint}", UndeterminedWarning, stacklevel=2)
 
 
 class BesideGaussian(Beside):
