@@ -133,7 +133,7 @@ class CollapseWarning(UserWarning):
 
 
 class UndeterminedWarning(UserWarning):
-    """A strength that the rows do not determine: the best of a grid at its end, or a prior by the evidence of a network that fits its rows exactly."""
+    """A strength that its rows do not determine: a temperature at the end of its grid, or a prior by the evidence of a network that fits exactly."""
 
 
 class CheckpointWarning(UserWarning):

@@ -136,17 +136,18 @@ AREAS = ("mutual_information", "max_logit", "feature_density")
 
 
 @pytest.mark.parametrize(
-    ("head", "trained", "seeds", "lines"), [("method", 2000, 5, 16), ("method, 600 rows", 600, 5, 7), ("method, 54,000 rows", 54000, 1, 9)]
+    ("head", "trained", "concentration", "lines"),
+    [("method", 2000, 0.5, 16), ("method, 600 rows", 600, 0.5, 11), ("method, 54,000 rows", 54000, 0.5, 11), ("method, Dirichlet 0.1", 2000, 0.1, 9)],
 )
-def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trained, seeds, lines):
+def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trained, concentration, lines):
     records = importlib.import_module("parts.front.figures")
-    known = records.readings(trained)
+    known = records.readings(trained, concentration=concentration)
     rows = rows_of("how-to/how-sure-is-it.md", f"| {head} | accuracy | NLL |")
     assert len(rows) == lines
     for name, accuracy, nll, ece, corrupted, *areas, size in rows:
-        method, _, extra = name.removesuffix(", two seeds").partition(" + ")
+        method, _, extra = name.partition(" + ")
         found = known[".".join(part for part in (NAMES[method], extra.lower()) if part)]
-        assert len(found) == (2 if name.endswith("two seeds") else seeds), name
+        assert len(found) == 5, name
         mean = {score: statistics.fmean(one[score] for one in found) for score in ("accuracy", "nll", "ece", "megabytes")}
         assert accuracy == f"{100 * mean['accuracy']:.1f} %", name
         assert [nll, ece] == [f"{mean[score]:.3f}".removeprefix("0") for score in ("nll", "ece")], name
