@@ -11,6 +11,7 @@ clients could gain at most if the domain were all that sets them apart.
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -61,7 +62,8 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
 @torch.no_grad()
 def states(texts: Texts) -> Tensor:
     """Return the mean of MiniLM's states over the tokens of every text, ``(N, 384)``, of norm 1; from the cache if they were computed before."""
-    model, file = bf.minilm_folder(), CACHE / f"minilm_{len(texts)}.safetensors"
+    digest = hashlib.blake2b("\n".join([str(LENGTH), *texts.texts]).encode(), digest_size=8).hexdigest()
+    model, file = bf.minilm_folder(), CACHE / f"states_{digest}.safetensors"
     if not file.exists():
         whole = bf.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
         tokens, mask = bf.tokenised(texts, model, length=LENGTH, cache=CACHE).inputs.unbind(1)
