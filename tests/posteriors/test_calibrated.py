@@ -54,7 +54,6 @@ def test_a_temperature_at_the_end_of_the_grid_is_said():
         with pytest.warns(UndeterminedWarning, match=f"at the end of those that were tried; try temperatures= as far as {further},"):
             bf.run(bf.calibrated(net, classes=4, temperatures=grid), {"a": data}, rounds=1, progress=False)
     bf.run(bf.calibrated(net, classes=4), {"a": data}, rounds=1, progress=False)
-    bf.run(bf.calibrated(net, classes=4), {"a": data[:0]}, rounds=1, progress=False)
 
 
 def test_what_does_not_fit_is_refused(net):
