@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, RankError, complain
-from bayesfed.keys import Key
+from bayesfed.federated.clients.turn import one_thread
+from bayesfed.keys import Key, forked
 
 Result = TypeVar("Result")
 
@@ -162,19 +163,31 @@ def gpu() -> torch.device | None:
 
 
 def machine() -> dict[str, str]:
-    """Return what the bits of training depend on: the build of torch, the instructions and the GPU it uses, and a digest of a training step."""
-    generator = Key(0, "ranks", "canary").generator()
-    net, rows = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)), torch.randn(32, 64, generator=generator)
-    with torch.no_grad():
-        for leaf in net.parameters():
-            leaf.copy_(torch.randn(leaf.shape, generator=generator))
-    gradients = torch.autograd.grad(net(rows).logsumexp(1).sum(), list(net.parameters()))
-    content = b"".join(leaf.contiguous().numpy().tobytes() for leaf in (*gradients, rows.exp(), torch.linalg.svdvals(rows)))
-    digest = blake2b(content, digest_size=8).hexdigest()
+    """Return what the bits of training depend on: the build of torch, the instructions and the GPU it uses, and a digest of a training."""
     device = gpu()
     return {
         "torch": torch.__version__,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "GPU": torch.cuda.get_device_name(device) if device else "none",
-        "training step": digest,
+        "training": _training(),
     }
+
+
+def _training() -> str:
+    """Return a digest of a training on few rows, of single functions and of decompositions.
+
+    Libraries choose kernels by processor and by shape, so products of several shapes are among them.
+    """
+    key = Key(0, "ranks", "canary")
+    with forked(key.child("net")), one_thread():
+        net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 128), nn.Tanh(), nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 10))
+        generator, leaves = key.generator(), list(net.parameters())
+        adam = torch.optim.Adam(leaves, 1e-3, fused=True)
+        for count in (32, 12, 9, 1, 64, 20):
+            rows = torch.randn(count, 1, 8, 8, generator=generator)
+            adam.zero_grad()
+            nn.functional.cross_entropy(net(rows), torch.arange(count) % 10).backward()
+            adam.step()
+        square = rows[0, 0].double() @ rows[1, 0].double()
+        parts = (*leaves, rows.exp(), rows.abs().log(), rows.erf(), torch.linalg.svdvals(square), *torch.linalg.qr(square), square.sum())
+    return blake2b(b"".join(leaf.detach().contiguous().numpy().tobytes() for leaf in parts), digest_size=8).hexdigest()

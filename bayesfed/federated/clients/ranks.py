@@ -54,7 +54,7 @@ class Ranks:
     Raises
     ------
     ArgumentError
-        If ranks differ in their build of torch, their processor, their GPU or a training step, unless `mixed`; if clients are trained in cohorts,
+        If ranks differ in their build of torch, their processor, their GPU or a short training, unless `mixed`; if clients are trained in cohorts,
         whose bits depend on who is in them; if restarts of the job would fail.
     RankError
         During a run, if a rank is lost, or is silent for too long.
