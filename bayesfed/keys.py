@@ -80,6 +80,7 @@ def forked(key: Key) -> Iterator[None]:
     For code that draws from the global generator and takes no other: Pyro's `sample`, dropout, module initialisers.
     Do not use it in threads: they share the global generator.
     """
-    with torch.random.fork_rng():
+    # Named, since torch warns of several GPUs otherwise, and touches each of them.
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
         torch.manual_seed(key.integer())
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
@@ -14,6 +13,7 @@ from bayesfed.errors.checks import a, check, having, shown
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
+from bayesfed.keys import Key, forked
 
 SAMPLER = "everyone, fraction(0.5), or (round, names, key) -> names"
 POSTERIOR = ("constants", "axes", "draw", "draw_prior", "observe")
@@ -102,7 +102,7 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
         hint = "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - targets).square(), name='mse')]"
         raise ArgumentError(complain("run, test", expected="class labels, whose accuracy is scored", actual=shown(test.targets), hint=hint))
     try:
-        with torch.random.fork_rng():
+        with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
     except PosteriorError:
         raise
