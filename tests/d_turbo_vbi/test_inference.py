@@ -10,8 +10,10 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.data import Dataset
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.training.descent import Descent
 from bayesfed.inference import MeanField, MeanFieldElbo, Structured, kl_divergence, support_evidence
-from bayesfed.inference.turbo.elbo import decode_inclusion, encode_inclusion
+from bayesfed.inference.turbo.elbo import decode_inclusion, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
 from bayesfed.keys import Key, forked
 from bayesfed.models import Gammas, MarkovGrid, SiteBelief, guide
@@ -306,3 +308,38 @@ def test_layers_of_other_kinds_sample_their_weights():
     data = Dataset(torch.ones(2, 4), torch.tensor([0, 2]))
     losses = {float(objective.loss(trained, fixed, data, 2.0, Key(i, "n").generator()).nll) for i in range(3)}
     assert len(losses) == 3
+
+
+@pytest.mark.parametrize("spread", ["shared", "layer", "weight"])
+@pytest.mark.parametrize("rate", [5e-3, 3e-2])
+def test_sds_reach_their_optimum_whatever_the_rate_of_the_means(spread, rate):
+    """Of a linear model with normal targets, where 1 / sigma^2 = <rho> + x'x / (T s^2), in the mean over the active weights that share sigma."""
+    temperature, noise, generator = 0.5, 0.5, Key(0, "m").generator()
+    declared = bf.declare(nn.Sequential(nn.Linear(6, 2, bias=False)), likelihood=bf.Normal(noise, temperature=temperature))
+    inputs = torch.randn(300, 6, generator=generator) * torch.tensor([2.0, 1.5, 1.0, 1.0, 0.7, 0.5])
+    data = Dataset(inputs, inputs @ torch.randn(6, 2, generator=generator))
+    message = message_of(declared, generator, active=0.6)
+    count = len(message["0.weight.mean"])
+    sd = message.pop("sd") * (5.0 if rate < 1e-2 else 0.5)
+    message[spread_leaf("0.weight", spread)] = sd.expand(count).clone() if spread == "weight" else sd
+    objective = MeanFieldElbo(declared, spread)
+    _, fixed = objective.start(message)
+    curvature = inputs.square().sum(0).expand(2, 6) / (temperature * noise**2)
+    optimum = (fixed["0.weight.precision"] + curvature)[message["0.weight.support"]]
+    optimum = optimum if spread == "weight" else optimum.mean()
+    # Twice as many observations as rows: the likelihood counts double, so that the curvature does.
+    doubled = optimum + (curvature[message["0.weight.support"]] if spread == "weight" else curvature[message["0.weight.support"]].mean())
+    for scale, expected in ((1.0, optimum), (2.0, doubled))[: 2 if spread == "shared" else 1]:
+        sent = Descent(objective, bf.Adam(rate), 600, None, "moments").fit(message, {}, data, Key(0, "fit"), LocalOptions(scale=scale)).payload
+        assert torch.allclose(sent[spread_leaf("0.weight", spread)], expected.rsqrt(), rtol=0.12)
+
+
+def test_without_a_prior_or_noise_sds_stay():
+    declared = bf.declare(bf.mlp([6, 5, 3], Key(0, "n")))
+    message = message_of(declared, Key(0, "m").generator())
+    data = Dataset(torch.randn(8, 6, generator=Key(0, "d").generator()), torch.arange(8) % 3)
+    for without in ({"use_prior": False}, {"sample": False}, {"use_prior": False, "sample": False}):
+        objective = MeanFieldElbo(declared, **without)
+        sent = Descent(objective, bf.Adam(1e-2), 5, None, "moments").fit(message, {}, data, Key(0, "fit"), LocalOptions()).payload
+        kept = float(sent["sd"]) == pytest.approx(float(message["sd"]))
+        assert kept is (without == {"use_prior": False, "sample": False})

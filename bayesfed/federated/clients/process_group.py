@@ -180,7 +180,7 @@ def _training() -> str:
     """
     key = Key(0, "ranks", "canary")
     with forked(key.child("net")), one_thread():
-        net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 128), nn.Tanh(), nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 10))
+        net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 128), nn.Tanh(), nn.Linear(128, 10))
         generator, leaves = key.generator(), list(net.parameters())
         adam = torch.optim.Adam(leaves, 1e-3, fused=True)
         for count in (32, 12, 9, 1, 64, 20):

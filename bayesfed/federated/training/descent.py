@@ -15,7 +15,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.inference.objectives.likelihood import Objective
+from bayesfed.inference.objectives.likelihood import Objective, OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
 from bayesfed.models.priors.likelihoods import Likelihood, Normal, PresentClasses
@@ -98,9 +98,11 @@ class Descent:
         trained, fixed = self.objective.start(message)
         if not len(data):
             return Fit(self._payload(self.objective.finish(trained, fixed), message), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
-        leaves = [leaf.requires_grad_() for leaf in trained.values()]
+        own = self.objective if isinstance(self.objective, OwnSteps) else None
+        apart = own.moved_apart(trained) if own else frozenset()
+        leaves = {name: leaf.requires_grad_() for name, leaf in trained.items()}
         (rate, steps), losses = self.asked(options), []
-        optimiser = self.optimiser.build(leaves, rate)
+        optimiser = self.optimiser.build([leaf for name, leaf in leaves.items() if name not in apart], rate)
         observations, noise = options.scale * len(data), key.child("noise").generator(data.inputs.device)
         scored = self.objective.at(options.prior) if isinstance(self.objective, OpenPrior) else self.objective
         # Dropout and similar layers draw from torch's global generator.
@@ -111,8 +113,10 @@ class Descent:
                 loss, nll = scored.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
                 optimiser.step()
-                if after_step:
-                    with torch.no_grad():
+                with torch.no_grad():
+                    if own:
+                        own.move(trained, fixed, observations)
+                    if after_step:
                         after_step(trained, float(optimiser.param_groups[0]["lr"]), steps - done)
                 losses.append((loss.detach(), nll.detach()))
         total, nll_total = (torch.stack(values).mean() for values in zip(*losses, strict=True))

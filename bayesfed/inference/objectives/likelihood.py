@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -61,6 +61,19 @@ class Objective(Protocol):
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Raise `DataError` if the network cannot score the data."""
+        ...
+
+
+@runtime_checkable
+class OwnSteps(Protocol):
+    """An objective that moves some of the trained leaves itself, by their gradients, in place of the optimiser."""
+
+    def moved_apart(self, trained: Tree) -> frozenset[str]:
+        """Return the names of these leaves; the optimiser has the others."""
+        ...
+
+    def move(self, trained: Tree, fixed: Tree, observations: float) -> None:
+        """Move these leaves in place after a step, and clear their gradients; arguments as for `Objective.loss`."""
         ...
 
 

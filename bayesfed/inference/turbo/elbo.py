@@ -6,6 +6,10 @@ at the layers' outputs rather than at their weights (Kingma, Salimans and Wellin
 same, and a draw for every row costs one more matrix product instead of a weight matrix for every row. (For convolutions, the distribution is the
 same at each position alone: noise is independent between positions, which would share drawn weights.)
 
+Means follow the optimiser. A standard deviation that n active weights share has the optimum ``1 / sigma^2 = (sum <rho> + tr H / T) / n``, with
+the expected Hessian H of the summed loss and the temperature T. The gradient tells how far it is, ``dF / d ln sigma = n (sigma^2 / optimum^2 - 1)``:
+after each step the precision goes a share of the way there (a natural-gradient step; Khan and Lin, 2017), at any rate of the means.
+
 An inactive entry is exactly zero here: it adds no noise, gets no gradient and is not sent back.
 """
 
@@ -35,6 +39,9 @@ from bayesfed.trees import Tree, has_ties
 
 Spread = Literal["shared", "layer", "weight"]
 SHARED = "sd"
+# Share of the way to its optimum that a precision goes after each step, and the longest step of its logarithm. A larger share lets sds grow to
+# those of the prior before the first rounds have found any curvature, from which networks with convolutions do not recover.
+RATE, LONGEST = 0.01, 0.5
 # The leaf of a message with the temperature, where it changes from round to round.
 TEMPERATURE = "temperature"
 
@@ -147,6 +154,29 @@ class MeanFieldElbo:
                 second, logs = precision.sum() * variance, log_sd * (mean.numel() if mask is None else mask.sum())
             parts.append((squares + second) / 2 - logs)
         return torch.stack(parts).sum()
+
+    def moved_apart(self, trained: Tree) -> frozenset[str]:
+        """Move log sds here, unless they have no optimum: without a prior, or without noise."""
+        return frozenset(spread_leaf(name, self.spread) for name in self.declared.sites) if self.use_prior and self.sample else frozenset()
+
+    def move(self, trained: Tree, fixed: Tree, observations: float) -> None:
+        """Move every precision a share of the way to its optimum; with gradients of a loss that is divided by the number of observations."""
+        owners: dict[str, list[str]] = {}
+        for site in self.declared.sites:
+            owners.setdefault(spread_leaf(site, self.spread), []).append(site)
+        for name in self.moved_apart(trained):
+            log_sd = trained[name]
+            if (gradient := log_sd.grad) is None:
+                continue
+            count = 1 if self.spread == "weight" else max(1.0, sum(self._active(site, trained, fixed) for site in owners[name]))
+            # Target over present precision, less 1. A step in logarithms keeps the sd positive and has no bias by the noise of the draws.
+            excess = gradient * observations / (self._temperature(fixed) * count)
+            log_sd.sub_((RATE * excess).clamp(-LONGEST, LONGEST) / 2)
+            log_sd.grad = None
+
+    def _active(self, name: str, trained: Tree, fixed: Tree) -> float:
+        mask = fixed.get(f"{name}.mask")
+        return float(trained[f"{name}.mean"].numel() if mask is None else mask.sum())
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Send active means, sds and points."""
