@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from parts.pictures import comparison, devices, digits, front, over_the_air, rules
+from parts.pictures import comparison, devices, digits, front, over_the_air, rules, uncertainty
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,
@@ -20,6 +20,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "compare_digits": comparison.draw,
     "fedrlr_curves": over_the_air.draw,
     "fidelity_forest": rules.draw,
+    "how_sure": uncertainty.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
     "quickstart": digits.measure_quickstart,

@@ -42,6 +42,8 @@ def test_ratings_become_classes_and_the_middle_goes(tmp_path):
     assert found.texts == ("good", "hm", "bad", "ok “then” é", "fine")
     assert found.labels.tolist() == [1, 0, 0, 1, 1]
     assert found.labels.dtype == torch.int64
+    found = bf.sentiment(tmp_path, domains=["movies", "tweets"], threshold=0.5, neutral=True)
+    assert found.labels.tolist() == [2, 1, 1, 0, 1, 2]
 
 
 def test_sentences_of_a_document_have_a_home_in_common(tmp_path):

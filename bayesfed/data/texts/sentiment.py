@@ -41,9 +41,15 @@ _COMMAND = (
 
 
 def sentiment(
-    folder: str | Path, *, domains: Sequence[str] = tuple(_FILES), by: By = "domain", threshold: float = 0.0, encoding: str = "utf-8"
+    folder: str | Path,
+    *,
+    domains: Sequence[str] = tuple(_FILES),
+    by: By = "domain",
+    threshold: float = 0.0,
+    neutral: bool = False,
+    encoding: str = "utf-8",
 ) -> Texts:
-    """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it is below ``-threshold``.
+    """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it is below ``-threshold``; or as three.
 
     Parameters
     ----------
@@ -55,7 +61,9 @@ def sentiment(
         What `Texts.domains` names. "document": reviews and editorials apart, as "products/12"; sentences of movies and tweets, which have no document
         in common, stay in "movies" and "tweets".
     threshold
-        Rows with ratings from ``-threshold`` to ``threshold`` are left out as undecided. At 0 these are 383 of 23,703.
+        Rows with ratings from ``-threshold`` to ``threshold`` are left out as undecided, unless `neutral`. At 0 these are 383 of 23,703.
+    neutral
+        Whether these rows are a class of their own: 0 is then negative, 1 neutral and 2 positive.
     encoding
         Encoding of the files. The published files are UTF-8.
 
@@ -77,15 +85,21 @@ def sentiment(
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
         raise DataError(complain(str(folder), expected=", ".join(missing), actual="no such files", hint=_COMMAND))
     rows = [
-        (text, int(rating > 0), f"{name}/{document}" if document and by == "document" else name)
+        (text, _label(rating, threshold, neutral), f"{name}/{document}" if document and by == "document" else name)
         for name in domains
         for document, rating, text in _rated(folder / _FILES[name], encoding)
-        if rating > threshold or rating < -threshold
+        if neutral or rating > threshold or rating < -threshold
     ]
     if not rows:
         raise DataError(complain(str(folder), expected=f"ratings beyond {threshold}", actual="none", hint="a smaller threshold"))
     texts, labels, homes = zip(*rows, strict=True)
     return Texts(texts, torch.tensor(labels), homes)
+
+
+def _label(rating: float, threshold: float, neutral: bool) -> int:
+    if neutral:
+        return 1 + int(rating > threshold) - int(rating < -threshold)
+    return int(rating > 0)
 
 
 def _rated(path: Path, encoding: str) -> Iterator[tuple[str, float, str]]:

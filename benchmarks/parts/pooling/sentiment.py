@@ -30,7 +30,9 @@ import bayesfed as bf
 from bayesfed.data import by_domain
 from bayesfed.data.texts.texts import Texts
 
-THRESHOLD, LENGTH, LEAST, CACHE = 0.3, 48, 10, Path("results/pooling")
+# Ratings that are no class, or neutral: those that round to 0.
+THRESHOLD, NEUTRAL = 0.3, 0.5
+LENGTH, LEAST, CACHE = 48, 10, Path("results/pooling")
 GRIDS = Grids(
     rates=(3.0, 10.0, 30.0),
     tuned=((20, 0.1), (20, 0.3), (20, 1.0), (20, 3.0)),
@@ -46,15 +48,15 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     """Run and print; yield whether each target is met."""
     if options.data is None:
         raise SystemExit("--only sentiment: expected --data FOLDER, the ratings of docs/how-to/text.md")
-    texts = bf.sentiment(options.data, by="document", threshold=THRESHOLD)
-    rows = bf.Dataset(states(texts), texts.labels)
+    two = bf.sentiment(options.data, by="document", threshold=THRESHOLD)
+    three = bf.sentiment(options.data, by="document", threshold=NEUTRAL, neutral=True)
     torch.set_num_threads(1)
-    for name, make in (("domains", domains), ("documents", documents)):
-        several = []
+    for name, make, texts in (("domains", domains, two), ("documents", documents, two), ("domains, three classes", domains, three)):
+        rows, several = bf.Dataset(states(texts), texts.labels), []
         for seed in range(1 if options.check else 3):
             problem, homes = make(texts, rows, seed)
             methods = compared(problem, GRIDS)
-            several.append(methods | ({"told the domain": told(problem, homes)} if name == "domains" else {}))
+            several.append(methods | ({"told the domain": told(problem, homes)} if make is domains else {}))
         print(f"\n{name}, {len(several)} seeds\n{shown(several)}", flush=True)
         yield from pooled_targets(name, several)
 
@@ -93,7 +95,7 @@ def domains(texts: Texts, rows: bf.Dataset, seed: int) -> tuple[Problem, Mapping
         pool = test[homes[name]]
         parts[name] = rows[torch.tensor([train[homes[name]].pop() for _ in range(size(noise))])]
         scored[name] = rows[pool[torch.randperm(len(pool), generator=noise)[:SCORED]]]
-    return made(parts, scored, (384, 2), key, seed), homes
+    return made(parts, scored, (384, 1 + int(rows.targets.max())), key, seed), homes
 
 
 def documents(texts: Texts, rows: bf.Dataset, seed: int) -> tuple[Problem, Mapping[str, str]]:
