@@ -13,13 +13,14 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import a, check
+from bayesfed.errors.checks import a, check, shown
 from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
 from bayesfed.federated.core.protocols import Direction
 from bayesfed.federated.engine.ledger import Row, bits
 from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
+from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
 from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
 from bayesfed.inspect.tables import round_table
@@ -233,20 +234,29 @@ class Result:
     def k_hat(self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0) -> float:
         """Return how far the posterior is from the exact one of these rows, all that were fitted; see `bayesfed.inspect.k_hat`.
 
+        If a model has local latents, give the rows by client: k-hat is then that of the shared and of all local sites together. A guide whose local
+        sites do not depend on the shared ones, as those of `AutoNormal`, makes the sds of population parameters too narrow, and k-hat tells.
+
         Raises
         ------
         ArgumentError
-            If the method's posterior has no importance weights, there are no rows, or fewer than 100 draws.
+            If the method's posterior has no importance weights, there are no rows, or fewer than 100 draws; or the model has local latents, and
+            rows are not by client.
         PosteriorError
-            If the model has local latents.
+            If a client that was fitted is not among the rows, or its local latents do not fit them.
         """
         from bayesfed.inspect.psis import k_hat
 
-        posterior = self.posterior
+        posterior, key = self.posterior, Key(seed, "k_hat")
+        if isinstance(posterior, FittedGuide) and posterior.stays:
+            if not isinstance(data, Mapping):
+                expected, hint = f"rows by client, since {posterior.stays[0]} stays with clients", "the clients that were fitted, {name: rows}"
+                raise ArgumentError(complain("Result.k_hat", expected=expected, actual=shown(data), hint=hint))
+            return k_hat(posterior.log_weights_with_clients(self.snapshot.memories, data, key, draws=draws))
         if not isinstance(posterior, Weighing):
             found = type(posterior).__name__
             raise ArgumentError(complain("Result.k_hat", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
-        return k_hat(posterior.log_weights(pooled("Result.k_hat", data), Key(seed, "k_hat"), draws=draws))
+        return k_hat(posterior.log_weights(pooled("Result.k_hat", data), key, draws=draws))
 
     def save_model(self, path: str | Path) -> None:
         """Write the transmitted model's parameters as a safetensors file."""

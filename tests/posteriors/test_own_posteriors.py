@@ -1,6 +1,8 @@
 """Scores, predictions and exports where a part of the posterior stays with clients, and which rows of an export were fitted."""
 
+import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pyro
@@ -10,7 +12,7 @@ import torch
 from pyro.infer.autoguide import AutoNormal
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.inference.evaluation.predictive import Predictive
 
 NAMES = ("a", "b", "c")
@@ -139,3 +141,61 @@ def test_a_local_latent_for_each_row_belongs_to_the_rows_that_were_fitted():
         result.scores({"a": clients["b"]})
     # Without rows each client has its own variable, since shapes differ.
     assert {"own.a", "own.b"} <= set(result.to_arviz(draws=2).posterior.data_vars)
+
+
+def hierarchy(inputs, targets=None):
+    """The offset's mean is shared: given the rows, the two are correlated, which no product of Gaussians is."""
+    centre = pyro.sample("centre", dist.Normal(torch.zeros((), dtype=torch.float64), 2.0))
+    with pyro.plate("client", 1):
+        own = pyro.sample("own", dist.Normal(centre, 1.0))
+    with pyro.plate("rows", len(inputs)):
+        return pyro.sample("y", dist.Normal(own, 1.0), obs=targets)
+
+
+def apart(inputs, targets=None):
+    """Inputs that add up to 0 at every client: given the rows, slope and offset are independent."""
+    slope = pyro.sample("slope", dist.Normal(torch.zeros((), dtype=torch.float64), 2.0))
+    with pyro.plate("client", 1):
+        own = pyro.sample("own", dist.Normal(torch.zeros((), dtype=torch.float64), 1.0))
+    with pyro.plate("rows", len(inputs)):
+        return pyro.sample("y", dist.Normal(slope * inputs[:, 0] + own, 1.0), obs=targets)
+
+
+def few(count):
+    inputs = torch.tensor([-1.0, 1.0, -2.0, 2.0], dtype=torch.float64)[:count, None]
+    return {name: bf.Dataset(inputs, torch.randn(count, generator=bf.Key(0, name).generator()).double()) for name in NAMES}
+
+
+def settled(model, clients, rounds):
+    work = bf.Training(steps=40, batch_size=None, optimiser=bf.NaturalGradient(0.15), schedule=bf.cosine(0.1, rounds))
+    example, rows = clients["a"], sum(map(len, clients.values()))
+    guide = partial(AutoNormal, init_scale=0.5)
+    algorithm = bf.federated_svi(model, guide, fusion=bf.PVI(damping=0.5), observations=rows, example=example, training=work)
+    return bf.run(algorithm, clients, rounds=rounds, progress=False)
+
+
+def test_importance_weights_of_shared_and_local_latents():
+    """Their mean is the evidence, that of a normal distribution of all targets."""
+    clients = few(4)
+    result = settled(apart, clients, 10)
+    weights = result.posterior.log_weights_with_clients(result.snapshot.memories, clients, bf.Key(0, "weights"), draws=60)
+    inputs = clients["a"].inputs[:, 0].repeat(3)
+    same = torch.block_diag(*[torch.ones(4, 4, dtype=torch.float64)] * 3)
+    covariance = 4 * inputs[:, None] * inputs + same + torch.eye(12, dtype=torch.float64)
+    targets = torch.cat([rows.targets for rows in clients.values()])
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(12, dtype=torch.float64), covariance).log_prob(targets)
+    assert float(weights.std()) < 0.6
+    assert float(weights.logsumexp(0)) - math.log(60) == pytest.approx(float(evidence), abs=0.15)
+
+
+@pytest.mark.slow
+def test_k_hat_tells_of_local_latents_that_hang_on_shared_ones():
+    clients = few(1)
+    result = settled(hierarchy, clients, 20)
+    # Targets have variance 2 given the centre: the product of Gaussians is much too sure of it.
+    assert float(result.posterior.constants["centre.sd"]) < 0.85 * (3 / 2 + 1 / 4) ** -0.5
+    assert result.k_hat(clients, draws=400) > 0.7
+    with pytest.raises(ArgumentError, match="Result.k_hat: expected rows by client, since guide.locs.own_unconstrained stays with clients"):
+        result.k_hat(clients["a"])
+    with pytest.raises(PosteriorError, match=r"expected rows of every client, found none of \['c'\]; try the rows of all clients"):
+        result.k_hat({name: clients[name] for name in "ab"})

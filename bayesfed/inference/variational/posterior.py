@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor
+from tqdm import tqdm
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
@@ -108,7 +109,12 @@ class FittedGuide:
 
         Densities are those of the shared sites; for a client, those of its local sites, given the shared ones.
         """
-        names = self.layout.local_sites if self.server else self.layout.sites
+        trace, densities = self._with_densities(key)
+        return self._values(trace), {name: value for name, value in densities.items() if name != "log_likelihood"}
+
+    def _with_densities(self, key: Key) -> tuple[Any, Tree]:
+        """Return the guide's trace, and the log densities of `draw_with_densities` and of the example's targets at it."""
+        names, observed = self.layout.local_sites if self.server else self.layout.sites, set(self.layout.observed)
         local = {*self.layout.local_sites, *(f"{name}_unconstrained" for name in self.layout.local_sites)}
         trace = self._trace(key)
         with torch.no_grad(), self.pair.held(self._all()):
@@ -116,9 +122,12 @@ class FittedGuide:
             given = {name: trace.nodes[name]["value"] for name in (*self.layout.sites, *self._local) if name in trace.nodes}
             with forked(key.child("model")):
                 joint = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(*self.pair.example)
-            joint.compute_log_prob(lambda name, node: name in names)
-        log_q, log_prior = (sum(node["log_prob_sum"] for node in part.nodes.values() if "log_prob_sum" in node) for part in (trace, joint))
-        return self._values(trace), {"log_q": torch.as_tensor(log_q), "log_prior": torch.as_tensor(log_prior)}
+            joint.compute_log_prob(lambda name, node: name in names or name in observed)
+        scored = {name: node["log_prob_sum"] for name, node in joint.nodes.items() if "log_prob_sum" in node}
+        log_q = sum(node["log_prob_sum"] for node in trace.nodes.values() if "log_prob_sum" in node)
+        log_prior, log_likelihood = (sum(value for name, value in scored.items() if (name in observed) is seen) for seen in (False, True))
+        found = {"log_q": log_q, "log_prior": log_prior, "log_likelihood": log_likelihood}
+        return trace, {name: torch.as_tensor(value) for name, value in found.items()}
 
     @property
     def _local(self) -> tuple[str, ...]:
@@ -203,14 +212,12 @@ class FittedGuide:
         ArgumentError
             If there are no draws.
         PosteriorError
-            If the model has local latents, whose posterior the server does not have.
+            If the model has local latents, whose posterior the server does not have: then `log_weights_with_clients`.
         """
-        if draws < 1:
-            raise ArgumentError(complain("log_weights", expected="draws >= 1", actual=draws, hint="1000"))
+        _check_draws(draws)
         if self.layout.local_sites:
-            raise PosteriorError(
-                complain("log_weights", expected="a model without local latents", actual=list(self.layout.local_sites), hint="a client's own fit")
-            )
+            hint = "log_weights_with_clients(memories, rows by client, key), Result.k_hat(rows by client)"
+            raise PosteriorError(complain("log_weights", expected="a model without local latents", actual=list(self.layout.local_sites), hint=hint))
         weights = []
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
             model, guide = tilted(self.pair.model, self.pair.guide, self.layout, Tilt())
@@ -218,6 +225,44 @@ class FittedGuide:
                 drawn = poutine.trace(guide).get_trace(data.inputs, data.targets)
                 joint = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(data.inputs, data.targets)
                 weights.append(torch.as_tensor(joint.log_prob_sum() - drawn.log_prob_sum()))
+        return torch.stack(weights)
+
+    def log_weights_with_clients(
+        self, memories: Mapping[str, Mapping[str, Tensor]], data: Mapping[str, Dataset], key: Key, *, draws: int = 1000
+    ) -> Tensor:
+        """Return `log_weights` of a model with local latents, ``(draws,)``: z are the shared sites and the local ones of all clients.
+
+        Parameters
+        ----------
+        memories
+            By client: what it keeps, as in `Snapshot.memories`.
+        data
+            By client: the rows that were fitted; of all clients.
+        key
+            Names the draws.
+        draws
+            How many.
+
+        Raises
+        ------
+        ArgumentError
+            If there are no draws.
+        PosteriorError
+            If a client of the run is not among the rows, or never took part, or its local latents do not fit its rows.
+        """
+        _check_draws(draws)
+        if missing := sorted(name for name, memory in memories.items() if under(memory, LOCAL) and not len(data.get(name, ()))):
+            hint = "the rows of all clients that were fitted, {name: rows}"
+            raise PosteriorError(complain("log_weights_with_clients", expected="rows of every client", actual=f"none of {missing}", hint=hint))
+        clients = [self.at_client(memories.get(name, {}), rows) for name, rows in data.items() if len(rows)]
+        weights = []
+        for number in tqdm(range(draws), desc="importance weights", unit="draw", delay=2.0, leave=False, disable=None):
+            _, shared = self._with_densities(key.child(number))
+            total = shared["log_prior"] - shared["log_q"]
+            for client in clients:
+                _, own = client._with_densities(key.child(number))
+                total = total + own["log_likelihood"] + own["log_prior"] - own["log_q"]
+            weights.append(total)
         return torch.stack(weights)
 
     def elbo(self, data: Dataset, key: Key, *, draws: int = 100) -> float:
@@ -261,6 +306,11 @@ class MeanPrediction:
             total = total + expected(self.posterior.observe(self.posterior.draw(key), inputs, key.child("local")))
         mean: Tensor = total / self.draws
         return mean
+
+
+def _check_draws(draws: int) -> None:
+    if draws < 1:
+        raise ArgumentError(complain("log_weights", expected="draws >= 1", actual=draws, hint="1000"))
 
 
 def expected(distribution: Any) -> Tensor:

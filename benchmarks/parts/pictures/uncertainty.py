@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,7 +40,7 @@ def _drawn() -> Figure:
     for method, (name, colour, height) in ROBUST.items():
         _line(left, found, method, corrupted, name, colour, height)
     for (method, score), (name, colour, height) in DETECTED.items():
-        _line(right, found, method, lambda one, score=score: _auroc(one, score), name, colour, height)
+        _line(right, found, method, partial(_auroc, score=score), name, colour, height)
     left.set(ylim=(0.9, 3.0), ylabel="test NLL, nats a row")
     right.set(ylim=(0.3, 1.0), ylabel="mean AUROC, images of no class")
     for axes, title in ((left, "Corrupted images"), (right, "Images of no class")):
