@@ -121,6 +121,8 @@ NAMES = {
     "FedAvg": "fed_avg",
     "prior, precision 1": "prior",
     "prior, precision .3": "prior",
+    "prior, precision .1": "prior",
+    "prior .1": "prior",
     "prior 1": "prior",
     "prior .3": "prior",
     "MC-dropout .2": "dropout",
@@ -137,7 +139,13 @@ AREAS = ("mutual_information", "max_logit", "feature_density")
 
 @pytest.mark.parametrize(
     ("head", "trained", "concentration", "lines"),
-    [("method", 2000, 0.5, 16), ("method, 600 rows", 600, 0.5, 11), ("method, 54,000 rows", 54000, 0.5, 11), ("method, Dirichlet 0.1", 2000, 0.1, 9)],
+    [
+        ("method", 2000, 0.5, 16),
+        ("method, 600 rows", 600, 0.5, 11),
+        ("method, 54,000 rows", 54000, 0.5, 11),
+        ("method, Dirichlet 0.1", 2000, 0.1, 9),
+        ("method, 600 rows, Dirichlet 0.1", 600, 0.1, 9),
+    ],
 )
 def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trained, concentration, lines):
     records = importlib.import_module("parts.front.figures")
