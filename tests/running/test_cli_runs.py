@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -258,7 +259,7 @@ def test_a_reader_who_has_enough_ends_the_output_quietly():
     assert started.returncode == 0
 
 
-def test_an_interrupt_waits_until_modules_are_imported(tmp_path, monkeypatch):
+def test_an_interrupt_waits_until_modules_are_imported(tmp_path, monkeypatch, request):
     """A module that is imported by half is an error of recursion later on, and a crash inside torch."""
     lines = "import signal, time\nbefore = True\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\nafter = True\n"
     (tmp_path / "interrupted_half.py").write_text(lines)
@@ -268,6 +269,8 @@ def test_an_interrupt_waits_until_modules_are_imported(tmp_path, monkeypatch):
         importlib.import_module("interrupted_half")
         time.sleep(30)
 
+    # A shell without a terminal starts programs in the background with the signal ignored.
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)))
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), after_imports():
         command()
