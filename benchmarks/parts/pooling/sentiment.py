@@ -4,9 +4,9 @@
 
 FOLDER has the ratings (`docs/how-to/text.md` says where from). A logistic regression on the mean states of MiniLM-L6, of norm 1. "domains": 100
 clients of 10 to 60 sentences and 40 never seen, each of one domain in turn; 50 sentences of the domain are scored. "documents": as many reviews of
-products and editorials of at least 10 sentences, half of which are scored. "domains, three classes" has neutral sentences too, of which domains have 5
-to 44 %; `--check` leaves it out. "told the domain" is FedAvg among the clients of a domain alone: what clients could gain at most if the domain were all that
-sets them apart.
+products and editorials of at least 10 sentences, half of which are scored. "domains, three classes" has neutral sentences too, of which domains have
+5 to 44 %; `--check` leaves it out. "told the domain" is FedAvg among the clients of a domain alone: what clients could gain at most if the domain
+were all that sets them apart.
 """
 
 from __future__ import annotations
