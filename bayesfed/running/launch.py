@@ -61,7 +61,7 @@ def run(
         Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and then `checkpoint` last, so that what the others
         entered is saved. One that is a context manager is entered before the first round and left at the end, also after an error.
     progress
-        Draw a progress bar on standard error.
+        Draw a progress bar on standard error, if that is a terminal or in a notebook.
     seed
         Names every draw of the run, with round and client; a snapshot that is gone on from must have the same.
     sampler

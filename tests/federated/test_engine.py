@@ -1,7 +1,9 @@
 """The round loop: determinism, degenerate cases, resuming, failures, the ledger."""
 
 import functools
+import io
 import operator
+import sys
 from dataclasses import replace
 
 import pytest
@@ -353,3 +355,13 @@ def test_profiles_carry_what_the_server_knows_of_a_device(clients):
 def test_a_run_is_ended_by_true_alone(net, clients, verdict, rounds):
     result = bf.run(bf.fed_avg(net, training=WORK), clients, rounds=3, callbacks=[lambda report: verdict], progress=False)
     assert len(result.history) == rounds
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_bar_is_drawn_where_somebody_looks(net, clients, monkeypatch, seen):
+    screen = io.StringIO()
+    screen.isatty = lambda: seen
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    bf.run(bf.fed_avg(net, training=WORK), clients, rounds=1)
+    assert ("fed_avg: 100%" in screen.getvalue()) is seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 from torch import Tensor
@@ -205,7 +206,7 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
 
 
 def progress(total: int, *, label: str = "rounds") -> Callback:
-    """Return a callback that draws a progress bar with the latest metrics and density.
+    """Return a callback that draws a progress bar with the latest metrics and density, if standard error is a terminal or in a notebook.
 
     Parameters
     ----------
@@ -216,7 +217,8 @@ def progress(total: int, *, label: str = "rounds") -> Callback:
     """
     from tqdm import tqdm
 
-    bar = tqdm(total=total, desc=label, unit="round")
+    # In a file or a log each update would be a line.
+    bar = tqdm(total=total, desc=label, unit="round", disable=not (sys.stderr.isatty() or "ipykernel" in sys.modules))
 
     def callback(report: RoundReport) -> None:
         figures = {name: f"{value:.4g}" for name, value in report.metrics.items()}
