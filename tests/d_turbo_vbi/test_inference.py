@@ -334,7 +334,7 @@ def test_sds_reach_their_optimum_whatever_the_rate_of_the_means(spread, rate):
         assert torch.allclose(sent[spread_leaf("0.weight", spread)], expected.rsqrt(), rtol=0.12)
 
 
-def test_without_a_prior_or_noise_sds_stay():
+def test_without_a_prior_or_noise_the_optimiser_has_the_sds():
     declared = bf.declare(bf.mlp([6, 5, 3], Key(0, "n")))
     message = message_of(declared, Key(0, "m").generator())
     data = Dataset(torch.randn(8, 6, generator=Key(0, "d").generator()), torch.arange(8) % 3)

@@ -188,6 +188,24 @@ def test_importance_weights_of_shared_and_local_latents():
     assert float(weights.logsumexp(0)) - math.log(60) == pytest.approx(float(evidence), abs=0.15)
 
 
+def test_importance_weights_draw_the_local_latents_of_clients_apart():
+    """Also where clients have the same rows and keep the same."""
+    drawn = []
+
+    def watched(inputs, targets=None):
+        with pyro.poutine.trace() as seen:
+            made = apart(inputs, targets)
+        drawn.append(float(seen.trace.nodes["own"]["value"].detach()))
+        return made
+
+    clients = few(4)
+    result = settled(watched, clients, 2)
+    posterior, kept = result.posterior, result.snapshot.memories["a"]
+    drawn.clear()
+    posterior.log_weights_with_clients(dict.fromkeys(NAMES, kept), dict.fromkeys(NAMES, clients["a"]), bf.Key(0, "weights"), draws=3)
+    assert len(drawn[-12:]) == len(set(drawn[-12:])) == 12
+
+
 @pytest.mark.slow
 def test_k_hat_tells_of_local_latents_that_hang_on_shared_ones():
     clients = few(1)

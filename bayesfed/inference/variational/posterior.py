@@ -112,11 +112,11 @@ class FittedGuide:
         trace, densities = self._with_densities(key)
         return self._values(trace), {name: value for name, value in densities.items() if name != "log_likelihood"}
 
-    def _with_densities(self, key: Key) -> tuple[Any, Tree]:
-        """Return the guide's trace, and the log densities of `draw_with_densities` and of the example's targets at it."""
+    def _with_densities(self, key: Key, own: Key | None = None) -> tuple[Any, Tree]:
+        """Return the guide's trace, and the log densities of `draw_with_densities` and of the example's targets at it; keys as for `_trace`."""
         names, observed = self.layout.local_sites if self.server else self.layout.sites, set(self.layout.observed)
         local = {*self.layout.local_sites, *(f"{name}_unconstrained" for name in self.layout.local_sites)}
-        trace = self._trace(key)
+        trace = self._trace(key, own)
         with torch.no_grad(), self.pair.held(self._all()):
             trace.compute_log_prob(lambda name, node: (name in local) is bool(self.server))
             given = {name: trace.nodes[name]["value"] for name in (*self.layout.sites, *self._local) if name in trace.nodes}
@@ -133,11 +133,11 @@ class FittedGuide:
     def _local(self) -> tuple[str, ...]:
         return self.layout.local_sites if self.server else ()
 
-    def _trace(self, key: Key) -> Any:
-        """Return the guide's trace; for a client, with the server's draw of the shared sites."""
+    def _trace(self, key: Key, own: Key | None = None) -> Any:
+        """Return the guide's trace; for a client, with the server's draw of the shared sites, and local ones by a key of its own."""
         guide = self.pair.guide
         if self.server:
-            shared, key = self.server._trace(key), key.child("local")
+            shared, key = self.server._trace(key), own or key.child("local")
             # Plates are the client's own as well: theirs may have other lengths.
             stays = {*self.layout.local_sites, *(name for name, node in shared.nodes.items() if type(node.get("fn")).__name__ == "_Subsample")}
             for name in [name for name in shared.nodes if name.removesuffix("_unconstrained") in stays]:
@@ -254,13 +254,14 @@ class FittedGuide:
         if missing := sorted(name for name, memory in memories.items() if under(memory, LOCAL) and not len(data.get(name, ()))):
             hint = "the rows of all clients that were fitted, {name: rows}"
             raise PosteriorError(complain("log_weights_with_clients", expected="rows of every client", actual=f"none of {missing}", hint=hint))
-        clients = [self.at_client(memories.get(name, {}), rows) for name, rows in data.items() if len(rows)]
+        clients = {name: self.at_client(memories.get(name, {}), rows) for name, rows in data.items() if len(rows)}
         weights = []
         for number in tqdm(range(draws), desc="importance weights", unit="draw", delay=2.0, leave=False, disable=None):
             _, shared = self._with_densities(key.child(number))
             total = shared["log_prior"] - shared["log_q"]
-            for client in clients:
-                _, own = client._with_densities(key.child(number))
+            for name, client in clients.items():
+                # Clients' local sites are independent under q: their draws must be.
+                _, own = client._with_densities(key.child(number), key.child(number, "local", name))
                 total = total + own["log_likelihood"] + own["log_prior"] - own["log_q"]
             weights.append(total)
         return torch.stack(weights)
