@@ -68,7 +68,7 @@ def own_posterior(posterior: Posterior, memories: Mapping[str, Tree], client: st
     if not isinstance(posterior, Partial) or not posterior.stays:
         return posterior
     try:
-        return posterior.at_client(memories.get(client, {}), data)
+        return posterior.at_client(memories.get(client, {}), data, client)
     except PosteriorError as problem:
         raise ArgumentError(f"{where}, client {client!r}: {problem}") from problem
 

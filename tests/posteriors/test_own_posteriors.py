@@ -206,6 +206,13 @@ def test_importance_weights_draw_the_local_latents_of_clients_apart():
     assert len(drawn[-12:]) == len(set(drawn[-12:])) == 12
 
 
+def test_an_export_draws_the_local_latents_of_clients_apart():
+    clients = few(4)
+    drawn = settled(apart, clients, 2).to_arviz(clients, draws=200).posterior["own"].to_numpy()[0, :, :, 0]
+    assert drawn.shape == (200, 3)
+    assert abs(np.corrcoef(drawn.T)[np.triu_indices(3, 1)]).max() < 0.25
+
+
 @pytest.mark.slow
 def test_k_hat_tells_of_local_latents_that_hang_on_shared_ones():
     clients = few(1)

@@ -267,8 +267,11 @@ class Partial(Protocol):
         """Names of what stays; empty if nothing does."""
         ...
 
-    def at_client(self, memory: Tree, data: Dataset | None = None) -> Posterior:
-        """Return the posterior of the client that keeps this memory. For equal keys, all clients' draws have equal shared sites."""
+    def at_client(self, memory: Tree, data: Dataset | None = None, name: str = "") -> Posterior:
+        """Return the posterior of the client that keeps this memory.
+
+        For equal keys, all clients' draws have equal shared sites, and clients of different names have local ones that are independent.
+        """
         ...
 
 

@@ -44,6 +44,8 @@ class FittedGuide:
         A client's own parameters, unconstrained; empty for the server.
     server
         The server's posterior, from which that of a client was made.
+    client
+        The client's name; empty for the server, and for a client without one.
     """
 
     pair: Pair
@@ -52,16 +54,17 @@ class FittedGuide:
     program: Program | None = None
     own: Tree = field(default_factory=dict)
     server: FittedGuide | None = None
+    client: str = ""
 
     @property
     def stays(self) -> tuple[str, ...]:
         """Names of the parameters that stay with clients, and that this posterior lacks."""
         return () if self.server else self.layout.local
 
-    def at_client(self, memory: Mapping[str, Tensor], data: Dataset | None = None) -> FittedGuide:
+    def at_client(self, memory: Mapping[str, Tensor], data: Dataset | None = None, name: str = "") -> FittedGuide:
         """Return the posterior of one client, with its local latents and whatever else of it stays there.
 
-        For the same key, `draw` returns the same shared sites for every client.
+        For the same key, `draw` returns the same shared sites for every client, and independent local ones for clients of different names.
 
         Parameters
         ----------
@@ -69,6 +72,8 @@ class FittedGuide:
             What the client keeps, as in `Snapshot.memories`.
         data
             Rows of the client. If each row has a local latent, they must be the rows that were fitted. Default: the example of the method.
+        name
+            The client's name. Local sites of clients are independent under q, so their draws need streams of their own.
 
         Raises
         ------
@@ -76,17 +81,17 @@ class FittedGuide:
             If the client never took part, or its local latents do not fit the rows.
         """
         kept = under(memory, LOCAL)
-        if missing := [name for name in self.layout.local if name not in kept]:
+        if missing := [leaf for leaf in self.layout.local if leaf not in kept]:
             hint = "a client that took part, or `Predictive(result.posterior, ...)` for a new one"
             raise PosteriorError(complain("posterior at a client", expected="what the client keeps", actual=f"no {missing}", hint=hint))
         builds = self.program is not None and self.program.builds and data is not None
         pair = self.program.at(data, Key(0, "at_client")) if self.program and data is not None and builds else self.pair
-        own = {name: kept[name] for name in self.layout.local}
-        for name, leaf in own.items():
-            if (shape := pair.first[name].shape) != leaf.shape:
-                where, hint = f"posterior at a client, {name}", "the client's own rows, as they were fitted"
+        own = {leaf: kept[leaf] for leaf in self.layout.local}
+        for path, leaf in own.items():
+            if (shape := pair.first[path].shape) != leaf.shape:
+                where, hint = f"posterior at a client, {path}", "the client's own rows, as they were fitted"
                 raise PosteriorError(complain(where, expected=f"rows for a local latent {tuple(leaf.shape)}", actual=tuple(shape), hint=hint))
-        return replace(self, pair=pair, own=own, server=self)
+        return replace(self, pair=pair, own=own, server=self, client=name)
 
     @property
     def constants(self) -> Tree:
@@ -112,11 +117,11 @@ class FittedGuide:
         trace, densities = self._with_densities(key)
         return self._values(trace), {name: value for name, value in densities.items() if name != "log_likelihood"}
 
-    def _with_densities(self, key: Key, own: Key | None = None) -> tuple[Any, Tree]:
-        """Return the guide's trace, and the log densities of `draw_with_densities` and of the example's targets at it; keys as for `_trace`."""
+    def _with_densities(self, key: Key, shared: Any = None) -> tuple[Any, Tree]:
+        """Return the guide's trace, and the log densities of `draw_with_densities` and of the example's targets at it; arguments as for `_trace`."""
         names, observed = self.layout.local_sites if self.server else self.layout.sites, set(self.layout.observed)
         local = {*self.layout.local_sites, *(f"{name}_unconstrained" for name in self.layout.local_sites)}
-        trace = self._trace(key, own)
+        trace = self._trace(key, shared)
         with torch.no_grad(), self.pair.held(self._all()):
             trace.compute_log_prob(lambda name, node: (name in local) is bool(self.server))
             given = {name: trace.nodes[name]["value"] for name in (*self.layout.sites, *self._local) if name in trace.nodes}
@@ -133,11 +138,12 @@ class FittedGuide:
     def _local(self) -> tuple[str, ...]:
         return self.layout.local_sites if self.server else ()
 
-    def _trace(self, key: Key, own: Key | None = None) -> Any:
-        """Return the guide's trace; for a client, with the server's draw of the shared sites, and local ones by a key of its own."""
+    def _trace(self, key: Key, shared: Any = None) -> Any:
+        """Return the guide's trace; for a client, with the server's draw of the shared sites, which is `shared` where it was drawn before."""
         guide = self.pair.guide
         if self.server:
-            shared, key = self.server._trace(key), own or key.child("local")
+            shared = self.server._trace(key) if shared is None else shared.copy()
+            key = key.child("local", self.client)
             # Plates are the client's own as well: theirs may have other lengths.
             stays = {*self.layout.local_sites, *(name for name, node in shared.nodes.items() if type(node.get("fn")).__name__ == "_Subsample")}
             for name in [name for name in shared.nodes if name.removesuffix("_unconstrained") in stays]:
@@ -254,14 +260,13 @@ class FittedGuide:
         if missing := sorted(name for name, memory in memories.items() if under(memory, LOCAL) and not len(data.get(name, ()))):
             hint = "the rows of all clients that were fitted, {name: rows}"
             raise PosteriorError(complain("log_weights_with_clients", expected="rows of every client", actual=f"none of {missing}", hint=hint))
-        clients = {name: self.at_client(memories.get(name, {}), rows) for name, rows in data.items() if len(rows)}
+        clients = {name: self.at_client(memories.get(name, {}), rows, name) for name, rows in data.items() if len(rows)}
         weights = []
         for number in tqdm(range(draws), desc="importance weights", unit="draw", delay=2.0, leave=False, disable=None):
-            _, shared = self._with_densities(key.child(number))
+            trace, shared = self._with_densities(key.child(number))
             total = shared["log_prior"] - shared["log_q"]
-            for name, client in clients.items():
-                # Clients' local sites are independent under q: their draws must be.
-                _, own = client._with_densities(key.child(number), key.child(number, "local", name))
+            for client in clients.values():
+                _, own = client._with_densities(key.child(number), trace)
                 total = total + own["log_likelihood"] + own["log_prior"] - own["log_q"]
             weights.append(total)
         return torch.stack(weights)
