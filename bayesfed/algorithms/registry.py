@@ -41,6 +41,7 @@ ROLES: dict[str, Role] = {
     "observations": whole(0, "len(train)"),
     "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
     "statistics": Role(CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"),
+    "field": Role(CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"),
     "key": KEY,
 }
 ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")

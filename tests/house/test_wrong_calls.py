@@ -221,6 +221,7 @@ WRONG = {
     "d_turbo net": (lambda: bf.d_turbo_vbi(net(), observations=6), ArgumentError, "; try declare(net)"),
     "d_turbo observations": (lambda: bf.d_turbo_vbi(bf.declare(net()), observations=0), ArgumentError, "; try len(train)"),
     "d_turbo observations data": (lambda: bf.d_turbo_vbi(bf.declare(net()), observations=DATA), ArgumentError, "; try len(train)"),
+    "d_turbo field": (lambda: bf.d_turbo_vbi(bf.declare(net()), observations=6, field=-1.5), ArgumentError, "; try lambda round: -1.5"),
     "d_turbo scale": (lambda: bf.d_turbo_vbi(bf.declare(net()), observations=6, likelihood_scale="all"), ArgumentError, "; try 'global'"),
     "svi fusion": (lambda: svi(fusion="pvi"), ArgumentError, "; try PVI(damping=0.3), or SummedGradients()"),
     "svi fusion class": (lambda: svi(fusion=bf.PVI), ArgumentError, "; try an instance, PVI()"),

@@ -1,7 +1,7 @@
 """`ToDensity`: how many weights stay active after a round, and what is done when a network has lost what it had learned.
 
 A field, log-odds that are added to the prior of every support, is solved for in each round so that the share of active weights falls to a
-target, at most by a fifth of what is left at a time. The evidence of a round decides which weights go, and nothing goes while the local fit still
+target, at most by 15 % of what is left at a time. The evidence of a round decides which weights go, and nothing goes while the local fit still
 improves fast. A network that nobody tuned for therefore neither collapses in its first round nor stays dense.
 """
 
