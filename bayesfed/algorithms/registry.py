@@ -41,6 +41,10 @@ ROLES: dict[str, Role] = {
     "observations": whole(0, "len(train)"),
     "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
     "statistics": Role(CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"),
+    "samples": whole(1, "3"),
+    "draws": whole(1, "10"),
+    "begin": whole(0, "20"),
+    "every": whole(1, "1"),
     "field": Role(CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"),
     "key": KEY,
 }

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Literal, get_args
 
 import torch
@@ -68,9 +69,11 @@ def corrupted(data: Dataset, corruption: Corruption, severity: int = 3, *, key: 
     if corruption not in get_args(Corruption):
         known = ", ".join(map(repr, get_args(Corruption)))
         raise ArgumentError(complain("corrupted", expected=f"one of {known}", actual=repr(corruption), hint="'blur'"))
-    if isinstance(severity, bool) or severity not in range(1, 6):
+    if isinstance(severity, bool) or not isinstance(severity, Integral) or severity not in range(1, 6):
         raise ArgumentError(complain("corrupted, severity", expected="1 to 5", actual=repr(severity), hint="3"))
     images, strength = _images("corrupted", data), STRENGTHS[corruption][severity - 1]
+    if not len(data):
+        return data
     noise = (key or Key(0, "corrupted")).child(corruption, severity).generator()
     changed = {"noise": _noise, "blur": _blur, "rotation": _rotated, "contrast": _contrast, "occlusion": _occluded}[corruption](
         images, strength, noise
@@ -93,7 +96,7 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     Raises
     ------
     ArgumentError
-        If shares are negative or all zero, or a class that is wanted has no rows.
+        If shares are negative or all zero, or a class that is wanted has no rows, or too few for one to be drawn.
     DataError
         If the targets are no labels of these classes.
     """
@@ -114,6 +117,9 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     for label, share in enumerate(wanted.tolist()):
         rows = (data.targets.cpu() == label).nonzero()[:, 0]
         parts.append(rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]])
+        if share > 0 and not len(parts[-1]):
+            expected, actual = f"rows for a share of {share:g} of class {label}", f"classes of {counts.int().tolist()} rows"
+            raise ArgumentError(complain("label_shifted, shares", expected=expected, actual=actual, hint="more rows, or shares that differ less"))
     return data[torch.cat(parts).sort().values.to(data.targets.device)]
 
 

@@ -133,7 +133,10 @@ class CollapseWarning(UserWarning):
 
 
 class UndeterminedWarning(UserWarning):
-    """A strength that its rows do not determine: a temperature at the end of its grid, or a prior by the evidence of a network that fits exactly."""
+    """A strength that its rows do not determine, or a run that ended before what it is for.
+
+    A temperature at the end of its grid; a prior by the evidence of a network that fits exactly, or without held-out rows; SWAG before its models.
+    """
 
 
 class CheckpointWarning(UserWarning):

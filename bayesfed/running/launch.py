@@ -90,6 +90,8 @@ def run(
     -----
     ConvergenceWarning
         If a run of `federated_svi`, with a rule that adds clients up, has not settled (`Result.settling`).
+    UndeterminedWarning
+        If the run ended before what it is for: `swag` before it took models, ``prior_precision="auto"`` before it chose.
     """
 
     def finished() -> bool:
@@ -148,7 +150,7 @@ def run(
         pool.group.wait()
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     made_so_far = tuple(history) if isinstance(history, list) else history
-    warn_unless_settled(algorithm, made_so_far)
+    warn_unless_settled(algorithm, snapshot.state, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)
 
 

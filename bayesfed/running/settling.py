@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bayesfed.algorithms.federated_svi.server import Fuse
-from bayesfed.errors import ConvergenceWarning
+from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.reports import Record
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
+from bayesfed.trees import Tree
 
 # Rounds that are looked at, and what may be left of a first guide.
 LAST, LEFT = 3, 0.02
@@ -76,19 +77,23 @@ def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None
     return Settling(_first_guide(algorithm, history), moved, moved_sd, to_come, apart)
 
 
-def warn_unless_settled(algorithm: Algorithm, history: Sequence[Record]) -> None:
-    """Warn of a run whose rule has the optimum as its fixed point and is not there yet.
+def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Record]) -> None:
+    """Warn of a run that ended too early: whose rule has the optimum as its fixed point and is not there yet, or whose method says so.
 
     Warns
     -----
     ConvergenceWarning
-        With the reasons.
+        With the reasons, if the rule is not at its fixed point.
+    UndeterminedWarning
+        With what the method lacks.
     """
+    if algorithm.unfinished and (lack := algorithm.unfinished(state, len(history))):
+        warnings.warn(f"{algorithm.name}: {lack}", UndeterminedWarning, stacklevel=4)
     server = _fusing(algorithm)
-    if server is None or not server.fusion.adds or (state := settling(algorithm, history)) is None or state.settled:
+    if server is None or not server.fusion.adds or (found := settling(algorithm, history)) is None or found.settled:
         return
     # The caller of `run`, which is behind the check of its arguments.
-    text = f"{algorithm.name} has not settled after {len(history)} rounds: {'; '.join(state.reasons)}"
+    text = f"{algorithm.name} has not settled after {len(history)} rounds: {'; '.join(found.reasons)}"
     warnings.warn(f"{text}; try more rounds, or more local steps; see result.settling", ConvergenceWarning, stacklevel=4)
 
 

@@ -40,6 +40,9 @@ def test_shifted_labels_have_their_shares():
     assert torch.bincount(shifted.targets, minlength=3).tolist() == [100, 50, 0]
     with pytest.raises(ArgumentError, match="label_shifted, shares"):
         bf.label_shifted(data, [0.0, 0.0, 0.0], Key(0))
+    few = bf.Dataset(torch.zeros(102, 2), (torch.arange(102) >= 2).long())
+    with pytest.raises(ArgumentError, match=r"rows for a share of 0.1 of class 1, found classes of \[2, 100\] rows"):
+        bf.label_shifted(few, [0.9, 0.1], Key(0))
     with pytest.raises(DataError, match="labels 0 to 1"):
         bf.label_shifted(data, [0.5, 0.5], Key(0))
 
@@ -53,6 +56,9 @@ def test_what_is_no_image_is_refused(digits):
         bf.corrupted(image, "fog")
     with pytest.raises(ArgumentError, match="1 to 5"):
         bf.corrupted(image, "blur", 6)
+    with pytest.raises(ArgumentError, match="1 to 5"):
+        bf.corrupted(image, "blur", 2.0)
+    assert len(bf.corrupted(image[:0], "rotation", 1)) == 0
     with pytest.raises(DataError, match="images"):
         bf.corrupted(bf.Dataset(torch.rand(4, 5), torch.zeros(4)), "blur")
     with pytest.raises(DataError, match="from 0 to 1"):

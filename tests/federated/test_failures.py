@@ -123,6 +123,11 @@ def test_bad_weights_are_refused(net, clients, weight):
 def test_a_diverged_client_says_so(net, clients):
     with pytest.raises(ClientError, match=r"round 0, stage 'fit': local training: expected a finite loss, found nan"):
         final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients))
+    numbers = {name: bf.Dataset(rows.inputs, rows.inputs.flatten(1)[:, :1]) for name, rows in clients.items()}
+    shape = [numbers["client-001"].inputs[0].numel(), 1]
+    sure = bf.fed_avg(bf.mlp(shape, bf.Key(0)), likelihood=bf.Normal(0.01), training=replace(WORK, optimiser=bf.Sgd(1e20)))
+    with pytest.raises(ClientError, match=r"local training: expected a finite loss, found (nan|inf); try a smaller learning rate"):
+        final(sure, bf.InProcess(numbers))
     with pytest.raises(ClientError, match="no client is left"):
         final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients), on_client_error="drop")
 

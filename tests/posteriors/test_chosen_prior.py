@@ -8,7 +8,7 @@ import bayesfed as bf
 from bayesfed.algorithms.wrappers import chosen_prior
 from bayesfed.algorithms.wrappers.chosen_prior import PRECISIONS, START
 from bayesfed.data import concatenated
-from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.errors import ArgumentError, ClientError, UndeterminedWarning
 from bayesfed.testing import recipes
 from bayesfed.trees import without
 
@@ -36,7 +36,7 @@ def test_the_best_of_the_precisions_is_chosen_and_trained_with_anew(monkeypatch)
         # Batches of all rows: draws change no more than the order of sums.
         plain = bf.run(bf.fed_avg(recipes.net(), training=work(precision)), fewer, rounds=ROUNDS, progress=False)
         alike(plain.snapshot.state, without(states[(number + 1) * ROUNDS - 1], "prior/"))
-        scores.append(float(nn.functional.cross_entropy(plain.model(held.inputs), held.targets, reduction="sum")))
+        scores.append(float(nn.functional.cross_entropy(plain.model(held.inputs), held.targets)))
     assert [value for _, value in result.series("held_out_nll")] == pytest.approx(scores, rel=1e-4)
     best = PRECISIONS[scores.index(min(scores))]
     assert result.final("prior_precision") == best
@@ -44,6 +44,33 @@ def test_the_best_of_the_precisions_is_chosen_and_trained_with_anew(monkeypatch)
     chosen = bf.run(bf.fed_avg(recipes.net(), training=work(best)), clients, rounds=2, progress=False)
     alike(chosen.snapshot.state, result.model.parameters)
     assert any(name.startswith(START) for name in result.snapshot.state)
+
+
+def test_precisions_that_other_clients_score_are_compared_by_the_mean(monkeypatch):
+    """The last rounds of the precisions have 4, 40, 4 and 4 held-out rows."""
+    monkeypatch.setattr(chosen_prior, "ROUNDS", 1)
+    parts = recipes.rows(40)
+    large = concatenated([parts["client-0"]] * 10)
+    clients = {"large": large, "small": parts["client-1"]}
+    result = bf.run(
+        bf.fed_avg(recipes.net(), training=work("auto")),
+        clients,
+        rounds=5,
+        progress=False,
+        sampler=lambda round, names, key: ["large" if round == 1 else "small"],
+    )
+    scores = [value for _, value in result.series("held_out_nll")]
+    assert len(scores) == 4
+    assert max(scores) < 2.5
+
+
+def test_a_choice_that_was_not_made_is_told(monkeypatch):
+    monkeypatch.setattr(chosen_prior, "ROUNDS", 1)
+    algorithm = bf.fed_avg(recipes.net(), training=work("auto"))
+    with pytest.warns(UndeterminedWarning, match=r"after 3 rounds no prior precision is chosen.* with the precision 1; try more than 4 rounds"):
+        bf.run(algorithm, recipes.rows(24), rounds=3, progress=False)
+    with pytest.warns(UndeterminedWarning, match=r"no client held out a row, since none has 10 or more; 0.1 is taken; try a number"):
+        bf.run(algorithm, recipes.rows(6), rounds=5, progress=False)
 
 
 def test_methods_that_cannot_choose_say_so():

@@ -121,6 +121,14 @@ def test_what_does_not_fit_is_refused():
         detection(p[:, 0], torch.empty(0))
     with pytest.raises(DataError, match="risk_coverage"):
         risk_coverage(p[:, 0], torch.ones(3).bool())
+    with pytest.raises(ArgumentError, match="detection, inside: .* 1 of them not finite"):
+        detection(torch.tensor([0.1, torch.inf]), p[:, 0])
+    with pytest.raises(DataError, match="booleans of errors, found torch.int64"):
+        risk_coverage(p[:, 0], torch.arange(5))
+    with pytest.raises(DataError, match="found 5 that are not"):
+        risk_coverage(p[:, 0] * torch.nan, torch.ones(5).bool())
+    with pytest.raises(ArgumentError, match="from 0 to 1, found 5"):
+        selective(p[:, 0], torch.ones(5).bool(), 5)
     with pytest.raises(ArgumentError, match="a level in"):
         conformal.threshold(torch.zeros(5))
     with pytest.raises(ArgumentError, match="a level in"):

@@ -1,7 +1,8 @@
 """A prior precision that is chosen on rows that clients hold out: `Training(prior_precision="auto")`.
 
 Each of a few precisions trains for a few rounds from the same start, on nine tenths of every client's rows. In the last of its rounds clients score
-the model on the tenth that they held out, and send the sum. Then training begins anew, on all rows and with the precision of the least sum.
+the model on the tenth that they held out, and send the sum and the number of rows. Then training begins anew, on all rows and with the precision of
+the least mean. If clients are sampled, each precision is scored by those of its last round.
 
 ====================  ======================================================
 rounds                what is run
@@ -19,6 +20,8 @@ NLL of test rows was .560, above that without any prior (.557; .546 at 3).
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -26,7 +29,7 @@ import torch
 from torch import nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError, UndeterminedWarning, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server, published
@@ -35,7 +38,7 @@ from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Sk
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_rows import EVERY, split_held
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Normal
@@ -44,7 +47,7 @@ from bayesfed.trees import Tree, under, without
 # What is tried, and the number of rounds of each.
 PRECISIONS = (0.1, 0.3, 1.0, 3.0)
 ROUNDS = 20
-# Leaves of the state that are not the method's: where it began, and the summed NLL of every precision, zero where it is not known.
+# Leaves of the state that are not the method's: where it began, and the mean NLL of every precision, infinite where it is not known.
 OWN = "prior/"
 START, SCORES = OWN + "start/", OWN + "scores"
 
@@ -86,16 +89,25 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
         return replace(planned, options=options)
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(Whole({"nll": (1,)}), 1.0)
+        return Assignment(Whole({"nll": (2,)}), 1.0)
 
     scoring = Phase("held out", score, HeldOutNll(net), TakeScore(algorithm.predictor), Digital(max_norm=1e20))
     begun = {START + name: leaf.clone() for name, leaf in algorithm.initial.items()}
     return replace(
         algorithm,
-        initial=algorithm.initial | begun | {SCORES: torch.zeros(len(PRECISIONS), dtype=torch.float64)},
+        initial=algorithm.initial | begun | {SCORES: torch.full((len(PRECISIONS),), math.inf, dtype=torch.float64)},
         phases=(replace(phase, assign=train, local=HoldingOut(phase.local), server=Restarted(phase.server)), scoring),
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
+        unfinished=_unfinished,
     )
+
+
+def _unfinished(state: Tree, rounds: int) -> str:
+    number, inner = place(rounds - 1)
+    if number == len(PRECISIONS):
+        return ""
+    here = f"after {rounds} rounds no prior precision is chosen, and the model is one of {inner + 1} rounds with the precision {PRECISIONS[number]:g}"
+    return f"{here}; try more than {ROUNDS * len(PRECISIONS)} rounds, or prior_precision=0.3"
 
 
 def precision_of(state: Tree, round: int) -> float:
@@ -143,7 +155,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class HeldOutNll:
-    """Sum the negative log likelihood of the rows that a client held out, of classes or of numbers with a unit sd.
+    """Sum the negative log likelihood of the rows that a client held out, of classes or of numbers with a unit sd, and count them.
 
     Parameters
     ----------
@@ -156,24 +168,25 @@ class HeldOutNll:
     uses_global_randomness: bool = False
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send the sum, or zero where no model came; keep the memory.
+        """Send the sum and the number of rows ``(2,)``, zeros where no model came; keep the memory.
 
         Raises
         ------
         DataError
             If the network cannot score the rows.
         """
-        rows, nll = split_held(data)[1], torch.zeros(1, dtype=torch.float64)
+        rows, sent = split_held(data)[1], torch.zeros(2, dtype=torch.float64)
         if message and len(rows):
             likelihood = Normal() if rows.targets.is_floating_point() else Categorical()
             check_data(self.net, likelihood, message, rows)
-            nll = -likelihood.pointwise(Model(self.net, message)(rows.inputs).double(), rows.targets).sum()[None].cpu()
-        return Fit({"nll": nll}, memory, {"samples": float(len(rows))})
+            nll = -likelihood.pointwise(Model(self.net, message)(rows.inputs).double(), rows.targets).sum()
+            sent = torch.tensor([float(nll), float(len(rows))], dtype=torch.float64)
+        return Fit({"nll": sent}, memory, {"samples": float(len(rows))})
 
 
 @dataclass(frozen=True)
 class TakeScore:
-    """Note the sum in the last round of a precision.
+    """Note the mean in the last round of a precision.
 
     Parameters
     ----------
@@ -190,12 +203,23 @@ class TakeScore:
         return dict(self.predictor(without(state, OWN)).parameters) if last else {}
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the sum."""
+        """Return the state with the mean.
+
+        Warns
+        -----
+        UndeterminedWarning
+            If no precision has any held-out row.
+        """
         number, inner = place(round)
         if number == len(PRECISIONS) or inner < ROUNDS - 1:
             return state, {}
         scores = state[SCORES].clone()
-        scores[number] = summed(reducer, "moments").total["nll"][0]
+        nll, rows = summed(reducer, "moments").total["nll"].tolist()
+        # A mean: other clients, with more or fewer rows, may have scored another precision.
+        scores[number] = nll / rows if rows else math.inf
+        if number == len(PRECISIONS) - 1 and not bool(scores.isfinite().any()):
+            text = f"prior_precision='auto': no client held out a row, since none has {EVERY} or more; {PRECISIONS[0]:g} is taken"
+            warnings.warn(f"{text}; try a number, prior_precision=0.3", UndeterminedWarning, stacklevel=2)
         return state | {SCORES: scores}, {"held_out_nll": float(scores[number])}
 
 

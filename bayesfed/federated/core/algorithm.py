@@ -175,6 +175,8 @@ class Algorithm:
     personal
         ``(state, memory) -> Personal``: the model of one client, from the server's state and from what the client keeps; an empty memory is that of
         a client that never took part. None for methods in which all clients share the transmitted model.
+    unfinished
+        ``(state, rounds) -> str``: what a run that ends here lacks, and what to try, of which `bayesfed.run` warns; empty if it lacks nothing.
 
     Raises
     ------
@@ -190,6 +192,7 @@ class Algorithm:
     sizes: Mapping[str, Callable[[Tree], Predictor]] = field(default_factory=dict)
     checks: tuple[Callable[[Conditions], None], ...] = ()
     personal: Callable[[Tree, Tree], Personal] | None = None
+    unfinished: Callable[[Tree, int], str] | None = None
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):

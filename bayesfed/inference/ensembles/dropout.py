@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from pyro.distributions import TorchDistribution
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -14,6 +14,16 @@ from bayesfed.inference.ensembles.networks import Networks
 from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a module draws dropout of its own while it trains."""
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        # In evaluation they take a fast path, which has no dropout.
+        return any(drops(inner) for inner in module.children())
+    return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +48,7 @@ class DropoutPosterior(Networks):
         """Return the distribution of the targets given masks that the key names, of batch shape ``(B,)``."""
         with torch.no_grad(), evaluating(self.net), forked(key):
             for module in self.net.modules():
-                if isinstance(module, _DropoutNd):
+                if drops(module):
                     module.training = True
             outputs: Tensor = functional_call(self.net, to(draw, inputs.device), (inputs,))
         return self.likelihood.distribution(outputs)

@@ -58,7 +58,8 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     """
     for name, values in (("inside", inside), ("outside", outside)):
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
-            raise ArgumentError(complain(f"detection, {name}", expected="finite numbers (B,)", actual=tuple(values.shape), hint="entropies"))
+            actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
+            raise ArgumentError(complain(f"detection, {name}", expected="finite numbers (B,)", actual=actual, hint="entropies"))
     values, outsiders = torch.cat([inside, outside]).double(), torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double()
     order = values.argsort(descending=True, stable=True)
     ordered = values[order]
@@ -119,13 +120,17 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     DataError
-        If the shapes differ, or there are no rows.
+        If the shapes differ, there are no rows, an uncertainty is not a number, or `wrong` is not of booleans.
     """
     if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
         actual = f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(
             complain("risk_coverage", expected="an uncertainty and an error for each row (B,)", actual=actual, hint="probabilities.argmax(1)")
         )
+    if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
+        actual = f"{wrong.dtype}" if wrong.dtype != torch.bool else f"{int(uncertainty.isnan().sum())} that are not"
+        hint = "probabilities.argmax(1) != targets"
+        raise DataError(complain("risk_coverage", expected="numbers, and booleans of errors", actual=actual, hint=hint))
     order = uncertainty.argsort(stable=True)
     ordered, errors = uncertainty[order], wrong[order].double()
     _, group = ordered.unique_consecutive(return_inverse=True)
@@ -141,9 +146,13 @@ def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[st
 
     Raises
     ------
+    ArgumentError
+        If `risk` is not from 0 to 1.
     DataError
         As `risk_coverage`.
     """
+    if not 0 <= risk <= 1:
+        raise ArgumentError(complain("selective, risk", expected="a share of errors from 0 to 1", actual=risk, hint="0.05"))
     coverage, risks = risk_coverage(uncertainty, wrong)
     answered = (risks <= risk).nonzero()[:, 0]
     return {"aurc": float(risks.mean()), "coverage_at_risk": float(coverage[answered[-1]]) if len(answered) else 0.0}

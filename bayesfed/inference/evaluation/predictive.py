@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 import pyro.distributions as dist
@@ -89,9 +90,9 @@ class Predictive:
     def __post_init__(self) -> None:
         if not self.inputs.ndim or not len(self.inputs):
             raise ArgumentError(complain("Predictive", expected="inputs (B, ...)", actual=tuple(self.inputs.shape), hint="at least one row"))
-        if min(self.count, self.batch_size) < 1:
+        if min(self.count, self.batch_size) < 1 or not all(isinstance(value, Integral) for value in (self.count, self.batch_size)):
             actual = (self.count, self.batch_size)
-            raise ArgumentError(complain("Predictive", expected="draws and batch_size >= 1", actual=actual, hint="100 draws"))
+            raise ArgumentError(complain("Predictive", expected="whole draws and batch_size >= 1", actual=actual, hint="100 draws"))
 
     @cached_property
     def _distributions(self) -> list[list[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyro
 import pyro.distributions as dist
@@ -16,6 +16,7 @@ from torch.nn import functional
 from bayesfed.errors import ArgumentError, DataError, complain
 
 
+@runtime_checkable
 class Likelihood(Protocol):
     """The interface of a likelihood: it scores targets given outputs, in torch and as a Pyro site."""
 
@@ -150,7 +151,8 @@ class Normal:
 
     def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the log density of each row."""
-        density: Tensor = torch.distributions.Normal(output, self.sd).log_prob(targets)
+        # Unchecked: outputs that are not finite end a training in words.
+        density: Tensor = torch.distributions.Normal(output, self.sd, validate_args=False).log_prob(targets)
         return density.reshape(len(output), -1).sum(dim=1)
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.baselines.ensembles.models import model_of
+from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import ALGORITHM, recipe
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, complain
@@ -36,7 +38,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     algorithms
         Methods with one model each and no posterior, of one architecture; their networks should begin with other weights.
     likelihood
-        Distribution of the targets given the outputs. Default: `Categorical()`.
+        Distribution of the targets given the outputs. Default: the one that the methods train with.
 
     Raises
     ------
@@ -52,13 +54,18 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     shapes = [{name: tuple(leaf.shape) for name, leaf in model.parameters.items()} for model in models]
     if any(one != shapes[0] for one in shapes):
         raise ArgumentError(complain("ensemble", expected="networks of one architecture", actual="others", hint="one `mlp` with several keys"))
-    scored, net = likelihood or Categorical(), models[0].net
+    scored, net = likelihood or likelihood_of(algorithms, "ensemble"), models[0].net
 
     def stacked(state: Tree) -> Tree:
         return together([under(state, _prefix(number)) for number in range(len(algorithms))])
 
     def posterior(state: Tree) -> Posterior:
         return Members(net, scored, stacked(state))
+
+    def lacks(state: Tree, rounds: int) -> Iterator[str]:
+        for number, member in enumerate(algorithms):
+            if member.unfinished:
+                yield member.unfinished(under(state, _prefix(number)), rounds)
 
     return Algorithm(
         "ensemble",
@@ -67,6 +74,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
         lambda state: Averaged(net, stacked(state), isinstance(scored, Categorical)),
         posterior,
         checks=tuple(one for member in algorithms for one in member.checks),
+        unfinished=lambda state, rounds: next(filter(None, lacks(state, rounds)), ""),
     )
 
 
@@ -105,8 +113,10 @@ class Averaged:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the logarithms of the mean probabilities, or the mean outputs, ``(B, C)``."""
         given = [outputs(self.net, one, inputs) for one in apart(self.parameters)]
-        total = sum((one.softmax(1) if self.classes else one for one in given[1:]), given[0].softmax(1) if self.classes else given[0])
-        return (total / len(given)).log() if self.classes else total / len(given)
+        if self.classes:
+            # In logarithms, so that members that are all sure do not add up to log 0.
+            return torch.stack([one.log_softmax(1) for one in given]).logsumexp(0) - math.log(len(given))
+        return sum(given[1:], given[0]) / len(given)
 
 
 @dataclass(frozen=True)

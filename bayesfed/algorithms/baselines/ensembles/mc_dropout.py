@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch.nn.modules.dropout import _DropoutNd
-
-from bayesfed.algorithms.baselines.ensembles.models import model_of
+from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.inference.ensembles.dropout import DropoutPosterior
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.inference.ensembles.dropout import DropoutPosterior, drops
+from bayesfed.models.priors.likelihoods import Likelihood
 
 
 @recipe(cites=("gal2016dropout",))
@@ -25,7 +23,7 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
     algorithm
         Method with one model and no posterior, whose network has dropout.
     likelihood
-        Distribution of the targets given the outputs. Default: `Categorical()`.
+        Distribution of the targets given the outputs. Default: the one that the method trains with.
 
     Raises
     ------
@@ -33,8 +31,8 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
         If the network has no dropout, or the method has a posterior, several models, or a state that is more than its model.
     """
     net = model_of(algorithm, "mc_dropout").net
-    if not any(isinstance(module, _DropoutNd) and module.p > 0 for module in net.modules()):
+    if not any(map(drops, net.modules())):
         hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
         raise ArgumentError(complain("mc_dropout", expected="a network with dropout", actual=type(net).__name__, hint=hint))
-    scored = likelihood or Categorical()
+    scored = likelihood or likelihood_of([algorithm], "mc_dropout")
     return replace(algorithm, name="mc_dropout", posterior=lambda state: DropoutPosterior(net, scored, state))

@@ -1,11 +1,16 @@
-"""What ensembles ask of others: the one model of another method, and the models of a round, each apart."""
+"""What ensembles ask of others: the one model of another method and its likelihood, and the models of a round, each apart."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from bayesfed.errors import ArgumentError, UpdateError, complain
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import shapes
 
 
@@ -24,6 +29,32 @@ def model_of(algorithm: Algorithm, where: str) -> Model:
     if shapes(model.parameters) != shapes(algorithm.initial):
         raise ArgumentError(complain(where, expected="an algorithm whose state is its model", actual=repr(algorithm.name), hint=hint))
     return model
+
+
+def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
+    """Return the likelihood that some methods train with, as their local steps name it; `Categorical` where none does.
+
+    Raises
+    ------
+    ArgumentError
+        If they name several.
+    """
+    found: list[Likelihood] = []
+    for algorithm in algorithms:
+        for phase in algorithm.phases:
+            found += [one for one in _likelihoods(phase.local) if one not in found]
+    if len(found) > 1:
+        raise ArgumentError(complain(where, expected="methods with one likelihood", actual=found, hint="the likelihood to predict with, likelihood="))
+    return found[0] if found else Categorical()
+
+
+def _likelihoods(part: Any) -> Iterator[Likelihood]:
+    """Yield the likelihoods among the fields of a local step, of its objective and of the steps that it wraps."""
+    if isinstance(part, Likelihood):
+        yield part
+    elif is_dataclass(part) and not isinstance(part, type):
+        for field in fields(part):
+            yield from _likelihoods(getattr(part, field.name))
 
 
 def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import torch
 
-from bayesfed.algorithms.baselines.ensembles.models import model_of
+from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.beside import Beside
@@ -28,7 +28,7 @@ from bayesfed.federated.core.algorithm import Algorithm, Posterior
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, under, without
 
 # Prefixes of the leaves of the state that are not the method's own.
@@ -48,7 +48,7 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
     algorithm
         Method with one model and no posterior, such as `fed_avg`.
     begin
-        Round from which on models are taken.
+        Round from which on models are taken, two at least: a run that ends before has a point as its posterior, and warns.
     every
         Number of rounds between two that are taken.
     rank
@@ -56,7 +56,7 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
     scale
         Factor on the covariance; 1 is the paper's.
     likelihood
-        Distribution of the targets given the outputs. Default: `Categorical()`.
+        Distribution of the targets given the outputs. Default: the one that the method trains with.
 
     Raises
     ------
@@ -67,14 +67,21 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
         actual = (begin, every, rank, scale)
         raise ArgumentError(complain("swag", expected="begin >= 0, every >= 1, rank >= 2 and scale > 0", actual=actual, hint="20, 1, 20, 1.0"))
     net = model_of(algorithm, "swag").net
-    scored = likelihood or Categorical()
+    scored = likelihood or likelihood_of([algorithm], "swag")
     own: Tree = {COUNT: torch.zeros(1, dtype=torch.float64)}
     for name, leaf in algorithm.initial.items():
         own |= {MEAN + name: leaf.clone(), SQUARE + name: leaf.square(), DEVIATION + name: leaf.new_zeros(rank, *leaf.shape)}
 
     def posterior(state: Tree) -> Posterior:
         filled = min(int(state[COUNT]), rank)
-        return SwagPosterior(net, scored, under(state, MEAN), under(state, SQUARE), under(state, DEVIATION), filled, scale)
+        mean = under(state, MEAN) if filled else without(state, OWN)
+        return SwagPosterior(net, scored, mean, under(state, SQUARE), under(state, DEVIATION), filled, scale)
+
+    def unfinished(state: Tree, rounds: int) -> str:
+        taken = int(state[COUNT])
+        if taken >= 2:
+            return ""
+        return f"the posterior is a point, since {taken} of two models or more were taken in {rounds} rounds; try rounds={begin + every + 1} or more"
 
     final = len(algorithm.phases) - 1
     return replace(
@@ -86,6 +93,7 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
         ),
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
         posterior=posterior,
+        unfinished=unfinished,
     )
 
 

@@ -37,7 +37,7 @@ class _Sites:
     damping: float | Literal["auto"] = 1.0
 
     def __post_init__(self) -> None:
-        chosen = self.damping != "auto" and isinstance(self.damping, int | float) and 0 < self.damping <= 1
+        chosen = self.damping != "auto" and isinstance(self.damping, int | float) and not isinstance(self.damping, bool) and 0 < self.damping <= 1
         if not chosen and not (self.paced and self.damping == "auto"):
             where, hint = f"{type(self).__name__}.damping", '1 / clients, or "auto"' if self.paced else "1.0"
             raise ArgumentError(complain(where, expected="0 < damping <= 1", actual=self.damping, hint=hint))
