@@ -167,6 +167,16 @@ def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trai
         assert method == "central" or float(size) == pytest.approx(mean["megabytes"] / known["fed_avg"][0]["megabytes"], abs=0.005), name
 
 
+def test_the_probabilities_of_choose_a_method_are_those_of_the_records(front):
+    records = importlib.import_module("parts.front.figures")
+    known = records.readings(2000)
+    rows = rows_of("how-to/choose-a-method.md", "| you want | take | NLL |")
+    assert "prior_precision=1.0" in rows[3][1]
+    for (_, _, *given), name in zip(rows, ("fed_avg", "fed_avg.temperature", "fed_avg.laplace", "prior.laplace"), strict=True):
+        mean = [f"{statistics.fmean(one[score] for one in known[name]):.3f}".removeprefix("0") for score in ("nll", "ece")]
+        assert given == [*mean, f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f}"], name
+
+
 def test_the_table_of_compare_is_that_of_its_record(front):
     kept = dict(importlib.import_module("parts.front.figures").runs("compare"))
     text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
