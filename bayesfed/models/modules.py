@@ -1,4 +1,4 @@
-"""Helpers for any torch module: evaluation mode inside a block, the classes that other files treat alike, and copies with layers replaced."""
+"""Helpers for any torch module: evaluation mode in a block, which layer is last, classes treated alike elsewhere, copies with layers replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesfed.errors import DataError, complain
+from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -51,6 +56,47 @@ def evaluating(net: nn.Module) -> Iterator[None]:
         for module, mode in modes:
             # Not `train`: a module may override it and pass the mode on to its children.
             module.training = mode
+
+
+def check_last(net: nn.Module, parameters: Mapping[str, Tensor], name: str, inputs: Tensor, *, where: str) -> None:
+    """Run one row through a network and make sure that a layer is its last; modules without parameters, as a softmax, may follow it.
+
+    Parameters
+    ----------
+    net, parameters
+        Network and its parameters; where these lack one, the network's own is used.
+    name
+        Path of the layer, the last that the network registers.
+    inputs
+        ``(B, ...)``; no rows are legal.
+    where
+        Name of the method, for the error.
+
+    Raises
+    ------
+    DataError
+        If a row comes to another module with parameters after it, or not to the layer at all.
+    """
+    if not len(inputs):
+        return
+    begun: list[str] = []
+
+    def noted(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda module, given: begun.append(path)
+
+    owners = [(path, module) for path, module in net.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    handles = [module.register_forward_pre_hook(noted(path)) for path, module in owners]
+    try:
+        with torch.no_grad(), evaluating(net):
+            # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
+            functional_call(net, to(parameters, inputs.device), (inputs[:1].expand(2, *inputs.shape[1:]),))
+    finally:
+        for handle in handles:
+            handle.remove()
+    last = begun[-1] if begun else ""
+    if name and last != name and not last.startswith(f"{name}."):
+        hint = "a network that registers its output layer last"
+        raise DataError(complain(where, expected=f"the layer registered last, {name!r}, to be used last", actual=repr(last), hint=hint))
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:

@@ -17,7 +17,7 @@ from bayesfed.algorithms.personal.pooled.shares import TOTALS
 from bayesfed.algorithms.personal.pooled.unlabelled import expected_counts
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors import ArgumentError, ClientError, DataError
 from bayesfed.keys import Key
 from bayesfed.testing import recipes
 from bayesfed.trees import parameters
@@ -376,6 +376,51 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
     assert torch.allclose(fused["5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5)
 
 
+class Odd(nn.Module):
+    """Registers its output layer first."""
+
+    def __init__(self, body=6):
+        super().__init__()
+        self.out, self.body = nn.Linear(body, 3), nn.Linear(6, body)
+
+    def forward(self, inputs):
+        return self.out(torch.relu(self.body(inputs)))
+
+
+class Learned(nn.Module):
+    """Has a parameter of its own, and what has none after its last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift, self.body, self.out = nn.Parameter(torch.zeros(6)), nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(1))
+
+    def forward(self, inputs):
+        return self.out(torch.relu(self.body(inputs + self.shift)))
+
+
+def test_the_head_is_the_layer_that_is_used_last():
+    data, work = recipes.rows(), bf.Training(steps=1)
+    for make, last in product((bf.pooled, bf.fed_per, bf.fed_babu, bf.one_round), ("out", "body")):
+        if last == "out":
+            fit(make(Learned(), training=work), data)
+        else:
+            with pytest.raises(ClientError, match="the layer registered last, 'body', to be used last, found 'out'"):
+                fit(make(Odd(), training=work), data)
+    with pytest.raises(ClientError, match=r"expected outputs \(B, 6\).*, found \(B, 3\)"):
+        fit(bf.pooled(Odd(), local="classes", training=work), data)
+    # Three outputs are three outputs.
+    fit(bf.pooled(Odd(3), local="classes", training=PRIOR), data)
+
+
+PRIOR = bf.Training(steps=1, prior_precision=1.0, observations=48)
+
+
+def without_head(net):
+    for name, value in net.named_parameters():
+        value.requires_grad_(not name.startswith("5"))
+    return net
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
@@ -392,6 +437,14 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
         (lambda net: bf.pooled(net, covariance="low"), "'full' or 'diagonal'"),
         (lambda net: bf.pooled(bf.mlp([6, 400, 10], Key(0)), covariance="full"), "2,000 own parameters"),
         (lambda net: bf.pooled(net, training=bf.Training(optimiser=bf.Adam())), "Sgd without momentum"),
+        (lambda net: bf.pooled(net, training=PRIOR), "the prior of this method alone"),
+        (lambda net: bf.pooled(net, local="factors", training=PRIOR), "the prior of this method alone"),
+        (lambda net: bf.pooled(without_head(net)), "local='head': expected own parameters, found none that is trained"),
+        (lambda net: bf.pooled(nn.Linear(6, 3, bias=False), local="offsets"), "local='offsets': expected own parameters"),
+        (lambda net: bf.one_round(net, training=PRIOR), "the prior of this method alone"),
+        (lambda net: bf.one_round(without_head(net)), r"a last layer that is trained, found frozen \['5.weight', '5.bias'\]"),
+        (lambda net: bf.pooled(nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), net)), 'norm="group"'),
+        (lambda net: bf.one_round(nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), net)), 'norm="group"'),
         (lambda net: bf.one_round(net, fusion="sum"), "'laplace', 'fisher' or 'average'"),
         (lambda net: bf.one_round(net, prior_precision=0), "finite numbers above 0"),
         (lambda net: bf.one_round(bf.mlp([6, 300, 10], Key(0))), "answers of at most"),

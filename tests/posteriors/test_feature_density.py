@@ -7,7 +7,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import bayesfed as bf
 from bayesfed.algorithms.after_training.feature_density.model import features
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.federated.core.algorithm import Model
 from bayesfed.inference.evaluation.detection import detection
 from bayesfed.keys import Key
 
@@ -42,6 +43,44 @@ def test_the_sums_are_those_of_scikit_learn():
     assert detection(model.distance(data.inputs), model.distance(10 * data.inputs))["auroc"] > 0.7
 
 
+def test_features_far_from_zero_keep_their_covariance():
+    """Sums of 32 bits would leave none of it."""
+    net, data, clients = problem()
+    net = torch.nn.Sequential(net[0], net[1], Shift(), net[2]).float()
+    clients = {name: bf.Dataset(part.inputs.float(), part.targets) for name, part in clients.items()}
+    model = bf.run(bf.feature_density(net, shrinkage=0.0), clients, rounds=1, progress=False).model
+    assert all(leaf.dtype == torch.float32 for leaf in model.parameters.values())
+    inputs = data.inputs.float()
+    own = features(net, {}, inputs).double()
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", store_covariance=True).fit(own.numpy(), data.targets.numpy())
+    assert np.allclose(model.covariance, theirs.covariance_, rtol=1e-6)
+    apart = own.numpy()[:, None] - theirs.means_
+    distances = np.einsum("bcd,de,bce->bc", apart, np.linalg.inv(theirs.covariance_), apart).min(1)
+    assert np.allclose(model.distance(inputs), distances, rtol=1e-5)
+
+
+class Shift(torch.nn.Module):
+    def forward(self, inputs):
+        return inputs + 3000
+
+
+class Odd(torch.nn.Module):
+    """Registers its output layer first."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.body = torch.nn.Linear(4, 4), torch.nn.Linear(5, 4)
+
+    def forward(self, inputs):
+        return self.out(self.body(inputs)).log_softmax(1)
+
+
+def test_a_layer_that_is_not_the_last_is_refused():
+    _, _, clients = problem()
+    with pytest.raises(ClientError, match="feature_density: expected the layer registered last, 'body', to be used last, found 'out'"):
+        bf.run(bf.feature_density(Odd().double()), clients, rounds=1, progress=False)
+
+
 def test_what_cannot_be_inverted_is_told():
     net, data, _ = problem()
     with pytest.raises(ArgumentError, match="can be inverted"):
@@ -49,6 +88,10 @@ def test_what_cannot_be_inverted_is_told():
     for wrong, what in (
         (lambda: bf.feature_density(torch.nn.Conv2d(1, 1, 3)), "a linear layer"),
         (lambda: bf.feature_density(net, shrinkage=2), "share"),
+        (lambda: bf.feature_density(net, shrinkage="a"), "a share in .*, found 'a'"),
+        (lambda: bf.feature_density(torch.nn.Sequential(torch.nn.BatchNorm1d(5, track_running_stats=False), net)), "batch_statistics"),
+        (lambda: bf.feature_density(net, {"0.wieght": torch.zeros(4, 5)}), "found '0.wieght'; try 0.weight"),
+        (lambda: bf.feature_density(Model(net, {"0.weight": torch.zeros(5, 4)})), "shape"),
     ):
         with pytest.raises(ArgumentError, match=what):
             wrong()

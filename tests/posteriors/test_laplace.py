@@ -9,7 +9,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.functional import cross_entropy
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, UndeterminedWarning
+from bayesfed.errors import ArgumentError, ClientError, UndeterminedWarning
 from bayesfed.inference.laplace.evidence import best_precision, log_evidence
 from bayesfed.keys import Key
 from bayesfed.trees import parameters
@@ -25,6 +25,17 @@ def problem(net, count=60, shape=(5,), classes=3):
 
 def small(bias=True):
     return nn.Sequential(nn.Linear(5, 4, bias=bias), nn.Tanh(), nn.Linear(4, 3, bias=bias))
+
+
+class Odd(nn.Module):
+    """Registers its output layer first."""
+
+    def __init__(self, inputs=5, classes=3):
+        super().__init__()
+        self.out, self.body = nn.Linear(4, classes), nn.Linear(inputs, 4)
+
+    def forward(self, inputs):
+        return self.out(torch.relu(self.body(inputs)))
 
 
 def fitted(net, clients, **options):
@@ -175,7 +186,14 @@ def test_what_does_not_fit_is_refused(net, digits):
         bf.laplace(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 2)), subset="all")
     with pytest.raises(ArgumentError, match="whose last layer is linear"):
         bf.laplace(nn.Conv2d(1, 1, 3))
-    for wrong in ({"subset": "first"}, {"prior_precision": 0.0}, {"prior_precision": "most"}, {"batch_size": 0}, {"structure": "block"}):
+    for wrong in (
+        {"subset": "first"},
+        {"prior_precision": 0.0},
+        {"prior_precision": "most"},
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"structure": "block"},
+    ):
         with pytest.raises(ArgumentError, match=r"laplace"):
             bf.laplace(net, **wrong)
     with pytest.raises(ArgumentError, match="one model and no posterior"):
@@ -185,5 +203,64 @@ def test_what_does_not_fit_is_refused(net, digits):
     with pytest.raises(ArgumentError, match="extra leaf"):
         bf.laplace(net, {"nowhere": torch.zeros(2)})
     shifted = nn.Sequential(nn.Linear(64, 10), nn.Tanh())
-    with pytest.raises(bf.errors.ClientError, match="outputs of the last linear layer"):
+    with pytest.raises(ClientError, match="outputs of the last linear layer"):
         bf.run(bf.laplace(nn.Sequential(nn.Flatten(), shifted)), {"a": digits[1]}, rounds=1, progress=False)
+
+
+@pytest.mark.parametrize("structure", ["kronecker", "diagonal", "full"])
+def test_a_layer_that_is_not_the_last_is_refused(structure):
+    net, _, clients = problem(Odd())
+    with pytest.raises(ClientError, match="'body', to be used last, found 'out'"):
+        fitted(net, clients, structure=structure)
+
+
+@pytest.mark.parametrize("structure", ["kronecker", "diagonal", "full"])
+def test_a_frozen_last_layer_has_the_gaussian_of_a_trained_one(structure):
+    net, data, clients = problem(small())
+    plain = fitted(net, clients, structure=structure)
+    net.requires_grad_(False)
+    net[0].weight.requires_grad_()
+    frozen = fitted(net, clients, structure=structure)
+    # Sent is what is trained.
+    assert frozen.model.parameters.keys() == {"0.weight"}
+    assert tree_equal(plain.posterior.constants, frozen.posterior.constants)
+    assert tree_equal(plain.posterior.draw(Key(1)), frozen.posterior.draw(Key(1)))
+    assert torch.equal(plain.posterior.probit(data.inputs), frozen.posterior.probit(data.inputs))
+
+
+@pytest.mark.parametrize("frozen", [["0.weight", "0.bias"], ["2.weight", "2.bias"], ["0.bias"], ["2.bias"]])
+def test_layers_are_those_with_trained_parameters(frozen):
+    net, data, clients = problem(small())
+    for name in frozen:
+        net.get_parameter(name).requires_grad_(False)
+    kronecker, diagonal, full = (
+        fitted(net, clients, subset="all", structure=form, prior_precision=0.7) for form in ("kronecker", "diagonal", "full")
+    )
+    trained = {name for name, _ in net.named_parameters()} - set(frozen)
+    assert kronecker.posterior.centre.keys() == diagonal.posterior.centre.keys() == full.posterior.centre.keys() == trained
+    hessian, _ = dense(net, data, tuple(full.posterior.centre))
+    sds = torch.cat([diagonal.posterior.constants[f"{name}.sd"].flatten() for name in full.posterior.centre])
+    assert torch.allclose(sds, (hessian.diagonal() + 0.7).rsqrt(), atol=1e-9)
+
+
+def test_what_layers_cannot_hold_is_refused():
+    net, data, clients = problem(nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)))
+    net[2].weight = net[0].weight
+    with pytest.raises(ArgumentError, match="tied or in a layer of groups; try structure='full'"):
+        bf.laplace(net, subset="all")
+    hessian, _ = dense(net, data, tuple(parameters(net)))
+    diagonal = fitted(net, clients, subset="all", structure="diagonal", prior_precision=0.7).posterior
+    sds = torch.cat([diagonal.constants[f"{name}.sd"].flatten() for name in parameters(net)])
+    assert torch.allclose(sds, (hessian.diagonal() + 0.7).rsqrt(), atol=1e-9)
+    half = small()
+    half[0].weight.requires_grad_(False)
+    with pytest.raises(ArgumentError, match="trained parameters elsewhere"):
+        bf.laplace(half, subset="all")
+    with pytest.raises(ArgumentError, match="a trained parameter, found all frozen"):
+        bf.laplace(small().requires_grad_(False), subset="all", structure="full")
+    square = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    square[2].weight = square[0].weight
+    with pytest.raises(ArgumentError, match=r"the last layer alone, found tied \['2.weight'\]"):
+        bf.laplace(square)
+    with pytest.raises(ArgumentError, match=r"running statistics, found \['1'\]; try .*batch_statistics"):
+        bf.laplace(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)))

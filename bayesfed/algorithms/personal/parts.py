@@ -30,7 +30,7 @@ from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.modules import Predicate
+from bayesfed.models.modules import Predicate, check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, to, under
 
@@ -50,11 +50,14 @@ class OwnParts:
         Own parameters of a client that has none in its memory.
     trained
         Whether own parameters are trained. If not, they stay as `begun`, the same for all clients.
+    last
+        The network, and the path of the layer that must be its last; None if none must.
     """
 
     descent: Descent
     begun: Tree
     trained: bool = True
+    last: tuple[nn.Module, str] | None = None
     kind: Kind = "value"
 
     @property
@@ -63,8 +66,16 @@ class OwnParts:
         return self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Train, send the shared parameters and keep the own ones."""
+        """Train, send the shared parameters and keep the own ones.
+
+        Raises
+        ------
+        DataError
+            If the rows do not fit the network, or another layer is the last.
+        """
         own = to(self.begun | under(memory, OWN), data.inputs.device)
+        if self.last:
+            check_last(self.last[0], message | own, self.last[1], data.inputs, where="local=None, the last layer")
 
         def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
             for name, leaf in own.items():
@@ -103,7 +114,7 @@ def fed_per(
         If `local` chooses every parameter.
     """
     work, (shared, own) = training or Training(), _parted(net, local, "fed_per")
-    part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own)
+    part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own, last=None if local else (net, head_of(net)))
     return compose("fed_per", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
 
 
@@ -138,15 +149,21 @@ def fed_babu(
         If `local` chooses every parameter, or `steps` is below 1.
     """
     work, (shared, own) = training or Training(), _parted(net, local, "fed_babu")
-    part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own, trained=False)
+    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
+    part = OwnParts(descent, own, trained=False, last=None if local else (net, head_of(net)))
     shared_body = compose("fed_babu", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
     return personalised(shared_body, steps=steps, batch_size=work.batch_size, optimiser=work.optimiser, likelihood=likelihood, where=tuned)
 
 
 def last_layer(net: nn.Module) -> Predicate:
     """Return the predicate that chooses the parameters of the module that has the last one."""
-    owner = [name for name, _ in net.named_parameters()][-1].rpartition(".")[0]
+    owner = head_of(net)
     return lambda name, module: name.rpartition(".")[0] == owner
+
+
+def head_of(net: nn.Module) -> str:
+    """Return the path of the module that has the last parameter."""
+    return [name for name, _ in net.named_parameters()][-1].rpartition(".")[0]
 
 
 def _parted(net: nn.Module, local: Predicate | None, where: str) -> tuple[Tree, Tree]:

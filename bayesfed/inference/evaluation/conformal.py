@@ -3,8 +3,14 @@
 The score of a row is one minus the probability of its class. With N held-out rows and a threshold at their ``ceil((N + 1) (1 - alpha)) / N``
 quantile, the set of all classes with a score up to the threshold holds the right one with probability at least ``1 - alpha``, if a new row is
 exchangeable with the held-out ones: it comes from the same clients in the same shares. With K clients, who each add one row, N + K replaces N + 1.
-Weights by class make up for other shares of the classes (Plassier et al., 2023). With a threshold for each class, of its own rows, the sets cover
-every class, and so a client of any shares (label-conditional prediction: Vovk, 2012).
+Weights by class make up for other shares of the classes (Plassier et al., 2023); a new row then has the weight of the class that is tried for it, so
+that every class has a threshold (`shifted_thresholds`). With a threshold for each class, of its own rows, the sets cover every class, and so a
+client of any shares (label-conditional prediction: Vovk, 2012).
+
+References
+----------
+Tibshirani, Barber, Candes and Ramdas, "Conformal prediction under covariate shift" (2019); Podkopaev and Ramdas, "Distribution-free uncertainty
+quantification for classification under label shift" (2021).
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import shown
 from bayesfed.inference.evaluation.scoring import _labels, _probabilities
 
 # Bins of a histogram: thresholds are rounded up to the next of so many in [0, 1].
@@ -60,7 +67,15 @@ def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
         ``(C,)``: shares or counts of the classes where the sets are to cover.
     counts
         ``(C,)``: counts of the classes in the held-out rows of all clients.
+
+    Raises
+    ------
+    ArgumentError
+        If `wanted` is not C finite numbers from 0 on, of which one is above 0.
     """
+    if tuple(wanted.shape) != tuple(counts.shape) or not bool(wanted.isfinite().all() & (wanted >= 0).all() & (wanted.sum() > 0)):
+        expected, hint = f"{len(counts)} finite numbers >= 0, not all 0", "torch.bincount(targets, minlength=C)"
+        raise ArgumentError(complain("shares of the classes", expected=expected, actual=shown(wanted.tolist()), hint=hint))
     shares, pooled = wanted.double() / wanted.sum(), counts.double() / counts.sum()
     return torch.where(pooled > 0, shares / pooled.clamp_min(1e-300), 0.0)
 
@@ -111,6 +126,41 @@ def class_thresholds(counts: Tensor, level: float = 0.9) -> Tensor:
     # Refuses a wrong level, and no rows at all.
     threshold(counts.sum(0), level)
     return torch.tensor([threshold(own, level) if own.any() else math.inf for own in counts], dtype=torch.float64)
+
+
+def shifted_thresholds(counts: Tensor, wanted: Tensor, level: float = 0.9, *, clients: int = 1) -> Tensor:
+    """Return a threshold for every class, ``(C,)``, of all rows in other shares of the classes: weighted conformal prediction under label shift.
+
+    With the weights ``w`` of `label_weights`, class y has the smallest threshold up to which held-out rows weigh at least
+    ``level (sum_i w(y_i) + w(y))``: a new row of class y has its weight, at a score of infinity (Tibshirani et al., 2019, (6); Podkopaev and Ramdas,
+    2021). Where no threshold does, or where class y is wanted and has no held-out rows, it is infinity: the class is in every set.
+
+    Parameters
+    ----------
+    counts
+        ``(C, bins)``: sum of the histograms by class.
+    wanted
+        ``(C,)``: shares or counts of the classes where the sets are to cover.
+    level
+        Share of the rows whose set shall hold the right class, in (0, 1).
+    clients
+        K, the number of new rows of class y that count, as in `threshold`.
+
+    Raises
+    ------
+    ArgumentError
+        If the level is not in (0, 1), there are no rows, or `wanted` is not as in `label_weights`.
+    """
+    # Refuses a wrong level, and no rows at all.
+    threshold(counts.sum(0), level)
+    rows = counts.double().sum(1)
+    weights = label_weights(wanted, rows)
+    reached = (weights @ counts.double()).cumsum(0)
+    # Sums of weights are not exact.
+    needed = level * (reached[-1] + clients * weights) * (1 - 1e-9)
+    places = torch.searchsorted(reached, needed)
+    unknown = (places == len(reached)) | ((wanted > 0) & (rows == 0))
+    return torch.where(unknown, math.inf, (places + 1).double() / len(reached))
 
 
 def prediction_sets(probabilities: Tensor, limit: float | Tensor) -> Tensor:

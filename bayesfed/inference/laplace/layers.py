@@ -29,13 +29,16 @@ class Layer:
     outputs, inputs
         O, and I with one more for the bias: the layer's parameters are one matrix ``(O, I)``, the bias its last column.
     bias
-        Whether the layer has a bias.
+        Whether the layer has a bias that counts.
+    last
+        Whether the network's outputs must be those of the layer.
     """
 
     name: str
     outputs: int
     inputs: int
     bias: bool
+    last: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -61,20 +64,25 @@ def last_layer(net: nn.Module) -> Layer:
     if not linear:
         raise ArgumentError(complain("laplace", expected="a network whose last layer is linear", actual=type(net).__name__, hint="subset='all'"))
     name, module = linear[-1]
-    return _layer(name, module)
+    return _layer(name, module, last=True)
 
 
 def all_layers(net: nn.Module) -> list[Layer] | None:
-    """Return the layers that hold all trained parameters of a network; None if any is held by a layer of another kind, or by several layers."""
+    """Return the layers that hold all trained parameters of a network; None if any is held by a layer of another kind, or by several layers.
+
+    A frozen bias is no part of its layer.
+    """
     kinds = [(name, one) for name, one in net.named_modules() if type(one) in (nn.Linear, nn.Conv2d) and getattr(one, "groups", 1) == 1]
-    layers = [_layer(name, one) for name, one in kinds if getattr(one, "padding_mode", "zeros") == "zeros"]
+    plain = [(name, one) for name, one in kinds if getattr(one, "padding_mode", "zeros") == "zeros" and one.get_parameter("weight").requires_grad]
+    layers = [_layer(name, one, frozen=one.bias is not None and not one.get_parameter("bias").requires_grad) for name, one in plain]
     trained = [name for name, value in net.named_parameters(remove_duplicate=False) if value.requires_grad]
-    return layers if sorted(trained) == sorted(name for layer in layers for name in layer.parameters) else None
+    tied = len(trained) != len({id(net.get_parameter(name)) for name in trained})
+    return layers if not tied and sorted(trained) == sorted(name for layer in layers for name in layer.parameters) else None
 
 
-def _layer(name: str, module: nn.Module) -> Layer:
-    shape, bias = module.get_parameter("weight").shape, module.bias is not None
-    return Layer(name, shape[0], shape[1:].numel() + bias, bias)
+def _layer(name: str, module: nn.Module, *, last: bool = False, frozen: bool = False) -> Layer:
+    shape, bias = module.get_parameter("weight").shape, module.bias is not None and not frozen
+    return Layer(name, shape[0], shape[1:].numel() + bias, bias, last)
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
     net, parameters
         Network and its parameters; where these lack one, the network's own is used.
     layers
-        The layers. With one alone, it must be the network's last.
+        The layers.
     inputs
         ``(B, ...)``.
     columns
@@ -118,7 +126,7 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
     Raises
     ------
     DataError
-        If a layer is not used exactly once, the outputs are not ``(B, C)``, or the single layer is not the last.
+        If a layer is not used exactly once, the outputs are not ``(B, C)``, or are not those of a layer that is to be the last.
     """
     passed: dict[str, list[tuple[Tensor, Tensor]]] = {layer.name: [] for layer in layers}
 
@@ -144,8 +152,7 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
         raise DataError(complain("laplace", expected="outputs (B, C), every layer used once", actual=actual, hint="another structure, subset='last'"))
-    if len(layers) == 1 and not torch.equal(outputs, passed[layers[0].name][0][1]):
-        name = layers[0].name
+    if (name := next((layer.name for layer in layers if layer.last), None)) is not None and not torch.equal(outputs, passed[name][0][1]):
         raise DataError(complain("laplace", expected=f"outputs of the last linear layer {name!r}", actual="others", hint="subset='all'"))
     combinations, ends = columns(outputs.detach()), [passed[layer.name][0][1] for layer in layers]
     gradients = [

@@ -35,7 +35,7 @@ class LaplacePosterior:
     net, likelihood
         Network, and distribution of the targets given its outputs.
     parameters
-        All parameters, the means of the Gaussian among them.
+        Parameters, the means of the Gaussian among them; those that are missing are the network's own.
     structure
         Form of the GGN.
     means
@@ -64,8 +64,8 @@ class LaplacePosterior:
 
     @property
     def centre(self) -> Tree:
-        """The means of the Gaussian, by the names of the parameters."""
-        return {name: self.parameters[name] for name in self.structure.names}
+        """The means of the Gaussian, by the names of the parameters; frozen ones, which are not sent, are the network's own."""
+        return {name: self.parameters[name] if name in self.parameters else self.net.get_parameter(name).detach() for name in self.structure.names}
 
     @property
     def values(self) -> Tensor:
@@ -96,9 +96,9 @@ class LaplacePosterior:
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
-        noise = key.generator()
+        noise, centre = key.generator(), self.centre
         parts = {name: block.deviation(self.precision, noise) for name, block in self.blocks.items()}
-        return {name: self.parameters[name] + leaf for name, leaf in self.structure.split(parts, self.centre).items()}
+        return {name: centre[name] + leaf for name, leaf in self.structure.split(parts, centre).items()}
 
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of the parameters from the prior."""

@@ -60,6 +60,12 @@ def batch_norms(net: nn.Module) -> dict[str, BatchNorm]:
     return {name: module for name, module in net.named_modules() if isinstance(module, BatchNorm)}
 
 
+def check_tracked(net: nn.Module, where: str, hint: str = "the model of a round of bf.batch_statistics(net, parameters, inputs[:1])") -> None:
+    """Raise `ArgumentError` if a batch norm is static: the outputs of a row then depend on the rows beside it."""
+    if static := [name for name, norm in batch_norms(net).items() if norm.running_mean is None]:
+        raise ArgumentError(complain(where, expected="no batch norm without running statistics", actual=static, hint=hint))
+
+
 def tracked(net: Net) -> Net:
     """Return a copy whose static batch norms have running statistics, of mean 0 and variance 1. Other modules are unchanged."""
     twin = copy.deepcopy(net)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -19,17 +20,19 @@ from bayesfed.algorithms.after_training.calibration.sums import (
     ScoreHistograms,
     SumOfHistograms,
 )
+from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import check, shown, whole
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Assign, Model, Personal, Phase, Predictor
+from bayesfed.federated.core.algorithm import Algorithm, Assign, Personal, Phase, Predictor
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.evaluation.conformal import BINS
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, trainable, without
+from bayesfed.models.nets.norms import check_tracked
+from bayesfed.trees import Tree, without
 
 # 50 temperatures from 0.25 to 4.
 GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch.float64))
@@ -40,7 +43,7 @@ def calibrated(
     model: nn.Module | Predictor,
     parameters: Mapping[str, Tensor] | None = None,
     *,
-    classes: int = 10,
+    classes: int | None = None,
     temperatures: Sequence[float] | None = None,
     bins: int = BINS,
     link: Link | None = None,
@@ -59,7 +62,7 @@ def calibrated(
     parameters
         Parameters of the network. Default: its own, or those of the `Model`.
     classes
-        C, the number of outputs.
+        C, the number of outputs. Default: that of the network's last linear layer.
     temperatures
         The grid. Default: 50 values from 1/4 to 4, equally spaced by their logarithm.
     bins
@@ -70,7 +73,10 @@ def calibrated(
     Raises
     ------
     ArgumentError
-        If the model is none, a temperature is not positive, or `classes` or `bins` is below 1.
+        If the model is none or has batch norm without running statistics, the parameters are not the network's, a temperature is no positive
+        number, `classes` or `bins` is no whole number from 1 on, or no `classes` are given and the network has no linear layer.
+    DataError
+        In the round, if the network has another number of outputs than `classes`, or a label lies outside.
 
     Warns
     -----
@@ -83,23 +89,20 @@ def calibrated(
     >>> model = bf.run(bf.calibrated(bf.run(bf.fed_avg(net), train, rounds=30).model), held, rounds=1).model
     >>> model.probabilities(inputs), model.sets(inputs, level=0.9)
     """
-    net, own = (model.net, model.parameters) if isinstance(model, Model) else (model, None)
-    if not isinstance(net, nn.Module):
-        raise ArgumentError(complain("calibrated, model", expected="a network or a Model", actual=shown(model), hint="result.model"))
-    grid = GRID if temperatures is None else tuple(map(float, temperatures))
-    if not grid or not all(0 < one < float("inf") for one in grid):
-        raise ArgumentError(complain("calibrated, temperatures", expected="positive numbers", actual=list(grid), hint="[0.5, 1.0, 2.0]"))
-    if min(classes, bins) < 1:
-        raise ArgumentError(complain("calibrated", expected="classes and bins >= 1", actual=(classes, bins), hint="10, 1000"))
-    given = parameters if parameters is not None else own
-    begun: Tree = trainable(net) if given is None else dict(given)
+    net, begun = network_and_parameters("calibrated", model, parameters)
+    check_tracked(net, "calibrated")
+    grid = GRID if temperatures is None else _grid(temperatures)
+    classes = _outputs(net) if classes is None else classes
+    for name, value, hint in (("classes", classes, "10"), ("bins", bins, "1000")):
+        check(f"calibrated, {name}", value, whole(1, hint))
+    wide = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
     zeros = {TEMPERATURE: torch.ones(1, dtype=torch.float64), SCORES: torch.zeros(classes, bins, dtype=torch.float64), CLIENTS: torch.zeros(1)}
 
     def asking(view: Whole, names: Sequence[str]) -> Assign:
         sent = Only(view, frozenset([*begun, *names]))
 
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-            return Assignment(sent, 1.0, Cast(32), Cast(32))
+            return Assignment(sent, 1.0, wide, wide)
 
         return assign
 
@@ -117,3 +120,25 @@ def calibrated(
         return Personal(CalibratedModel(net, shared.parameters, shared.temperature, memory[SCORES], 1) if SCORES in memory else shared)
 
     return Algorithm("calibrated", begun | zeros, (first, second), predictor, personal=personal)
+
+
+def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:
+    """Return the temperatures as numbers; `ArgumentError` if they are none."""
+    try:
+        # The digits of a text are numbers too.
+        grid = () if isinstance(temperatures, str) else tuple(map(float, temperatures))
+    # Of tensors of more axes, a `RuntimeError`.
+    except (TypeError, ValueError, RuntimeError):
+        grid = ()
+    if not grid or not all(0 < one < math.inf for one in grid):
+        raise ArgumentError(complain("calibrated, temperatures", expected="positive numbers", actual=shown(temperatures), hint="[0.5, 1.0, 2.0]"))
+    return grid
+
+
+def _outputs(net: nn.Module) -> int:
+    """Return the number of outputs of a network's last linear layer, low-rank ones and those with adapters included; `ArgumentError` without any."""
+    found = [outputs for module in net.modules() if isinstance(outputs := getattr(module, "out_features", None), int)]
+    if not found:
+        actual = f"{type(net).__name__}, without a linear layer"
+        raise ArgumentError(complain("calibrated", expected="a network that tells its number of classes", actual=actual, hint="classes=10"))
+    return found[-1]

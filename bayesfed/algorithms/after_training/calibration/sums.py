@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import UndeterminedWarning
+from bayesfed.errors import DataError, UndeterminedWarning, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Model
@@ -103,10 +103,21 @@ class ScoreHistograms:
     uses_global_randomness: bool = False
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send the counts, and one for the client if it has rows."""
+        """Send the counts, and one for the client if it has rows.
+
+        Raises
+        ------
+        DataError
+            If the network's outputs are not `classes`, or a label lies outside.
+        """
         counts = torch.zeros(self.classes, self.bins, dtype=torch.float64)
         if len(data):
-            p = (_logits(self.net, without(message, OWN), data) / float(message[TEMPERATURE])).softmax(1)
+            logits = _logits(self.net, without(message, OWN), data)
+            Categorical().check(logits, data.targets)
+            if logits.shape[1] != self.classes:
+                found = logits.shape[1]
+                raise DataError(complain("calibrated", expected=f"a network of {self.classes} outputs", actual=found, hint=f"classes={found}"))
+            p = (logits / float(message[TEMPERATURE])).softmax(1)
             rows = [(data.targets == label).nonzero()[:, 0] for label in range(self.classes)]
             counts = torch.stack([histogram(p[one], data.targets[one], bins=self.bins) for one in rows])
         return Fit({"scores": counts, "clients": torch.tensor([float(len(data) > 0)])}, {SCORES: counts}, {"samples": float(len(data))})

@@ -107,15 +107,15 @@ class FeatureDensity:
         return distances
 
 
-def last_linear(net: nn.Module) -> nn.Linear:
-    """Return a network's last linear layer.
+def last_linear(net: nn.Module) -> tuple[str, nn.Linear]:
+    """Return the path of a network's last linear layer, and the layer.
 
     Raises
     ------
     ArgumentError
         If it has none.
     """
-    linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
+    linear = [(name, module) for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         actual = type(net).__name__
         raise ArgumentError(complain("feature_density", expected="a network with a linear layer", actual=actual, hint="mlp([64, 64, 10], key)"))
@@ -131,7 +131,7 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
         If that layer is not used exactly once, on one vector a row.
     """
     given: list[Tensor] = []
-    handle = last_linear(net).register_forward_pre_hook(lambda module, received: given.append(received[0].detach()))
+    handle = last_linear(net)[1].register_forward_pre_hook(lambda module, received: given.append(received[0].detach()))
     try:
         with torch.no_grad(), evaluating(net):
             functional_call(net, to(parameters, inputs.device), (inputs,))

@@ -14,7 +14,7 @@ The sums over clients are exact, whatever the partition. What is approximate is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -25,7 +25,8 @@ from bayesfed.algorithms.after_training.laplace.sums import OWN, BesideGaussian,
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import check as check_role
+from bayesfed.errors.checks import shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
@@ -33,6 +34,7 @@ from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.laplace.layers import all_layers, last_layer
 from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure, roots
 from bayesfed.keys import Key
+from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, check, shapes, trainable, without
 
@@ -70,7 +72,8 @@ def laplace(
     parameters
         Parameters of the network. Default: its own, or those of the `Model`.
     subset
-        "last": the last linear layer, in which the network is linear; "all": all trained parameters, by linearising the network.
+        "last": the last linear layer, in which the network is linear, also where it is frozen; "all": all trained parameters, by linearising the
+        network.
     structure
         "kronecker": two factors for each linear or convolution layer (KFAC); "diagonal"; "full", for at most 20,000 parameters.
     prior_precision
@@ -87,8 +90,11 @@ def laplace(
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, the parameters are not the network's, the network does not have the layers that are asked for, or the
-        algorithm has no single model or a posterior of its own.
+        If an argument is outside its domain, the parameters are not the network's, the network does not have the layers that are asked for, its
+        parameters are tied in a form of layers, it has batch norm without running statistics, or the algorithm has no single model or a posterior
+        of its own.
+    DataError
+        In a round, if the last linear layer that the network registers is not the last that is used.
 
     Warns
     -----
@@ -103,11 +109,11 @@ def laplace(
     if prior_precision != "evidence" and not (number and 0 < float(prior_precision) < math.inf):
         expected = "a number above 0, or 'evidence'"
         raise ArgumentError(complain("laplace, prior_precision", expected=expected, actual=repr(prior_precision), hint="'evidence'"))
-    if batch_size < 1:
-        raise ArgumentError(complain("laplace", expected="batch_size >= 1", actual=batch_size, hint="250"))
+    check_role("laplace, batch_size", batch_size, whole(1, "250"))
     scored = likelihood or Categorical()
     roots(scored)
     network, begun = _model(model, parameters)
+    check_tracked(network, "laplace")
     form = structure_of(network, subset, structure, biases)
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     down, up = Cast(64 if wide else 32), Cast(64 if wide else 32)
@@ -117,7 +123,8 @@ def laplace(
         return Assignment(view, float(profile.samples), down, up)
 
     # Squares of a layer's inputs may be larger than the parameters of a model.
-    local, server = CurvatureSums(network, scored, form, batch_size), FitGaussian(network, scored, form, prior_precision)
+    last = last_layer(network).name if subset == "last" else None
+    local, server = CurvatureSums(network, scored, form, batch_size, last), FitGaussian(network, scored, form, prior_precision)
     phase = Phase("curvature", assign, local, server, link or Digital(max_norm=1e20))
 
     def posterior(state: Tree) -> Posterior:
@@ -159,23 +166,35 @@ def structure_of(net: nn.Module, subset: Subset, structure: Form, biases: Biases
     Raises
     ------
     ArgumentError
-        If the network does not have the layers, or too many parameters for all entries.
+        If the network does not have the layers, no trained parameters, or too many for all entries.
     """
     layers = [last_layer(net)] if subset == "last" else all_layers(net)
+    own = dict(net.named_parameters())
+    if subset == "last" and layers and (tied := _tied(net, layers[0].parameters)):
+        hint = "subset='all', structure='full'"
+        raise ArgumentError(complain("laplace, subset='last'", expected="parameters of the last layer alone", actual=f"tied {tied}", hint=hint))
     if layers is None and structure == "kronecker":
-        actual = "trained parameters elsewhere, or a layer of groups"
-        raise ArgumentError(complain("laplace", expected="linear and convolution layers", actual=actual, hint="structure='diagonal', subset='last'"))
+        actual, hint = "trained parameters elsewhere, tied or in a layer of groups", "structure='full' or 'diagonal', subset='last'"
+        raise ArgumentError(complain("laplace", expected="linear and convolution layers", actual=actual, hint=hint))
     if structure == "kronecker" and layers:
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
         return DiagonalLayers(tuple(layers))
-    trained = {name: value for name, value in net.named_parameters() if value.requires_grad}
-    names = layers[0].parameters if subset == "last" and layers else tuple(trained)
-    size = sum(trained[name].numel() for name in names)
+    names = layers[0].parameters if subset == "last" and layers else tuple(name for name, value in own.items() if value.requires_grad)
+    if not names:
+        actual = f"all frozen of {list(own)}"
+        raise ArgumentError(complain("laplace, subset='all'", expected="a trained parameter", actual=actual, hint="subset='last'"))
+    size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"
         raise ArgumentError(complain("laplace, structure='full'", expected=f"at most {LARGEST:,} parameters", actual=actual, hint=hint))
     return Flat(names, size, structure == "diagonal")
+
+
+def _tied(net: nn.Module, names: Sequence[str]) -> list[str]:
+    """Return those of some parameters that have another name besides."""
+    every = list(net.named_parameters(remove_duplicate=False))
+    return [name for name in names if sum(value is net.get_parameter(name) for _, value in every) > 1]
 
 
 def _after(algorithm: Algorithm, phase: Phase, initial: Tree, posterior: Callable[[Tree], Posterior]) -> Algorithm:

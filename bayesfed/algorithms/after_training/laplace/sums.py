@@ -21,6 +21,7 @@ from bayesfed.inference.laplace.posterior import LaplacePosterior
 from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
+from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
 from bayesfed.trees import Tree, under, without
 
@@ -46,12 +47,15 @@ class CurvatureSums:
         Form of the GGN.
     batch_size
         Number of rows of a pass; it affects memory only.
+    last
+        Path of the layer that must be the network's last; None if none must.
     """
 
     net: nn.Module
     likelihood: Likelihood
     structure: Structure
     batch_size: int
+    last: str | None = None
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
@@ -61,9 +65,11 @@ class CurvatureSums:
         Raises
         ------
         DataError
-            If the rows do not fit the network or the likelihood.
+            If the rows do not fit the network or the likelihood, or another layer is the last.
         """
         check_data(self.net, self.likelihood, message, data)
+        if self.last is not None:
+            check_last(self.net, message, self.last, data.inputs, where="laplace, subset='last'")
         device = data.inputs.device
         sums = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in {**self.structure.shapes, NLL: (1,)}.items()}
         columns = roots(self.likelihood)

@@ -35,7 +35,9 @@ from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import Training
+from bayesfed.inference.laplace.layers import last_layer
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, size, without
 
@@ -70,15 +72,16 @@ def one_round(
     likelihood
         `Categorical` (default) or `Normal`; for averages, any.
     training
-        Local work. Default: 50 steps of 64 rows with ``Sgd(0.05)``; one round deserves more. For "laplace" and "fisher", `Sgd` without momentum.
+        Local work. Default: 50 steps of 64 rows with ``Sgd(0.05)``; one round deserves more. For "laplace" and "fisher", `Sgd` without momentum. Its
+        `prior_precision` is for the others: "laplace" has its own.
     link
         How sums reach the server. Default: `Digital()`, for "laplace" and "fisher" without a bound on norms.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, or the server would refuse the second derivatives of the last layer ("laplace"): more than 1 MiB and 16
-        times the network.
+        If an argument is outside its domain, the network has batch norm without running statistics, or, for "laplace", its last layer is frozen or
+        the server would refuse its second derivatives: more than 1 MiB and 16 times the network.
     """
     if fusion not in get_args(Fusion):
         expected = "'laplace', 'fisher' or 'average'"
@@ -90,10 +93,17 @@ def one_round(
     if fusion == "average":
         return compose("one_round", net, work.fitting(net, scored), training=work, link=link)
     sgd_of(work, "one_round")
+    check_tracked(net, "one_round", 'norm="group"')
     bayes = fusion == "laplace"
+    if bayes and work.prior_precision is not None:
+        actual, hint = "training.prior_precision as well", "one_round(net, prior_precision=1.0), Training without one"
+        raise ArgumentError(complain("one_round, fusion='laplace'", expected="the prior of this method alone", actual=actual, hint=hint))
     form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
     begun, descent = travelling(net, "static", where="one_round"), work.descent(MaximumLikelihood(net, scored), net)
-    local = Expansion(descent, net, scored, form, prior_precision * bayes, 0.0 if bayes else floor, gradient=bayes)
+    if frozen := [name for name in form.names if name not in begun]:
+        raise ArgumentError(complain("one_round", expected="a last layer that is trained", actual=f"frozen {frozen}", hint="requires_grad_()"))
+    last = last_layer(net).name if bayes else None
+    local = Expansion(descent, net, scored, form, prior_precision * bayes, 0.0 if bayes else floor, gradient=bayes, last=last)
     linear = {LINEAR + name: leaf for name, leaf in form.matrices(begun).items()}
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     width = 8 if wide else 4

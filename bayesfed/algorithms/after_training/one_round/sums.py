@@ -18,7 +18,7 @@ from bayesfed.federated.training.descent import Descent
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
+from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
 from bayesfed.trees import Tree, under, without
 
@@ -49,6 +49,8 @@ class Expansion:
         Whether g is part of the expansion. Without it, training counts as ended at a maximum.
     batch_size
         Number of rows of a pass for H; it affects memory only.
+    last
+        Path of the layer that must be the network's last; None if none must.
     """
 
     descent: Descent
@@ -59,6 +61,7 @@ class Expansion:
     floor: float
     gradient: bool
     batch_size: int = 250
+    last: str | None = None
     kind: Kind = "moments"
 
     @property
@@ -67,7 +70,15 @@ class Expansion:
         return self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Return the means over rows; remember nothing."""
+        """Return the means over rows; remember nothing.
+
+        Raises
+        ------
+        DataError
+            If the rows do not fit the network, or another layer is the last.
+        """
+        if self.last is not None:
+            check_last(self.net, message, self.last, data.inputs, where="one_round")
         names, rows = self.structure.names, max(len(data), 1)
         fixed = {name: leaf for name, leaf in message.items() if name not in names}
 

@@ -53,7 +53,7 @@ def by_classes(
     return compose(
         "pooled",
         net,
-        SharesAndNetwork(work.descent(MaximumLikelihood(net, likelihood), net), trained),
+        SharesAndNetwork(work.descent(MaximumLikelihood(net, likelihood), net), net, trained),
         SharesOfClasses(learned),
         training=work,
         initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},

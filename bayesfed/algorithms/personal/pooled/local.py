@@ -22,6 +22,7 @@ from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.layers import jacobian
 from bayesfed.inference.laplace.structures import FLAT, Flat, roots, unit
 from bayesfed.keys import Key
+from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
 from bayesfed.trees import Tree, to, under
 
@@ -54,6 +55,8 @@ class PooledParts:
         Whether a client of classes has the Gaussian nearest to its posterior, instead of Laplace's.
     newton
         Whether the own parameters go on by Gauss-Newton steps (`newton.py`).
+    last
+        Path of the layer that must be the network's last; None if none must.
     """
 
     descent: Descent
@@ -63,6 +66,7 @@ class PooledParts:
     shared: bool = True
     variational: bool = False
     newton: bool = False
+    last: str | None = None
     kind: Kind = "moments"
 
     @property
@@ -71,11 +75,19 @@ class PooledParts:
         return self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send the shared parameters and the moments of the own ones; keep the own ones and the root of their covariance."""
+        """Send the shared parameters and the moments of the own ones; keep the own ones and the root of their covariance.
+
+        Raises
+        ------
+        DataError
+            If the rows do not fit the network, or another layer is the last.
+        """
         rows = len(data)
         shared = {name: leaf for name, leaf in message.items() if not name.startswith((MEAN, RHO))}
         mean, variance = under(message, MEAN), {name: sd.square() for name, sd in sds(message).items()}
         own = mean | {name: leaf for name, leaf in to(under(memory, OWN), data.inputs.device).items() if name in mean}
+        if self.last is not None:
+            check_last(self.net, shared | own, self.last, data.inputs, where="pooled, local='head'")
 
         def drawn(trained: Tree, rate: float, left: int) -> None:
             _hold(trained, shared)

@@ -25,7 +25,7 @@ from torch import nn
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import alike, compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
-from bayesfed.algorithms.personal.parts import last_layer
+from bayesfed.algorithms.personal.parts import head_of, last_layer
 from bayesfed.algorithms.personal.pooled.by_classes import by_classes
 from bayesfed.algorithms.personal.pooled.covariates import CENTRE, COVARIATES, DIRECTIONS, SKETCH, GivenInputsModel
 from bayesfed.algorithms.personal.pooled.factors import FACTORS, with_factors
@@ -45,6 +45,7 @@ from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate
+from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, under
 
@@ -106,7 +107,7 @@ def pooled(
     ----------
     local
         Which parameters are a client's own. "head": those of the last layer; "offsets": all biases; or ``(parameter name, owning module) -> bool``.
-        If it chooses none, the method is `fed_avg` with equal weights, bit for bit. "factors": factors ``z`` of the first linear or convolution
+        If that chooses none, the method is `fed_avg` with equal weights, bit for bit. "factors": factors ``z`` of the first linear or convolution
         layer, whose weight and bias are ``W + sum_j z_j U_j`` with loadings ``U_j`` that are trained with the shared parameters. "classes": the
         shares of classes, which come from a Dirichlet population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and
         what unseen clients have until they show inputs: ``result.model.adapted(inputs)`` takes shares from inputs without labels.
@@ -142,14 +143,18 @@ def pooled(
         `Categorical` (default) or `Normal`.
     training
         Local work of a round, as much on the own parameters as on the shared ones, by `Sgd` without momentum. Default: 50 steps of 64 rows with
-        ``Sgd(0.05)``.
+        ``Sgd(0.05)``. Its `prior_precision` is for "classes" only.
     codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, the optimiser is not `Sgd` without momentum, or there are too many own parameters for their covariances.
+        If an argument is outside its domain, the optimiser is not `Sgd` without momentum, the training has a prior besides that of the population,
+        the head or all biases are frozen, there are too many own parameters for their covariances, or the network has batch norm without running
+        statistics; with ``local="classes"`` it may.
+    DataError
+        In a round, if the layer that the network registers last is not the last that is used ("head"), or has another number of outputs ("classes").
 
     Examples
     --------
@@ -177,18 +182,17 @@ def pooled(
         return by_classes(net, begun, prior != "fixed", shared == "trained", likelihood or Categorical(), training or Training(), codec, link)
     if initial_sd is None:
         initial_sd = 0.1 if covariates else 1.0 if by_factors else 0.3
-    chosen = _chosen(net, local)
-    own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
+    own = _own(net, begun, local)
     size = sum(leaf.numel() for leaf in own.values())
     diagonal = _diagonal(size, prior, initial_sd, covariance)
     if diagonal and approximation == "variational":
         expected, actual = "covariance='full'", f"{covariance!r} for {size:,} own parameters"
         raise ArgumentError(complain("pooled, approximation='variational'", expected=expected, actual=actual, hint="covariance='full'"))
-    scored, work = likelihood or Categorical(), training or Training()
+    scored, work = likelihood or Categorical(), _checked(training or Training(), own)
     roots(scored)
-    sgd_of(work, "pooled")
     descent, variational = work.descent(MaximumLikelihood(net, scored), net), approximation == "variational"
-    part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational, by_factors)
+    last = head_of(net) if local == "head" else None
+    part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational, by_factors, last)
     # The mean and the widths of factors are in the weights and the loadings: learned twice, they drift.
     server = Population(prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors)
     initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
@@ -236,6 +240,25 @@ def pooled(
         link=link,
         personal=personal,
     )
+
+
+def _checked(work: Training, own: Tree) -> Training:
+    sgd_of(work, "pooled")
+    if own and work.prior_precision is not None:
+        actual, hint = "training.prior_precision as well", "prior='layer', initial_sd=0.3, Training without one"
+        raise ArgumentError(complain("pooled", expected="the prior of this method alone", actual=actual, hint=hint))
+    return work
+
+
+def _own(net: nn.Module, begun: Tree, local: Part | Predicate) -> Tree:
+    """Return the own parameters of a client among those that are trained."""
+    check_tracked(net, "pooled", 'norm="group"')
+    chosen = _chosen(net, local)
+    own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
+    if not own and not callable(local):
+        actual = f"none that is trained, of {list(begun)}"
+        raise ArgumentError(complain(f"pooled, local={local!r}", expected="own parameters", actual=actual, hint="requires_grad_(), another local="))
+    return own
 
 
 def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:

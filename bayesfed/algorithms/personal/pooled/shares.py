@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.pooled.local import OWN
 from bayesfed.data.dataset import Dataset
+from bayesfed.errors import DataError, complain
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.options import LocalOptions
@@ -54,11 +55,14 @@ class SharesAndNetwork:
     ----------
     descent
         Steps on the network.
+    net
+        The network.
     trained
         Whether the network is trained. If not, it is not sent.
     """
 
     descent: Descent
+    net: nn.Module
     trained: bool = True
     kind: Kind = "moments"
 
@@ -68,8 +72,15 @@ class SharesAndNetwork:
         return self.trained and self.descent.uses_global_randomness
 
     def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send the network, shares and likelihoods; keep the counts. A client without rows sends the population's shares, which weigh nothing."""
+        """Send the network, shares and likelihoods; keep the counts. A client without rows sends the population's shares, which weigh nothing.
+
+        Raises
+        ------
+        DataError
+            If the network has another number of outputs than there are shares, or the rows do not fit it.
+        """
         network, base = {name: leaf for name, leaf in message.items() if name not in (BASE, TOTAL)}, message[BASE]
+        self._check(network, len(base), data.inputs)
         fit = self.descent.train(network, data, key, options) if self.trained else Fit({}, {}, {})
         if not len(data):
             return fit._replace(payload=fit.payload | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)}, memory={})
@@ -78,6 +89,16 @@ class SharesAndNetwork:
         # Divided by the rows, by which the client is weighed.
         sent = {BASE: counts / len(data), EVIDENCE: (log_evidence(counts, base) / len(data)).to(base)}
         return fit._replace(payload=fit.payload | sent, memory={COUNTS: counts})
+
+    def _check(self, network: Tree, classes: int, inputs: Tensor) -> None:
+        if not len(inputs):
+            return
+        # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
+        outputs = Model(self.net, network)(inputs[:1].expand(2, *inputs.shape[1:]))
+        if tuple(outputs.shape) != (2, classes):
+            expected, actual = f"outputs (B, {classes}) as of the linear layer registered last", f"(B, {', '.join(map(str, outputs.shape[1:]))})"
+            hint = "a network that registers its output layer last"
+            raise DataError(complain("pooled, local='classes'", expected=expected, actual=actual, hint=hint))
 
 
 @dataclass(frozen=True)
