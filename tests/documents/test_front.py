@@ -144,6 +144,7 @@ AREAS = ("mutual_information", "max_logit", "feature_density")
         ("method, 600 rows", 600, 0.5, 11),
         ("method, 54,000 rows", 54000, 0.5, 11),
         ("method, Dirichlet 0.1", 2000, 0.1, 9),
+        ("method, 54,000 rows, Dirichlet 0.1", 54000, 0.1, 9),
         ("method, 600 rows, Dirichlet 0.1", 600, 0.1, 9),
     ],
 )
