@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_refused(net, digits):
         bf.laplace(bf.p_fed_bayes(net))
     with pytest.raises(ArgumentError, match="a network, a Model or an algorithm"):
         bf.laplace("net")
-    with pytest.raises(ArgumentError, match="extra leaf"):
+    with pytest.raises(ArgumentError, match="names of the network's parameters, found 'nowhere'"):
         bf.laplace(net, {"nowhere": torch.zeros(2)})
     shifted = nn.Sequential(nn.Linear(64, 10), nn.Tanh())
     with pytest.raises(ClientError, match="outputs of the last linear layer"):

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.after_training.laplace.sums import OWN, BesideGaussian, CurvatureSums, FitGaussian, PriorPrecision, empty, posterior_of
+from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import check as check_role
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated.aggregation.views import Whole
@@ -36,7 +37,7 @@ from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecke
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, check, shapes, trainable, without
+from bayesfed.trees import Tree, shapes, without
 
 Subset = Literal["last", "all"]
 Form = Literal["kronecker", "diagonal", "full"]
@@ -146,18 +147,10 @@ def _model(given: nn.Module | Predictor | Algorithm, parameters: Mapping[str, Te
         if shapes(model.parameters) != shapes(given.initial):
             raise ArgumentError(complain("laplace", expected="an algorithm whose state is its model", actual=repr(given.name), hint=hint))
         return model.net, dict(given.initial)
-    net, parameters = (given.net, given.parameters if parameters is None else parameters) if isinstance(given, Model) else (given, parameters)
-    if not isinstance(net, nn.Module):
+    if not isinstance(given, nn.Module | Model):
         hint = "laplace(result.model), laplace(net, parameters)"
-        raise ArgumentError(complain("laplace, model", expected="a network, a Model or an algorithm", actual=shown(net), hint=hint))
-    if parameters is None:
-        return net, trainable(net)
-    own = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    try:
-        check(parameters, shapes({name: leaf for name, leaf in own.items() if name in parameters}), where="laplace, parameters")
-    except UpdateError as error:
-        raise ArgumentError(str(error)) from None
-    return net, {name: leaf.detach().clone() for name, leaf in parameters.items()}
+        raise ArgumentError(complain("laplace, model", expected="a network, a Model or an algorithm", actual=shown(given), hint=hint))
+    return network_and_parameters("laplace", given, parameters)
 
 
 def structure_of(net: nn.Module, subset: Subset, structure: Form, biases: Biases = "joint") -> Structure:
