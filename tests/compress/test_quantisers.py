@@ -76,6 +76,12 @@ UNBIASED = {
 }
 
 
+def partly_slow(names, quick):
+    """Return the names as parameters, of which some are quick."""
+    assert set(quick) <= set(names)
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def holds(name, leaf):
     """Whether the codec can hold the leaf at all: IEEE half ends at 65504."""
     return name not in {"float16", "float16 entropy", "kernels of top"} or not leaf.numel() or leaf.abs().max() < 6e4
@@ -122,7 +128,7 @@ def test_what_is_not_finite_is_refused_with_a_hint(name, bad):
         encode(CODECS[name], torch.arange(5))
 
 
-@pytest.mark.parametrize("name", UNBIASED)
+@pytest.mark.parametrize("name", partly_slow(UNBIASED, ("probabilistic 5", "qsgd buckets", "lattice 2")))
 def test_the_mean_over_keys_approaches_the_leaf(name):
     """At 64 and 1024 keys the error of the mean is sqrt(variance / keys): a factor of 4."""
     codec, leaf = UNBIASED[name], gaussian(1500)
@@ -195,7 +201,7 @@ def test_memory_is_a_small_multiple_of_the_leaf(name):
         assert most < 30 * 4 * leaf.numel()
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", partly_slow(CODECS, ("float16 entropy", "uniform 8", "qsgd", "lattice 2", "sparse")))
 def test_a_million_entries(name):
     leaf = gaussian(1000, 1000)
     back = there_and_back(CODECS[name], leaf)

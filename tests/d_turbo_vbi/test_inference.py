@@ -311,7 +311,7 @@ def test_layers_of_other_kinds_sample_their_weights():
 
 
 @pytest.mark.parametrize("spread", ["shared", "layer", "weight"])
-@pytest.mark.parametrize("rate", [5e-3, 3e-2])
+@pytest.mark.parametrize("rate", [pytest.param(5e-3, marks=pytest.mark.slow), 3e-2])
 def test_sds_reach_their_optimum_whatever_the_rate_of_the_means(spread, rate):
     """Of a linear model with normal targets, where 1 / sigma^2 = <rho> + x'x / (T s^2), in the mean over the active weights that share sigma."""
     temperature, noise, generator = 0.5, 0.5, Key(0, "m").generator()

@@ -176,7 +176,7 @@ def settled(model, clients, rounds):
 
 @pytest.fixture(scope="module")
 def normal():
-    return settled(apart, few(4), 10)
+    return settled(apart, few(4), 6)
 
 
 def test_importance_weights_of_shared_and_local_latents(normal):

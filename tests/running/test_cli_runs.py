@@ -331,6 +331,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     assert any(line.startswith("from_csv reads your files path = ..., label = ...") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_run_made_in_python_is_saved_once_and_compared_with_files(make, tmp_path, clients, digits, capsys):
     test = digits[1]
     for seed in (0, 3):
