@@ -83,6 +83,8 @@ def compose(
     reducer: Callable[[], Reducer] = Sum,
     buffers: Buffers = "static",
     personal: Callable[[Tree, Tree], Personal] | None = None,
+    owner: str = MODEL,
+    layers: Sequence[Layer] = (),
 ) -> Algorithm:
     """Make a method of one exchange a round. What is not given is FedAvg's.
 
@@ -118,6 +120,11 @@ def compose(
         Policy of running statistics, as in `fed_avg`.
     personal
         ``(state, memory) -> Personal``, for methods in which every client has a model of its own, as in `Algorithm`.
+    owner
+        Owner of the core's leaves, as in `Phase`. Only with the owner "" do `initial`, and what functions of the state are given, have names with
+        owners.
+    layers
+        Layers around the core, outermost first, within which error feedback is (`up`).
 
     Raises
     ------
@@ -137,18 +144,31 @@ def compose(
     chosen = Whole(shapes(begin)) if view is None else view
     step = _step(name, work.fitting(net, buffers=buffers) if local is None else local, capacity)
     adds = step.kind == "delta"
-    down = codec or Cast(32)
+    down, (up, feeds) = codec or Cast(32), inner_codec(up or codec or Cast(32))
+    feedback = (Feedback(),) if feeds else ()
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)
         told = options(turn) if options else work.options(round, profile.samples, size=turn.size)
-        return Assignment(chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up or down, told)
+        return Assignment(chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up, told)
 
     if buffers == "static":
         step = constant(step, net)
-    phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
+    phase = Phase(
+        "train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer, owner=owner, layers=(*layers, *feedback)
+    )
+    check_order(phase, name)
     served = predicting(net, buffers)
-    made = Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal=personal)
+    core = Core(phase.scope)
+    made = Algorithm(
+        name,
+        core.begun(begin, phase.layers),
+        (phase,),
+        core.of_state(predictor or (lambda state: Model(served, state))),
+        core.of_state(posterior) if posterior else None,
+        {one: core.of_state(size) for one, size in (sizes or {}).items()},
+        personal=core.of_both(personal) if personal else None,
+    )
     return chosen_prior(made) if work.prior_precision == "auto" else made
 
 

@@ -113,10 +113,10 @@ class Flower:
         self.bytes_sent, self.bytes_received = 0, 0
         self.profiles: tuple[Profile, ...] = self._greeted(wanted, hello_s)
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Yield the outcomes of tasks in order, and between them late and second answers, each with its own task.
 
-        `locals` is not used: clients have the local steps of their own experiment.
+        `sides` is not used: clients have the local steps of their own experiment.
         """
         self._look(force=True)
         self._closed = {}

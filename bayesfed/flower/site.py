@@ -11,6 +11,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.clients.memory.memories import ClientMemory
 from bayesfed.federated.clients.memory.stores import InFolder, Slot
+from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.clients.turn import Reply, answer
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.experiment import Experiment
@@ -69,7 +70,7 @@ class Site:
         where = (task.client, task.round, task.phase)
         memory = self._memory(task.run)
         memory.agree(question.slot)
-        outcome = answer(task, self._phases[task.phase].local, self.data, memory.read(), self._secret)
+        outcome = answer(task, ClientSide.of(self._phases[task.phase]), self.data, memory.read(), self._secret)
         if not isinstance(outcome, Reply):
             return Answer(*where, stage=outcome.stage, reason=outcome.reason, field=outcome.field)
         if outcome.memory:

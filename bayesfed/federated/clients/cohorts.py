@@ -37,6 +37,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, ClientError, complain
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
+from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.training.descent import Descent
 from bayesfed.trees import Tree, size
@@ -83,37 +84,39 @@ class Cohorts:
         if self.size != "auto" and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2):
             raise ArgumentError(complain("cohort", expected="a number of clients >= 2, or 'auto'", actual=repr(self.size), hint="'auto'"))
 
-    def answers(self, locals: Mapping[str, Local], turns: Iterable[Turn]) -> Iterator[Outcome]:
+    def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
         """Yield every client's outcome, in the order of the turns. As many turns are read ahead as fit in a cohort."""
         turns = iter(turns)
         while chunk := list(islice(turns, MOST if self.size == "auto" else self.size)):
-            yield from self._chunk(locals, chunk)
+            yield from self._chunk(sides, chunk)
 
-    def _chunk(self, locals: Mapping[str, Local], chunk: Sequence[Turn]) -> list[Outcome]:
+    def _chunk(self, sides: Sides, chunk: Sequence[Turn]) -> list[Outcome]:
         outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, tuple[Turn, Member, float]]]()
         for number, turn in enumerate(chunk):
             start = time.perf_counter()
             if isinstance(turn.data, ClientError):
                 outcomes[number] = turn.data
                 continue
-            received = attempt(turn.task, "decode", partial(read, turn.task, locals[turn.task.phase], turn.secret))
+            side = sides[turn.task.phase]
+            received = attempt(turn.task, "decode", partial(read, turn.task, side, turn.secret))
             if isinstance(received, ClientError):
                 outcomes[number] = received
                 continue
             member = Member(turn.task, turn.data, *received)
-            shape = shape_of(locals[turn.task.phase], member)
+            shape = shape_of(side.core, member)
             groups.setdefault(shape, {})[number] = (turn, member, time.perf_counter() - start)
         for group in groups.values():
             turns, members, seconds = zip(*group.values(), strict=True)
-            for number, turn, read_s, (fit, fit_s) in zip(group, turns, seconds, self._fits(locals, turns, members), strict=True):
-                outcomes[number] = _packed(turn, fit, read_s + fit_s)
+            for number, turn, read_s, (fit, fit_s) in zip(group, turns, seconds, self._fits(sides, turns, members), strict=True):
+                outcomes[number] = _packed(sides[turn.task.phase], turn, fit, read_s + fit_s)
         return [outcomes[number] for number in range(len(chunk))]
 
-    def _fits(self, locals: Mapping[str, Local], turns: Sequence[Turn], members: Sequence[Member]) -> list[tuple[Fit | ClientError, float]]:
+    def _fits(self, sides: Sides, turns: Sequence[Turn], members: Sequence[Member]) -> list[tuple[Fit | ClientError, float]]:
         """Return the result of the local step, and its seconds, for each client of a group of one shape."""
         phase = members[0].task.phase
-        local, done = locals[phase], self.turns.setdefault(phase, Counter())
-        reason = self._obstacle(phase, local) or self._no_gain(local, members)
+        side, done = sides[phase], self.turns.setdefault(phase, Counter())
+        local = side.core
+        reason = self._obstacle(phase, side) or self._no_gain(local, members)
         if not reason and isinstance(local, Descent):
             start = time.perf_counter()
             try:
@@ -121,16 +124,17 @@ class Cohorts:
             except Exception as problem:
                 # Rows were checked client by client, so a failure here means that the network cannot be batched.
                 self._obstacles[phase] = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
-                reason = self._obstacle(phase, local)
+                reason = self._obstacle(phase, side)
             else:
                 done[BATCHED] += len(members)
                 share = (time.perf_counter() - start) / len(members)
                 return [(_noted(fit, len(members)), share) for fit in fits]
         done[f"one by one: {reason}"] += len(members)
-        return [_alone(local, turn, member) for turn, member in zip(turns, members, strict=True)]
+        return [_alone(side, turn, member) for turn, member in zip(turns, members, strict=True)]
 
-    def _obstacle(self, phase: str, local: Local) -> str:
-        reason = self._obstacles.get(phase) or obstacle(local)
+    def _obstacle(self, phase: str, side: ClientSide) -> str:
+        layers = "" if side.plain else "layers that act at clients"
+        reason = self._obstacles.get(phase) or obstacle(side.core) or layers
         if reason and self.size != "auto":
             raise ArgumentError(complain(f"cohort, phase {phase!r}", expected="a local that can be batched", actual=reason, hint="cohort='auto'"))
         return reason
@@ -157,9 +161,9 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
     return clients >= LEAST and parameters <= PARAMETERS and parameters * rows <= WORK
 
 
-def _alone(local: Local, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
+def _alone(side: ClientSide, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
     start = time.perf_counter()
-    work = partial(fitted, turn.task, local, member.data, turn.memory, member.message, member.options)
+    work = partial(fitted, turn.task, side, member.data, turn.memory, member.message, member.options)
     return attempt(turn.task, "fit", work), time.perf_counter() - start
 
 
@@ -167,7 +171,7 @@ def _noted(fit: Fit | ClientError, clients: int) -> Fit | ClientError:
     return fit if isinstance(fit, ClientError) else fit._replace(info={**fit.info, "cohort": float(clients)})
 
 
-def _packed(turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:
+def _packed(side: ClientSide, turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:
     if isinstance(fit, ClientError):
         return fit
-    return attempt(turn.task, "encode", partial(reply, turn.task, fit, turn.memory, turn.secret, time.perf_counter() - seconds))
+    return attempt(turn.task, "encode", partial(reply, turn.task, side, fit, turn.secret, time.perf_counter() - seconds))

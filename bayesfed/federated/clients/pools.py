@@ -20,15 +20,15 @@ from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles, figures_of
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.worker_processes import Workers
 from bayesfed.federated.clients.worker_threads import WorkerThreads
-from bayesfed.federated.core.protocols import Local, Profile
+from bayesfed.federated.core.protocols import Profile
 from bayesfed.trees import Tree
 
-Locals = Mapping[str, Local]
 # Bytes of memories that the clients of a population hold before the disk is used.
 MEMORY_BYTES = 1 << 29
 
@@ -41,8 +41,8 @@ class ClientPool(Protocol):
         """Every client, in the order of their names."""
         ...
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks, in their order; `locals` holds a local step for each phase."""
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Answer tasks, in their order; `sides` holds the client's half of each phase."""
         ...
 
     def settle(self, client: str, accepted: bool) -> None:
@@ -179,11 +179,11 @@ class InProcess:
         """The rows of every client by name; those of a population are loaded when they are read."""
         return self._data if isinstance(self._data, Population) else dict(self._data)
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
         ways = {"process": self._processes, "thread": self._threads}
         way = ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
-        for task, outcome in way(locals, tasks):
+        for task, outcome in way(sides, tasks):
             if isinstance(outcome, Reply):
                 self._memories.pend(task.client, outcome.memory)
             yield task, outcome
@@ -215,11 +215,11 @@ class InProcess:
     def _recall(self, client: str) -> Tree:
         return self._memories.read(client)
 
-    def _serial(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield task, answered(task, locals, self._data, self._recall(task.client), self._secrets.get(task.client))
+            yield task, answered(task, sides, self._data, self._recall(task.client), self._secrets.get(task.client))
 
-    def _together(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _together(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         asked = deque[Task]()
 
         def turns() -> Iterator[Turn]:
@@ -228,17 +228,17 @@ class InProcess:
                 yield Turn(task, loaded(task, self._data), self._recall(task.client), self._secrets.get(task.client))
 
         if self.cohorts:
-            for outcome in self.cohorts.answers(locals, turns()):
+            for outcome in self.cohorts.answers(sides, turns()):
                 yield asked.popleft(), outcome
 
-    def _processes(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, Workers) or self._crew.site.locals is not locals:
+    def _processes(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        if not isinstance(self._crew, Workers) or self._crew.site.sides is not sides:
             self.close()
-            self._crew = Workers(self._workers, Site(locals, self._data, self._secrets), self._deadline_s, self._start)
+            self._crew = Workers(self._workers, Site(sides, self._data, self._secrets), self._deadline_s, self._start)
         return self._crew.map(tasks, self._recall)
 
-    def _threads(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, WorkerThreads) or self._crew.site.locals is not locals:
+    def _threads(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        if not isinstance(self._crew, WorkerThreads) or self._crew.site.sides is not sides:
             self.close()
-            self._crew = WorkerThreads(self._workers, Site(locals, self._data, self._secrets))
+            self._crew = WorkerThreads(self._workers, Site(sides, self._data, self._secrets))
         return self._crew.map(tasks, self._recall)

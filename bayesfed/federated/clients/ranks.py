@@ -21,7 +21,8 @@ from bayesfed.federated.clients.process_group import Group, gpu, machine
 from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.turn import Outcome, Task, one_thread
-from bayesfed.federated.core.protocols import Local, Profile
+from bayesfed.federated.clients.side import Sides
+from bayesfed.federated.core.protocols import Profile
 from bayesfed.trees import Tree
 
 Result = TypeVar("Result")
@@ -99,9 +100,9 @@ class Ranks:
         """Return whether this rank answers for a client."""
         return self.owner(client) == self.group.rank
 
-    def map(self, locals: Mapping[str, Local], tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer the tasks of this rank's clients, in their order."""
-        return self.pool.map(locals, (task for task in tasks if self.owns(task.client)))
+        return self.pool.map(sides, (task for task in tasks if self.owns(task.client)))
 
     def settle(self, client: str, accepted: bool) -> None:
         """Keep the client's new memory if the server accepted its payload, else the old one. The owner of the client is told by `settle_others`."""

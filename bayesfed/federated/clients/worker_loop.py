@@ -22,7 +22,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
-from bayesfed.federated.core.protocols import Local
+from bayesfed.federated.clients.side import Sides
 
 READY = b"ready"
 
@@ -30,7 +30,7 @@ READY = b"ready"
 class Site(NamedTuple):
     """What a worker process holds from its start."""
 
-    locals: Mapping[str, Local]
+    sides: Sides
     data: Mapping[str, Dataset]
     secrets: Mapping[str, bytes]
 
@@ -116,7 +116,7 @@ def _answer_one(server: Connection, site: Site) -> None:
     content, memory = server.recv_bytes(), server.recv_bytes()
     try:
         task: Task = pickle.loads(content)
-        sent = frames(answered(task, site.locals, site.data, from_safetensors(memory), site.secrets.get(task.client)))
+        sent = frames(answered(task, site.sides, site.data, from_safetensors(memory), site.secrets.get(task.client)))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
         sent = frames(ClientError("", 0, "reply", f"{type(problem).__name__}: {problem}"))

@@ -15,7 +15,7 @@ import torch
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.turn import Outcome, Task, answered
 from bayesfed.federated.clients.worker_loop import Site
-from bayesfed.federated.core.protocols import Local
+from bayesfed.federated.clients.side import Sides
 from bayesfed.trees import Tree
 
 # Longest wait for threads that have answered their last client.
@@ -39,7 +39,7 @@ class WorkerThreads:
     """
 
     def __init__(self, count: int, site: Site) -> None:
-        shared = [phase for phase, local in site.locals.items() if local.uses_global_randomness]
+        shared = [phase for phase, side in site.sides.items() if side.uses_global_randomness]
         if shared:
             expected = "locals with random streams of their own for threads"
             raise ArgumentError(complain("InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"))
@@ -65,11 +65,11 @@ class WorkerThreads:
         torch.set_num_threads(1)
         self._numbers.append(threading.get_native_id())
         # A copy for each thread: functional_call swaps a module's parameters in place for the time of the call.
-        self._own.locals = copy.deepcopy(dict(self.site.locals))
+        self._own.sides = copy.deepcopy(dict(self.site.sides))
 
     def _answer(self, task: Task, memory: Tree) -> Outcome:
-        locals: Mapping[str, Local] = self._own.locals
-        return answered(task, locals, self.site.data, memory, self.site.secrets.get(task.client))
+        sides: Sides = self._own.sides
+        return answered(task, sides, self.site.data, memory, self.site.secrets.get(task.client))
 
 
 def wait_until_gone(numbers: Collection[int]) -> None:

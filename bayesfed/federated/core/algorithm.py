@@ -14,6 +14,8 @@ from torch.func import functional_call
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, complain
 from bayesfed.errors.checks import shown
+from bayesfed.federated.core.layers import Layer
+from bayesfed.federated.core.owners import MODEL, Scope
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
@@ -82,30 +84,14 @@ class Assign(Protocol):
 class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
-    A server that shows clients something other than its state is also a `Publisher`. One that steps even if no client was heard, with a reducer to
-    which nothing was added, has an attribute ``steps_alone = True``; others keep their state then.
+    A server sees the core's leaves alone. What else it may have, with a default (`bayesfed.federated.core.seams`): `publish`, if it shows clients
+    something other than its state; ``steps_alone = True``, if it steps even if no client was heard, with a reducer to which nothing was added;
+    ``averages = True``, if a step is a mean, leaf by leaf; and ``stale``, how it takes answers that were begun from an older state.
     """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next state, and figures for the report."""
         ...
-
-
-@runtime_checkable
-class Publisher(Protocol):
-    """A server that decides what clients see of its state."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what a client sees in round `round` if it last heard from the server in round `version` (None: never).
-
-        A leaf named ``NAME.change`` is added to the NAME that the client holds. Only clients whose local step is a `Holding` may get one.
-        """
-        ...
-
-
-def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
-    """Return what a server publishes: the state itself, unless the server is a `Publisher`."""
-    return server.publish(state, round, version) if isinstance(server, Publisher) else state
 
 
 @dataclass(frozen=True)
@@ -126,6 +112,18 @@ class Phase:
         How payloads reach the server.
     reducer
         Makes what arriving updates are added to: `Sum`, or `Keep` for rules that need every update.
+    owner
+        Owner of the leaves that the core works on (`bayesfed.federated.core.owners`). "" for cores with several kinds of leaves, which name them
+        ``owner/name`` themselves.
+    layers
+        What is around the core, outermost first.
+    within
+        Owner of all leaves of this phase, where a method is a part of another; their names begin with it.
+
+    Raises
+    ------
+    ArgumentError
+        If two layers have one owner, or an owner has a slash or no name.
     """
 
     name: str
@@ -134,6 +132,20 @@ class Phase:
     server: Server
     link: Link
     reducer: Callable[[], Reducer] = Sum
+    owner: str = MODEL
+    layers: tuple[Layer, ...] = ()
+    within: str = ""
+
+    def __post_init__(self) -> None:
+        owners = [layer.owner for layer in self.layers]
+        if len({self.owner, *owners}) <= len(owners) or any(not owner or "/" in owner for owner in owners):
+            hint = "one name without a slash for each"
+            raise ArgumentError(complain(f"phase {self.name!r}, owners", expected="distinct names", actual=[self.owner, *owners], hint=hint))
+
+    @property
+    def scope(self) -> Scope:
+        """The leaves of a state, or of a client's memory, that are this phase's."""
+        return Scope(self.owner, tuple(layer.owner for layer in self.layers), self.within)
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,7 @@ class Algorithm:
     name
         Name in tables and checkpoints.
     initial
-        State before round 0.
+        State before round 0: every leaf by owner and name, ``owner/name``. The functions below are given such a state.
     phases
         Exchanges of a round, in order.
     predictor

@@ -58,12 +58,6 @@ class LocalOptions:
         return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != getattr(default, item.name)}
 
 
-def options_of(local: object) -> type[LocalOptions]:
-    """Return the record of options that a local step reads: its attribute ``options``, or `LocalOptions` if it has none."""
-    record = getattr(local, "options", LocalOptions)
-    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
-
-
 def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
     """Return a record built from the fields of a message's header.
 

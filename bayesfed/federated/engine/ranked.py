@@ -18,22 +18,21 @@ from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.process_group import portable
 from bayesfed.federated.clients.ranks import Ranks
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.forms import Form
 from bayesfed.federated.core.limbs import ROOM
-from bayesfed.federated.core.protocols import Info, Local, Profile
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import PartialSum, Sum
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
-from bayesfed.federated.engine.exchange import Invitations, collect, stepped
+from bayesfed.federated.engine.exchange import Asked, Plan, collect, stepped
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
-
-Asked = Iterable[tuple[Profile, int | None]]
-
 
 class Heard(NamedTuple):
     """What a rank says of its own clients: their rows and figures, the form of their sum, and the error that stopped it."""
@@ -76,19 +75,19 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
-def ranked_exchange(occasion: Occasion, pool: Ranks, locals: Mapping[str, Local], asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
+def ranked_exchange(occasion: Occasion, pool: Ranks, sides: asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
     """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As `bayesfed.federated.engine.exchange.exchange`."""
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
-    invitations, states = Invitations(occasion, gate, Entries(occasion)), list[Tree]()
+    plan, states = Plan(occasion, gate, Entries(occasion)), list[Tree]()
     if adds(occasion.phase, reducer):
-        heard, partial = _added(invitations, pool, locals, asked, reducer)
+        heard, partial = _added(plan, pool, sides, asked, reducer)
         several = group.gather(heard)
         total = _reduced(pool, group.led(lambda: _merged(several)), partial)
         result = group.led(lambda: _stepped(occasion, total, several, states))
     else:
-        heard, tasks = _answered(invitations, pool, locals, asked)
+        heard, tasks = _answered(plan, pool, sides, asked)
         several = group.gather(heard)
-        result = group.led(lambda: _collected(invitations, pool, reducer, tasks, several, states))
+        result = group.led(lambda: _collected(plan, pool, reducer, tasks, several, states))
         pool.settle_others()
     state = states[0] if states else _placed_as(from_safetensors(result.state), occasion.state)
     return state, result.info, Entries(occasion, result.rows, result.infos)
@@ -96,15 +95,15 @@ def ranked_exchange(occasion: Occasion, pool: Ranks, locals: Mapping[str, Local]
 
 def adds(phase: Phase, reducer: Reducer) -> bool:
     """Return whether payloads are received one by one and only their sum is needed."""
-    return isinstance(reducer, Sum) and bool(getattr(phase.link, "one_by_one", False))
+    return isinstance(reducer, Sum) and seams.one_by_one(phase.link)
 
 
-def _added(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
+def _added(plan: Plan, pool: Ranks, sides: asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
     """Ask this rank's clients and add their payloads."""
-    entries, error, partial = invitations.entries, None, None
+    entries, error, partial = plan.entries, None, None
     try:
         own = ((profile, version) for profile, version in asked if pool.owns(profile.name))
-        collect(invitations, pool, pool.map(locals, invitations.tasks(own)), reducer)
+        collect(plan, pool, pool.map(sides, plan.decided(own).tasks()), reducer)
         partial = reducer.partial if isinstance(reducer, Sum) else None
     except Exception as problem:
         if pool.group.size == 1:
@@ -155,12 +154,13 @@ def _stepped(occasion: Occasion, total: PartialSum | None, several: list[Heard],
     return _taken(occasion, reducer, entries, states)
 
 
-def _answered(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked) -> tuple[Heard, list[Task]]:
+def _answered(plan: Plan, pool: Ranks, sides: asked: Asked) -> tuple[Heard, list[Task]]:
     """Answer this rank's clients. Rank 0 plans all clients, since it will hear them all."""
     replies, tasks, error = dict[str, Outcome](), list[Task](), None
     try:
-        tasks += invitations.tasks(pair for pair in asked if pool.group.rank == 0 or pool.owns(pair[0].name))
-        for task, outcome in pool.map(locals, tasks):
+        asked = [pair for pair in asked if pool.group.rank == 0 or pool.owns(pair[0].name)]
+        tasks += plan.decided(asked).tasks()
+        for task, outcome in pool.map(sides, tasks):
             # A memory stays with the owner of the client.
             replies[task.client] = replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
     except Exception as problem:
@@ -170,12 +170,12 @@ def _answered(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local]
     return Heard([], {}, False, error=error, replies=replies), tasks
 
 
-def _collected(invitations: Invitations, pool: Ranks, reducer: Reducer, tasks: list[Task], several: list[Heard], states: list[Tree]) -> Stepped:
+def _collected(plan: Plan, pool: Ranks, reducer: Reducer, tasks: list[Task], several: list[Heard], states: list[Tree]) -> Stepped:
     """Do on rank 0 what one process does with all replies, in the order of the clients' names."""
     _raise_first(several)
     replies = {client: outcome for heard in several for client, outcome in (heard.replies or {}).items()}
-    collect(invitations, pool, ((task, replies[task.client]) for task in tasks if task.client in replies), reducer)
-    return _taken(invitations.occasion, reducer, invitations.entries, states)
+    collect(plan, pool, ((task, replies[task.client]) for task in tasks if task.client in replies), reducer)
+    return _taken(plan.occasion, reducer, plan.entries, states)
 
 
 def _taken(occasion: Occasion, reducer: Reducer, entries: Entries, states: list[Tree]) -> Stepped:

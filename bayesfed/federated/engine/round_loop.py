@@ -15,10 +15,12 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.ranks import Ranks, alike, led
+from bayesfed.federated.clients.side import sides_of
 from bayesfed.federated.clients.rosters import Roster, Versions
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.arguments import check_call, check_posterior
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
@@ -108,9 +110,10 @@ def rounds(
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
     pool.restore(resume.memories)
-    locals, memories = {phase.name: phase.local for phase in algorithm.phases}, resume.memories
+    phases = tuple(assembled(phase) for phase in algorithm.phases)
+    sides, memories = sides_of(algorithm), resume.memories
     state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
-    window = Window(asynchronous, pool, roster, locals, keyed, resume.in_flight) if asynchronous else None
+    window = Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         if algorithm.checks:
@@ -120,7 +123,7 @@ def rounds(
         if not window and (not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen)):
             raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
-        for phase in algorithm.phases:
+        for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
             # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
             with one_thread():
@@ -129,7 +132,7 @@ def rounds(
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
                     answered = partial(ranked_exchange, occasion, pool) if isinstance(pool, Ranks) else partial(exchange, occasion, pool)
-                    state, info, entries = answered(locals, asked, Gate(keyed))
+                    state, info, entries = answered(sides, asked, Gate(keyed))
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)

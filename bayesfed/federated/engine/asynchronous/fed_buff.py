@@ -9,12 +9,11 @@ from typing import Literal
 
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import checked_class
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Link, Profile
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.links.deadline import Cell
-from bayesfed.federated.links.digital import Digital
+from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.engine.assembly import assembled
 
 Seconds = Callable[[Profile, Cost], float]
 """``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer arrives."""
@@ -94,38 +93,31 @@ class FedBuff:
         ArgumentError
             If it cannot; the message says why.
         """
-        where, phase = f"FedBuff, {algorithm.name!r}", algorithm.phases[0]
+        where = f"FedBuff, {algorithm.name!r}"
         if len(algorithm.phases) > 1:
             names = [phase.name for phase in algorithm.phases]
             raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, stc, federated_svi"))
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
             raise ArgumentError(complain(where, expected=f"at most the {clients} clients of the pool", actual=actual, hint=f"size={clients}"))
-        stale = stale_changes(phase)
+        phase = assembled(algorithm.phases[0])
+        stale = seams.stale(phase.server)
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
-            actual = f"{type(phase.server).__name__} of {getattr(phase.reducer, '__name__', 'another reducer')}"
+            actual = described(algorithm.phases[0])
             raise ArgumentError(complain(where, expected=expected, actual=actual, hint="fed_avg, fed_prox, stc, federated_svi with PVI"))
         if stale == "as sent" and self.staleness != "constant":
             expected = "staleness 'constant': clients keep the change that they sent"
             raise ArgumentError(complain(where, expected=expected, actual=repr(self.staleness), hint="FedBuff(..., staleness='constant')"))
-        if isinstance(phase.link, Cell) and phase.link.deadline_s < math.inf:
-            actual = f"{phase.link.deadline_s:g} s"
+        if (deadline := seams.deadline_s(phase.link)) < math.inf:
+            actual = f"{deadline:g} s"
             raise ArgumentError(complain(where, expected="no deadline: late answers count", actual=actual, hint="timed(algorithm, macs)"))
-        if not _is_digital(phase.link):
+        if not seams.one_by_one(phase.link):
             actual = type(phase.link).__name__
             raise ArgumentError(complain(where, expected="answers that arrive one by one", actual=actual, hint="the link Digital()"))
 
 
-Stale = Literal["rebased", "scaled", "as sent"]
-"""How a server takes an answer that was begun from an older state: values as the change from that state; changes with a factor; changes unchanged."""
-
-
-def stale_changes(phase: Phase) -> Stale | None:
-    """Return how the server of a phase takes old answers; None if it cannot. A server says so by its attribute ``stale``."""
-    stale: Stale | None = getattr(phase.server, "stale", None) if phase.reducer is Sum else None
-    return stale
-
-
-def _is_digital(link: Link) -> bool:
-    return isinstance(link, Digital) or (isinstance(link, Cell) and _is_digital(link.link))
+def described(phase: Phase) -> str:
+    """Return the server of a phase and the layers around it, in words."""
+    names = [type(phase.server).__name__, *(repr(layer.owner) for layer in reversed(phase.layers))]
+    return " in ".join(names)

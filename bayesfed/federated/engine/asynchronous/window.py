@@ -12,13 +12,16 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.pools import ClientPool, Locals
+from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.rosters import Roster
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core import seams
+from bayesfed.federated.core.owners import unwired
+from bayesfed.federated.core.algorithm import Server
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer, Update
-from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff, stale_changes
+from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.flights import Flight, from_tree, to_tree
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import exchange
@@ -37,8 +40,8 @@ class Window:
         How the run goes.
     pool, roster
         The clients.
-    locals
-        Local steps by phase.
+    sides
+        The clients' halves by phase.
     secrets
         Secrets of the clients in keyed mode.
     begun
@@ -48,7 +51,7 @@ class Window:
     buffer: FedBuff
     pool: ClientPool
     roster: Roster
-    locals: Locals
+    sides: Sides
     secrets: Mapping[str, bytes]
     begun: Tree = field(default_factory=dict, repr=False)
 
@@ -90,8 +93,8 @@ class Window:
         """
         entries, taken, asked, draws = Entries(occasion), list[Flight](), set[str](), 0
         phase, state = occasion.phase, occasion.state
-        current = published(phase.server, state, occasion.round, None)
-        if stale_changes(phase) == "rebased":
+        current, _ = unwired(seams.published(phase.server, state, occasion.round, None))
+        if seams.stale(phase.server) == "rebased":
             self._bases[occasion.round] = current
         while len(taken) < self.buffer.size:
             # Whoever arrived and is still in the line is at the server already.
@@ -117,7 +120,7 @@ class Window:
             reducer.add(flight.row.client, self._counted(flight, occasion, current))
         needed = {flight.row.round for flight in self._flights}
         self._bases = {round: base for round, base in self._bases.items() if round in needed}
-        if not entries.enough() and not getattr(phase.server, "steps_alone", False):
+        if not entries.enough() and not seams.steps_alone(phase.server):
             return state, self._figures(taken, occasion.round), entries, {}
         state, info = phase.server.step(state, reducer, occasion.round)
         heard = {flight.row.client: flight.row.round for flight in taken}
@@ -141,7 +144,7 @@ class Window:
         gathered, waiting = Gathered(occasion.phase.server), Waiting(self.pool)
         asked = [(self.roster[name], versions.get(name)) for name in sorted(chosen)]
         phase = replace(occasion.phase, server=gathered, reducer=Keep)
-        _, _, own = exchange(replace(occasion, phase=phase), waiting, self.locals, asked, Gate(self.secrets))
+        _, _, own = exchange(replace(occasion, phase=phase), waiting, self.sides, asked, Gate(self.secrets))
         entries.silent |= own.silent
         for row in own.rows:
             if row.direction == "down" or not row.accepted:
@@ -160,9 +163,9 @@ class Window:
         """Return an answer as it counts now: unchanged, bit for bit, if the server took no step since it was asked."""
         steps, update = occasion.round - flight.row.round, flight.update
         factor = self.buffer.factor(steps)
-        if not steps or (factor == 1 and stale_changes(occasion.phase) != "rebased"):
+        if not steps or (factor == 1 and seams.stale(occasion.phase.server) != "rebased"):
             return update
-        if stale_changes(occasion.phase) != "rebased":
+        if seams.stale(occasion.phase.server) != "rebased":
             return replace(update, total={name: factor * leaf for name, leaf in update.total.items()})
         base, total = self._bases[flight.row.round], dict(update.total)
         for name, leaf in update.total.items():
@@ -184,7 +187,7 @@ class Gathered:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish what the other server does."""
-        return published(self.server, state, round, version)
+        return seams.published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Keep the updates."""
@@ -201,9 +204,9 @@ class Waiting:
         self.kept: dict[str, Tree] = {}
         self._pool = pool
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks, and note what clients will keep."""
-        for task, outcome in self._pool.map(locals, tasks):
+        for task, outcome in self._pool.map(sides, tasks):
             if isinstance(outcome, Reply):
                 self.kept[task.client] = outcome.memory
             yield task, outcome

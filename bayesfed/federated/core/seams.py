@@ -1,0 +1,80 @@
+"""What a part may leave out: members of servers, local steps, links and codecs that have a default.
+
+Whoever writes a server needs to write no more than `step`. This is the only file that asks whether a part has a member or
+is of a class; everything else calls these functions.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from bayesfed.compress.codecs import Codec
+from bayesfed.compress.feedback import ErrorFeedback
+from bayesfed.federated.core.algorithm import Phase, Server
+from bayesfed.federated.core.layers import Stale
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.trees import Tree
+
+
+@runtime_checkable
+class Publisher(Protocol):
+    """A server that decides what clients see of its state."""
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what a client sees in round `round` if it last heard from the server in round `version`, or never."""
+        ...
+
+
+def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
+    """Return what a server publishes: the state itself, unless the server is a `Publisher`."""
+    return server.publish(state, round, version) if isinstance(server, Publisher) else state
+
+
+def steps_alone(server: Server) -> bool:
+    """Return whether a server steps even if nobody was heard: its attribute ``steps_alone``."""
+    return bool(getattr(server, "steps_alone", False))
+
+
+def averages(server: Server) -> bool:
+    """Return whether a step is a mean, leaf by leaf, of parameters that may take any value: the attribute ``averages``."""
+    return bool(getattr(server, "averages", False))
+
+
+def stale(server: Server) -> Stale | None:
+    """Return how a server takes answers that were begun from an older state: its attribute ``stale``; None if it cannot."""
+    found: Stale | None = getattr(server, "stale", None)
+    return found
+
+
+def options_of(local: object) -> type[LocalOptions]:
+    """Return the record of options that a local step reads: its attribute ``options``, or `LocalOptions`."""
+    record = getattr(local, "options", LocalOptions)
+    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
+
+
+def one_by_one(link: Link) -> bool:
+    """Return whether a link receives payloads one by one: its attribute ``one_by_one``. A channel that adds does not."""
+    return bool(getattr(link, "one_by_one", False))
+
+
+def deadline_s(link: Link) -> float:
+    """Return the seconds after which a link leaves out an answer: its attribute ``deadline_s``; infinity without one."""
+    return float(getattr(link, "deadline_s", float("inf")))
+
+
+def adds(phase: Phase) -> bool:
+    """Return whether a phase needs no more than the sum of the updates."""
+    return phase.reducer is Sum
+
+
+def total_of(reducer: Reducer) -> Update | None:
+    """Return the sum of a reducer; None if there is none, or the reducer is no sum."""
+    return reducer.total if isinstance(reducer, Sum) else None
+
+
+def inner_codec(codec: Codec) -> tuple[Codec, bool]:
+    """Return a codec without error feedback, and whether it had any."""
+    return (codec.codec, True) if isinstance(codec, ErrorFeedback) else (codec, False)
