@@ -1,10 +1,13 @@
-"""Cohorts: clients whose work has the same shape take their gradient steps at once (`bayesfed.federated.clients.vmap_training`).
+"""Cohorts: clients whose work has the same shape take their gradient steps at once
+(`bayesfed.federated.clients.vmap_training`).
 
-Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures, so links, gate, ledger, error feedback and
-refusals are the same as without cohorts. Payloads may differ in their last bits.
+Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures,
+so links, gate, ledger, error feedback and refusals are the same as without cohorts. Payloads may
+differ in their last bits.
 
-`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a round with a cohort divided by the seconds without,
-with one thread on a busy machine, so the figures are approximate::
+`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a
+round with a cohort divided by the seconds without, with one thread on a busy machine, so the
+figures are approximate::
 
     network          parameters   rows a step   8 clients   16 clients   64 clients
     64-32-10              2,410             8        0.59         0.37         0.22
@@ -19,8 +22,8 @@ with one thread on a busy machine, so the figures are approximate::
     784-256-256-10      269,322            16        1.18         0.98         1.31
     784-256-256-10      269,322            64        0.98         1.04         1.18
 
-Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most 65,536 parameters each, if parameters times rows is
-at most two million.
+Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most
+65,536 parameters each, if parameters times rows is at most two million.
 """
 
 from __future__ import annotations
@@ -44,12 +47,15 @@ from bayesfed.trees import Tree, size
 Cohort = int | Literal["auto"]
 """Largest number of clients that are batched, or "auto"."""
 BATCHED = "batched"
-# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a client, and most parameters times rows of a step.
+# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a
+# client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
 
 
 class Turn(NamedTuple):
-    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in keyed mode its secret."""
+    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in
+    keyed mode its secret.
+    """
 
     task: Task
     data: Dataset | ClientError
@@ -64,15 +70,17 @@ class Cohorts:
     Parameters
     ----------
     size
-        Largest number of clients in a cohort. "auto" batches only where measurements say that it is faster.
+        Largest number of clients in a cohort. "auto" batches only where measurements say that it is
+        faster.
     turns
-        Number of turns so far, by phase and by how they were answered: ``"batched"`` or ``"one by one: REASON"``.
+        Number of turns so far, by phase and by how they were answered: ``"batched"`` or
+        ``"one by one: REASON"``.
 
     Raises
     ------
     ArgumentError
-        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and the local step cannot be batched; under "auto"
-        such clients train one by one.
+        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and
+        the local step cannot be batched; under "auto" such clients train one by one.
     """
 
     size: Cohort
@@ -80,23 +88,39 @@ class Cohorts:
     _obstacles: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.size != "auto" and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2):
-            raise ArgumentError(complain("cohort", expected="a number of clients >= 2, or 'auto'", actual=repr(self.size), hint="'auto'"))
+        if self.size != "auto" and (
+            not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2
+        ):
+            raise ArgumentError(
+                complain(
+                    "cohort",
+                    expected="a number of clients >= 2, or 'auto'",
+                    actual=repr(self.size),
+                    hint="'auto'",
+                )
+            )
 
     def answers(self, locals: Mapping[str, Local], turns: Iterable[Turn]) -> Iterator[Outcome]:
-        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as fit in a cohort."""
+        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as
+        fit in a cohort.
+        """
         turns = iter(turns)
         while chunk := list(islice(turns, MOST if self.size == "auto" else self.size)):
             yield from self._chunk(locals, chunk)
 
     def _chunk(self, locals: Mapping[str, Local], chunk: Sequence[Turn]) -> list[Outcome]:
-        outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, tuple[Turn, Member, float]]]()
+        outcomes, groups = (
+            dict[int, Outcome](),
+            dict[Hashable, dict[int, tuple[Turn, Member, float]]](),
+        )
         for number, turn in enumerate(chunk):
             start = time.perf_counter()
             if isinstance(turn.data, ClientError):
                 outcomes[number] = turn.data
                 continue
-            received = attempt(turn.task, "decode", partial(read, turn.task, locals[turn.task.phase], turn.secret))
+            received = attempt(
+                turn.task, "decode", partial(read, turn.task, locals[turn.task.phase], turn.secret)
+            )
             if isinstance(received, ClientError):
                 outcomes[number] = received
                 continue
@@ -105,12 +129,18 @@ class Cohorts:
             groups.setdefault(shape, {})[number] = (turn, member, time.perf_counter() - start)
         for group in groups.values():
             turns, members, seconds = zip(*group.values(), strict=True)
-            for number, turn, read_s, (fit, fit_s) in zip(group, turns, seconds, self._fits(locals, turns, members), strict=True):
+            for number, turn, read_s, (fit, fit_s) in zip(
+                group, turns, seconds, self._fits(locals, turns, members), strict=True
+            ):
                 outcomes[number] = _packed(turn, fit, read_s + fit_s)
         return [outcomes[number] for number in range(len(chunk))]
 
-    def _fits(self, locals: Mapping[str, Local], turns: Sequence[Turn], members: Sequence[Member]) -> list[tuple[Fit | ClientError, float]]:
-        """Return the result of the local step, and its seconds, for each client of a group of one shape."""
+    def _fits(
+        self, locals: Mapping[str, Local], turns: Sequence[Turn], members: Sequence[Member]
+    ) -> list[tuple[Fit | ClientError, float]]:
+        """Return the result of the local step, and its seconds, for each client of a group of one
+        shape.
+        """
         phase = members[0].task.phase
         local, done = locals[phase], self.turns.setdefault(phase, Counter())
         reason = self._obstacle(phase, local) or self._no_gain(local, members)
@@ -119,8 +149,11 @@ class Cohorts:
             try:
                 fits = together(local, members)
             except Exception as problem:
-                # Rows were checked client by client, so a failure here means that the network cannot be batched.
-                self._obstacles[phase] = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+                # Rows were checked client by client, so a failure here means that the network
+                # cannot be batched.
+                self._obstacles[phase] = (
+                    f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+                )
                 reason = self._obstacle(phase, local)
             else:
                 done[BATCHED] += len(members)
@@ -132,7 +165,14 @@ class Cohorts:
     def _obstacle(self, phase: str, local: Local) -> str:
         reason = self._obstacles.get(phase) or obstacle(local)
         if reason and self.size != "auto":
-            raise ArgumentError(complain(f"cohort, phase {phase!r}", expected="a local that can be batched", actual=reason, hint="cohort='auto'"))
+            raise ArgumentError(
+                complain(
+                    f"cohort, phase {phase!r}",
+                    expected="a local that can be batched",
+                    actual=reason,
+                    hint="cohort='auto'",
+                )
+            )
         return reason
 
     def _no_gain(self, local: Local, members: Sequence[Member]) -> str:
@@ -141,7 +181,10 @@ class Cohorts:
             return "no others of its shape" if rows else "no rows"
         if self.size != "auto" or pays(parameters, rows, len(members)):
             return ""
-        return f"nothing is won by batching {len(members)} clients of {parameters:,} parameters and {rows} rows a step"
+        return (
+            f"nothing is won by batching {len(members)} clients of {parameters:,} parameters "
+            f"and {rows} rows a step"
+        )
 
 
 def pays(parameters: int, rows: int, clients: int) -> bool:
@@ -159,15 +202,25 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
 
 def _alone(local: Local, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
     start = time.perf_counter()
-    work = partial(fitted, turn.task, local, member.data, turn.memory, member.message, member.options)
+    work = partial(
+        fitted, turn.task, local, member.data, turn.memory, member.message, member.options
+    )
     return attempt(turn.task, "fit", work), time.perf_counter() - start
 
 
 def _noted(fit: Fit | ClientError, clients: int) -> Fit | ClientError:
-    return fit if isinstance(fit, ClientError) else fit._replace(info={**fit.info, "cohort": float(clients)})
+    return (
+        fit
+        if isinstance(fit, ClientError)
+        else fit._replace(info={**fit.info, "cohort": float(clients)})
+    )
 
 
 def _packed(turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:
     if isinstance(fit, ClientError):
         return fit
-    return attempt(turn.task, "encode", partial(reply, turn.task, fit, turn.memory, turn.secret, time.perf_counter() - seconds))
+    return attempt(
+        turn.task,
+        "encode",
+        partial(reply, turn.task, fit, turn.memory, turn.secret, time.perf_counter() - seconds),
+    )

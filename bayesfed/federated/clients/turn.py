@@ -31,7 +31,9 @@ ADDRESS = ("client", "round", "phase")
 
 @dataclass(frozen=True)
 class Task:
-    """What one client is asked: the message and how to read and answer it; `run` and the fields before the message make the envelope."""
+    """What one client is asked: the message and how to read and answer it; `run` and the fields
+    before the message make the envelope.
+    """
 
     client: str
     round: int
@@ -66,8 +68,11 @@ class Reply:
 Outcome = Reply | ClientError
 
 
-def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: bytes | None = None) -> Outcome:
-    """Run one client; a failure comes back as a `ClientError` that names the stage, never as a raise.
+def answer(
+    task: Task, local: Local, data: Dataset, memories: Tree, secret: bytes | None = None
+) -> Outcome:
+    """Run one client; a failure comes back as a `ClientError` that names the stage, never as a
+    raise.
 
     Parameters
     ----------
@@ -84,10 +89,22 @@ def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: byte
     return attempt(task, "encode", lambda: reply(task, fit, memories, secret, start))
 
 
-def answered(task: Task, locals: Mapping[str, Local], data: Mapping[str, Dataset], memories: Tree, secret: bytes | None = None) -> Outcome:
-    """Load a client's rows and run it; rows that cannot be loaded are a failure of that client at stage "load"."""
+def answered(
+    task: Task,
+    locals: Mapping[str, Local],
+    data: Mapping[str, Dataset],
+    memories: Tree,
+    secret: bytes | None = None,
+) -> Outcome:
+    """Load a client's rows and run it; rows that cannot be loaded are a failure of that client at
+    stage "load".
+    """
     rows = loaded(task, data)
-    return rows if isinstance(rows, ClientError) else answer(task, locals[task.phase], rows, memories, secret)
+    return (
+        rows
+        if isinstance(rows, ClientError)
+        else answer(task, locals[task.phase], rows, memories, secret)
+    )
 
 
 def loaded(task: Task, data: Mapping[str, Dataset]) -> Dataset | ClientError:
@@ -103,34 +120,70 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
         field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
         return ClientError(task.client, task.round, stage, str(problem), field)
     except (Exception, SystemExit) as problem:
-        # Whatever a user's network, likelihood or local step raises belongs to this client alone, leaving among it.
+        # Whatever a user's network, likelihood or local step raises belongs to this client alone,
+        # leaving among it.
         return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
 
 
 def read(task: Task, local: Local, secret: bytes | None) -> tuple[Tree, LocalOptions]:
-    """Decode the message to a client as (tree, options), the options as the record that its local step reads."""
-    tree, header = task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
-    return tree, read_options(options_of(local), {name: value for name, value in header.items() if name not in ADDRESS})
+    """Decode the message to a client as (tree, options), the options as the record that its local
+    step reads.
+    """
+    tree, header = task.down.decode(
+        masked(task.message, task.envelope("down"), secret), task.key.child("down")
+    )
+    return tree, read_options(
+        options_of(local), {name: value for name, value in header.items() if name not in ADDRESS}
+    )
 
 
-def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: LocalOptions) -> Fit:
+def fitted(
+    task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: LocalOptions
+) -> Fit:
     """Run the local step, on the device of the data."""
     with one_thread():
         try:
-            fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)
+            fit = local.fit(
+                to(message, data.inputs.device), memories, data, task.key.child("fit"), options
+            )
         except RuntimeError as problem:
             # Torch says which of its shapes differ, not whose they are.
-            if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")):
+            if not any(
+                word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")
+            ):
                 raise
-            actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
+            actual = (
+                f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: "
+                f"{str(problem).splitlines()[0]}"
+            )
             hint = "rows of the width and type that the network takes"
             if "result type" in str(problem):
-                hint = "obs=targets.float() in a model whose distribution has fractions or Bernoulli's zeros and ones"
-            raise DataError(complain("local step", expected="rows that the network takes", actual=actual, hint=hint)) from problem
-    if not isinstance(fit, Fit) or not isinstance(fit.payload, dict) or not isinstance(fit.memory, dict):
-        actual = shown(fit) if not isinstance(fit, Fit) else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
+                hint = (
+                    "obs=targets.float() in a model whose distribution has fractions or "
+                    "Bernoulli's zeros and ones"
+                )
+            raise DataError(
+                complain(
+                    "local step", expected="rows that the network takes", actual=actual, hint=hint
+                )
+            ) from problem
+    if (
+        not isinstance(fit, Fit)
+        or not isinstance(fit.payload, dict)
+        or not isinstance(fit.memory, dict)
+    ):
+        actual = (
+            shown(fit)
+            if not isinstance(fit, Fit)
+            else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
+        )
         raise DataError(
-            complain(f"{type(local).__name__}.fit", expected="Fit(payload, memory, info) of dictionaries", actual=actual, hint="Fit(tree, {}, {})")
+            complain(
+                f"{type(local).__name__}.fit",
+                expected="Fit(payload, memory, info) of dictionaries",
+                actual=actual,
+                hint="Fit(tree, {}, {})",
+            )
         )
     return fit
 

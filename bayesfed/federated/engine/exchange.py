@@ -1,10 +1,13 @@
-"""One exchange, that is, a phase of one round: who is asked, which answers are admitted, and what is recorded.
+"""One exchange, that is, a phase of one round: who is asked, which answers are admitted, and what
+is recorded.
 
 - `Invitations` plans each client's turn and encodes the message to it.
 - `Admission` passes one sound answer per client through the `Gate`, and records every other answer.
-- `bayesfed.federated.engine.entries.Entries` keeps the rows of the ledger and accepted clients' figures, and applies the policy on errors.
+- `bayesfed.federated.engine.entries.Entries` keeps the rows of the ledger and accepted clients'
+  figures, and applies the policy on errors.
 
-`exchange` connects the three to the link, which adds the payloads (`collect`), and to the server, which takes the step (`stepped`).
+`exchange` connects the three to the link, which adds the payloads (`collect`), and to the server,
+which takes the step (`stepped`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import published
-from bayesfed.federated.core.protocols import Arrival, Assignment, Info, Local, Profile, Skip, abridged
+from bayesfed.federated.core.protocols import (
+    Arrival,
+    Assignment,
+    Info,
+    Local,
+    Profile,
+    Skip,
+    abridged,
+)
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
@@ -48,11 +59,15 @@ class Invitations:
     _published: dict[int | None, Tree] = field(default_factory=dict, repr=False)
 
     def tasks(self, asked: Iterable[tuple[Profile, int | None]]) -> Iterator[Task]:
-        """Yield the tasks of clients, each given with the round in which it last heard from the server. Clients may be left out."""
+        """Yield the tasks of clients, each given with the round in which it last heard from the
+        server. Clients may be left out.
+        """
         return (task for profile, version in asked if (task := self.task(profile, version)))
 
     def task(self, profile: Profile, version: int | None) -> Task | None:
-        """Return the task of a client that last heard from the server in round `version`. None if the client is left out."""
+        """Return the task of a client that last heard from the server in round `version`. None if
+        the client is left out.
+        """
         occasion, phase, client = self.occasion, self.occasion.phase, profile.name
         key = occasion.key(client)
         assignment = phase.assign(occasion.state, occasion.round, profile, key.child("assign"))
@@ -61,13 +76,32 @@ class Invitations:
             return None
         self.assignments[client] = assignment
         if version not in self._published:
-            self._published[version] = published(phase.server, occasion.state, occasion.round, version)
+            self._published[version] = published(
+                phase.server, occasion.state, occasion.round, version
+            )
         tree = assignment.view.restrict(self._published[version])
-        meta = {**assignment.options.header(), "client": client, "round": occasion.round, "phase": phase.name}
+        meta = {
+            **assignment.options.header(),
+            "client": client,
+            "round": occasion.round,
+            "phase": phase.name,
+        }
         message = assignment.down.encode(tree, meta, key.child("down"))
         self.entries.asked(client, 8 * len(message))
-        task = Task(client, occasion.round, phase.name, occasion.seed, message, assignment.down, assignment.up, phase.link, occasion.run_id)
-        task = replace(task, message=masked(message, task.envelope("down"), self.gate.secrets.get(client)))
+        task = Task(
+            client,
+            occasion.round,
+            phase.name,
+            occasion.seed,
+            message,
+            assignment.down,
+            assignment.up,
+            phase.link,
+            occasion.run_id,
+        )
+        task = replace(
+            task, message=masked(message, task.envelope("down"), self.gate.secrets.get(client))
+        )
         self.gate.ask(task, tree)
         return task
 
@@ -96,7 +130,9 @@ class Admission:
     invitations: Invitations
     replies: dict[str, Reply] = field(default_factory=dict)
 
-    def arrivals(self, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]]) -> Iterator[Arrival]:
+    def arrivals(
+        self, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]]
+    ) -> Iterator[Arrival]:
         """Yield the answers that go on to the link, and settle all others.
 
         Raises
@@ -110,14 +146,24 @@ class Admission:
                 packed = self.admit(task, outcome)
             except RefusedError as problem:
                 # The client may still answer, since the message may be forged.
-                refused[task.client] = self._error(task, "gate", abridged(str(problem)), problem.field)
+                refused[task.client] = self._error(
+                    task, "gate", abridged(str(problem)), problem.field
+                )
                 self.entries.stray(task.client, 8 * length(outcome), refused[task.client])
                 continue
             if isinstance(outcome, Reply):
                 self.replies[task.client] = outcome
                 phase, assignment = self.occasion.phase, self.invitations.assignments[task.client]
                 key = task.key.child("up")
-                yield Arrival(task.client, self.occasion.round, packed, assignment, phase.local.kind, key, phase=phase.name)
+                yield Arrival(
+                    task.client,
+                    self.occasion.round,
+                    packed,
+                    assignment,
+                    phase.local.kind,
+                    key,
+                    phase=phase.name,
+                )
             else:
                 pool.settle(task.client, False)
                 self.entries.failed(task.client, outcome)
@@ -130,7 +176,8 @@ class Admission:
                 raise refused[task.client]
 
     def admit(self, task: Task, outcome: Outcome) -> bytes:
-        """Return the message of an answer, taken out of its envelope. For a failed client it is empty.
+        """Return the message of an answer, taken out of its envelope. For a failed client it is
+        empty.
 
         Raises
         ------
@@ -148,7 +195,11 @@ class Admission:
 
 
 def exchange(
-    occasion: Occasion, pool: ClientPool, locals: Mapping[str, Local], asked: Iterable[tuple[Profile, int | None]], gate: Gate
+    occasion: Occasion,
+    pool: ClientPool,
+    locals: Mapping[str, Local],
+    asked: Iterable[tuple[Profile, int | None]],
+    gate: Gate,
 ) -> tuple[Tree, Info, Entries]:
     """Ask clients, add the sound answers, and take the server's step.
 
@@ -161,7 +212,8 @@ def exchange(
     locals
         Local steps by phase.
     asked
-        Profiles of the clients to ask, each with the round in which the client last heard from the server.
+        Profiles of the clients to ask, each with the round in which the client last heard from the
+        server.
     gate
         A new gate.
 
@@ -183,16 +235,30 @@ def exchange(
     return *stepped(occasion, reducer, invitations.entries), invitations.entries
 
 
-def collect(invitations: Invitations, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]], reducer: Reducer) -> None:
-    """Admit answers, let the link add their payloads to the reducer, record every answer, and settle every client."""
+def collect(
+    invitations: Invitations,
+    pool: ClientPool,
+    answers: Iterable[tuple[Task, Outcome]],
+    reducer: Reducer,
+) -> None:
+    """Admit answers, let the link add their payloads to the reducer, record every answer, and
+    settle every client.
+    """
     occasion, entries, phase = invitations.occasion, invitations.entries, invitations.occasion.phase
     admission = Admission(occasion, invitations.gate, entries, invitations)
-    for arrival in phase.link.collect(admission.arrivals(pool, answers), reducer, occasion.key("link")):
-        reply, heard = admission.replies.pop(arrival.client), not arrival.refusal and not arrival.silence
+    for arrival in phase.link.collect(
+        admission.arrivals(pool, answers), reducer, occasion.key("link")
+    ):
+        reply, heard = (
+            admission.replies.pop(arrival.client),
+            not arrival.refusal and not arrival.silence,
+        )
         if heard:
             entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
         elif arrival.refusal:
-            error = ClientError(arrival.client, occasion.round, "collect", arrival.refusal, arrival.field)
+            error = ClientError(
+                arrival.client, occasion.round, "collect", arrival.refusal, arrival.field
+            )
             entries.failed(arrival.client, error, arrival.cost, reply.seconds)
         else:
             entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
@@ -205,7 +271,14 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
     if not entries.enough() and not getattr(phase.server, "steps_alone", False):
         return occasion.state, {}
     step = phase.server.step(occasion.state, reducer, occasion.round)
-    if not (isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)):
-        where, hint = f"{type(phase.server).__name__}.step, phase {phase.name!r}", "return state, {}"
-        raise UpdateError(complain(where, expected="(state, figures)", actual=shown(step), hint=hint))
+    if not (
+        isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)
+    ):
+        where, hint = (
+            f"{type(phase.server).__name__}.step, phase {phase.name!r}",
+            "return state, {}",
+        )
+        raise UpdateError(
+            complain(where, expected="(state, figures)", actual=shown(step), hint=hint)
+        )
     return step

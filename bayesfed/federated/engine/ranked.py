@@ -1,7 +1,9 @@
-"""One exchange over several ranks: every rank answers its own clients, rank 0 takes the server's step.
+"""One exchange over several ranks: every rank answers its own clients, rank 0 takes the server's
+step.
 
-Where payloads are received one by one and only added, each rank adds those of its clients, and the integers of the sums are added over ranks. Where
-the link or the reducer needs the payloads themselves (over the air, robust rules, stacks), the replies are sent to rank 0, which does what one
+Where payloads are received one by one and only added, each rank adds those of its clients, and the
+integers of the sums are added over ranks. Where the link or the reducer needs the payloads
+themselves (over the air, robust rules, stacks), the replies are sent to rank 0, which does what one
 process does.
 """
 
@@ -36,7 +38,9 @@ Asked = Iterable[tuple[Profile, int | None]]
 
 
 class Heard(NamedTuple):
-    """What a rank says of its own clients: their rows and figures, the form of their sum, and the error that stopped it."""
+    """What a rank says of its own clients: their rows and figures, the form of their sum, and the
+    error that stopped it.
+    """
 
     rows: list[Row]
     infos: dict[str, Info]
@@ -49,7 +53,9 @@ class Heard(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The state after the server's step as bytes, the server's figures, and rows and figures of all clients."""
+    """The state after the server's step as bytes, the server's figures, and rows and figures of all
+    clients.
+    """
 
     state: bytes
     info: Info
@@ -59,7 +65,9 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class Merging:
-    """Which sum the ranks add: its form and the numbers of additions and of quanta; `carry` says that digits must be carried first."""
+    """Which sum the ranks add: its form and the numbers of additions and of quanta; `carry` says
+    that digits must be carried first.
+    """
 
     form: Form | None
     quanta: int
@@ -68,16 +76,27 @@ class Merging:
 
 
 def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
-    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every rank has to call this."""
+    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every
+    rank has to call this.
+    """
     if not isinstance(pool, Ranks) or pool.group.size == 1:
         return resume
     # Memories and records on rank 0's disk cannot be read elsewhere.
-    sent = pool.group.led(lambda: resume and replace(resume, memories=dict(resume.memories), history=tuple(resume.history)))
+    sent = pool.group.led(
+        lambda: (
+            resume
+            and replace(resume, memories=dict(resume.memories), history=tuple(resume.history))
+        )
+    )
     return resume if pool.group.rank == 0 else sent
 
 
-def ranked_exchange(occasion: Occasion, pool: Ranks, locals: Mapping[str, Local], asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
-    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As `bayesfed.federated.engine.exchange.exchange`."""
+def ranked_exchange(
+    occasion: Occasion, pool: Ranks, locals: Mapping[str, Local], asked: Asked, gate: Gate
+) -> tuple[Tree, Info, Entries]:
+    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As
+    `bayesfed.federated.engine.exchange.exchange`.
+    """
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
     invitations, states = Invitations(occasion, gate, Entries(occasion)), list[Tree]()
     if adds(occasion.phase, reducer):
@@ -99,7 +118,13 @@ def adds(phase: Phase, reducer: Reducer) -> bool:
     return isinstance(reducer, Sum) and bool(getattr(phase.link, "one_by_one", False))
 
 
-def _added(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
+def _added(
+    invitations: Invitations,
+    pool: Ranks,
+    locals: Mapping[str, Local],
+    asked: Asked,
+    reducer: Reducer,
+) -> tuple[Heard, PartialSum | None]:
     """Ask this rank's clients and add their payloads."""
     entries, error, partial = invitations.entries, None, None
     try:
@@ -112,18 +137,33 @@ def _added(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], a
         error = portable(problem)
     if partial is None:
         return Heard(entries.rows, entries.infos, entries.silent, error=error), None
-    return Heard(entries.rows, entries.infos, entries.silent, partial.form, partial.quanta, partial.count, error), partial
+    return Heard(
+        entries.rows,
+        entries.infos,
+        entries.silent,
+        partial.form,
+        partial.quanta,
+        partial.count,
+        error,
+    ), partial
 
 
 def _merged(several: list[Heard]) -> Merging:
-    """Check that all ranks can be added, and return how. The error of the first client by name is raised."""
+    """Check that all ranks can be added, and return how. The error of the first client by name is
+    raised.
+    """
     _raise_first(several)
     forms = [heard.form for heard in several if heard.form is not None]
     for form in forms[1:]:
         forms[0].check(form)
     count = sum(heard.additions for heard in several)
     carry = count > ROOM
-    return Merging(forms[0] if forms else None, sum(heard.quanta for heard in several), len(forms) if carry else count, carry)
+    return Merging(
+        forms[0] if forms else None,
+        sum(heard.quanta for heard in several),
+        len(forms) if carry else count,
+        carry,
+    )
 
 
 def _reduced(pool: Ranks, merging: Merging, partial: PartialSum | None) -> PartialSum | None:
@@ -133,14 +173,19 @@ def _reduced(pool: Ranks, merging: Merging, partial: PartialSum | None) -> Parti
     if partial is not None:
         limbs = dict((partial.carried() if merging.carry else partial).limbs)
     else:
-        limbs = {number: torch.zeros(number, size, dtype=torch.int64) for number, size in merging.form.sizes.items()}
+        limbs = {
+            number: torch.zeros(number, size, dtype=torch.int64)
+            for number, size in merging.form.sizes.items()
+        }
     for number, leaf in limbs.items():
         limbs[number] = leaf.cpu()
         pool.group.reduce(limbs[number])
     return PartialSum(merging.form, limbs, merging.quanta, merging.count)
 
 
-def _stepped(occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]) -> Stepped:
+def _stepped(
+    occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]
+) -> Stepped:
     """Take the server's step on rank 0; the state is put into `states` as well."""
     entries, reducer = Entries(occasion), occasion.phase.reducer()
     for heard in several:
@@ -155,14 +200,20 @@ def _stepped(occasion: Occasion, total: PartialSum | None, several: list[Heard],
     return _taken(occasion, reducer, entries, states)
 
 
-def _answered(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked) -> tuple[Heard, list[Task]]:
+def _answered(
+    invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked
+) -> tuple[Heard, list[Task]]:
     """Answer this rank's clients. Rank 0 plans all clients, since it will hear them all."""
     replies, tasks, error = dict[str, Outcome](), list[Task](), None
     try:
-        tasks += invitations.tasks(pair for pair in asked if pool.group.rank == 0 or pool.owns(pair[0].name))
+        tasks += invitations.tasks(
+            pair for pair in asked if pool.group.rank == 0 or pool.owns(pair[0].name)
+        )
         for task, outcome in pool.map(locals, tasks):
             # A memory stays with the owner of the client.
-            replies[task.client] = replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
+            replies[task.client] = (
+                replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
+            )
     except Exception as problem:
         if pool.group.size == 1:
             raise
@@ -170,11 +221,25 @@ def _answered(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local]
     return Heard([], {}, False, error=error, replies=replies), tasks
 
 
-def _collected(invitations: Invitations, pool: Ranks, reducer: Reducer, tasks: list[Task], several: list[Heard], states: list[Tree]) -> Stepped:
+def _collected(
+    invitations: Invitations,
+    pool: Ranks,
+    reducer: Reducer,
+    tasks: list[Task],
+    several: list[Heard],
+    states: list[Tree],
+) -> Stepped:
     """Do on rank 0 what one process does with all replies, in the order of the clients' names."""
     _raise_first(several)
-    replies = {client: outcome for heard in several for client, outcome in (heard.replies or {}).items()}
-    collect(invitations, pool, ((task, replies[task.client]) for task in tasks if task.client in replies), reducer)
+    replies = {
+        client: outcome for heard in several for client, outcome in (heard.replies or {}).items()
+    }
+    collect(
+        invitations,
+        pool,
+        ((task, replies[task.client]) for task in tasks if task.client in replies),
+        reducer,
+    )
     return _taken(invitations.occasion, reducer, invitations.entries, states)
 
 
@@ -185,10 +250,15 @@ def _taken(occasion: Occasion, reducer: Reducer, entries: Entries, states: list[
 
 
 def _placed_as(tree: Tree, like: Tree) -> Tree:
-    return {name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()}
+    return {
+        name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()
+    }
 
 
 def _raise_first(several: list[Heard]) -> None:
     errors = [heard.error for heard in several if heard.error is not None]
     if errors:
-        raise min(errors, key=lambda error: (not isinstance(error, ClientError), getattr(error, "client", "")))
+        raise min(
+            errors,
+            key=lambda error: (not isinstance(error, ClientError), getattr(error, "client", "")),
+        )
