@@ -1,4 +1,6 @@
-"""`compose`: an algorithm from a local step and a server, with a view, weights, codecs and a schedule that most methods share."""
+"""`compose`: an algorithm from a local step and a server, with a view, weights, codecs and a
+schedule that most methods share.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal, Phase, Posterior, Predictor, Server
+from bayesfed.federated.core.algorithm import (
+    Algorithm,
+    Model,
+    Personal,
+    Phase,
+    Posterior,
+    Predictor,
+    Server,
+)
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.core.sums import Sum
@@ -28,7 +38,9 @@ from bayesfed.trees import Tree, shapes
 
 
 class Turn(NamedTuple):
-    """One client's turn in a round, from which its view is chosen; `size` is the number of the size that it trains, 0 where there is one."""
+    """One client's turn in a round, from which its view is chosen; `size` is the number of the size
+    that it trains, 0 where there is one.
+    """
 
     state: Tree
     round: int
@@ -59,7 +71,9 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
     up=ROLES["up"],
     link=ROLES["link"],
     capacity=ROLES["capacity"],
-    local=Role(lambda local: not isinstance(local, type), "a local step", "an instance of its class"),
+    local=Role(
+        lambda local: not isinstance(local, type), "a local step", "an instance of its class"
+    ),
     server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
 )
 def compose(
@@ -93,11 +107,14 @@ def compose(
     name
         Name of the method, for tables and checkpoints.
     net
-        The network. Its trained parameters are the state before round 0, and the state's parameters in it are the model that counts.
+        The network. Its trained parameters are the state before round 0, and the state's parameters
+        in it are the model that counts.
     local
-        What a client computes: a `Local`, or one for each size with `capacity`. Default: ``training.fitting(net)``.
+        What a client computes: a `Local`, or one for each size with `capacity`. Default:
+        ``training.fitting(net)``.
     server
-        What the sum does to the state. Default: `Average` of values; `Add` where the local's kind is "delta".
+        What the sum does to the state. Default: `Average` of values; `Add` where the local's kind
+        is "delta".
     training
         Local work, whose schedule and epochs become the options of a turn. Default: `Training()`.
     initial, predictor, posterior, sizes
@@ -129,7 +146,8 @@ def compose(
     Raises
     ------
     ArgumentError
-        If the network has running statistics and `buffers` is "static", or there are several locals and no capacity.
+        If the network has running statistics and `buffers` is "static", or there are several locals
+        and no capacity.
 
     Examples
     --------
@@ -176,5 +194,12 @@ def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) 
     if not isinstance(local, Sequence):
         return local
     if capacity is None:
-        raise ArgumentError(complain(name, expected="a capacity for several locals", actual="none", hint="fixed(clients, 2)"))
+        raise ArgumentError(
+            complain(
+                name,
+                expected="a capacity for several locals",
+                actual="none",
+                hint="fixed(clients, 2)",
+            )
+        )
     return Sized(tuple(local))

@@ -15,8 +15,11 @@ from bayesfed.running.experiments import experiment
 from bayesfed.running.folders import Folder
 
 
-def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True) -> Path:
-    """Run what has not run, read all folders, print a table; return the new folder with table, curves and picture.
+def compare(
+    given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True
+) -> Path:
+    """Run what has not run, read all folders, print a table; return the new folder with table,
+    curves and picture.
 
     Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
 
@@ -36,20 +39,43 @@ def compare(given: Sequence[str | Path], out: Path, *, say: Callable[[str], None
     """
     paths = [Path(one) for one in given]
     files = {path: experiment.read(path) for path in paths if not path.is_dir()}
-    folders = [run_file(files[path], out, say=say, progress=progress) if path in files else Folder(path) for path in paths]
+    folders = [
+        run_file(files[path], out, say=say, progress=progress) if path in files else Folder(path)
+        for path in paths
+    ]
     named = {folder.path.name: folder for folder in folders}
     if len(named) != len(folders) or not folders:
         hint = "experiment files of different names"
-        raise ArgumentError(complain("compare", expected="experiments of different names", actual=[f.path.name for f in folders], hint=hint))
+        raise ArgumentError(
+            complain(
+                "compare",
+                expected="experiments of different names",
+                actual=[f.path.name for f in folders],
+                hint=hint,
+            )
+        )
     if missing := [name for name, folder in named.items() if not folder.finished]:
-        raise ArgumentError(complain("compare", expected="a finished seed of each", actual=f"none of {missing}", hint="bayesfed run FILE"))
+        raise ArgumentError(
+            complain(
+                "compare",
+                expected="a finished seed of each",
+                actual=f"none of {missing}",
+                hint="bayesfed run FILE",
+            )
+        )
     text = comparison(named)
     say(text)
     taken = {path.name for path in out.glob("compare*")}
-    into = out / next(name for name in ("compare", *(f"compare-{number}" for number in range(2, len(taken) + 3))) if name not in taken)
+    into = out / next(
+        name
+        for name in ("compare", *(f"compare-{number}" for number in range(2, len(taken) + 3)))
+        if name not in taken
+    )
     into.mkdir(parents=True)
     write_whole(into / "table.txt", (text + "\n").encode())
-    runs = {name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()}
+    runs = {
+        name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()
+    }
     write_whole(into / "curves.csv", curves(runs).encode())
     plot_curves(runs).savefig(into / "curves.png", dpi=110)
     for path, folder in zip(paths, folders, strict=True):

@@ -1,4 +1,6 @@
-"""Ctrl-C while modules are imported waits until they are: a module that is imported by half fails later, in ways that say nothing of it."""
+"""Ctrl-C while modules are imported waits until they are: a module that is imported by half fails
+later, in ways that say nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,13 @@ IMPORTING = "<frozen importlib._bootstrap>"
 
 @contextmanager
 def after_imports() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon as that is so."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon
+    as that is so.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
         yield
         return
     signal.signal(signal.SIGINT, _interrupted)

@@ -1,6 +1,7 @@
 """The command `bayesfed`.
 
-Each command is a function ``(arguments) -> exit status``. It imports what it needs itself, so that ``--help`` comes at once.
+Each command is a function ``(arguments) -> exit status``. It imports what it needs itself, so that
+``--help`` comes at once.
 """
 
 from __future__ import annotations
@@ -55,10 +56,18 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         built = [build(file, seed) for seed in seeds(file)]
         first, tried = built[0], [one.seed for one in built]
-        rows = f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, {len(first.clients)} clients"
-        say(f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} rounds, seeds {tried}: fits together")
+        rows = (
+            f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, "
+            f"{len(first.clients)} clients"
+        )
+        say(
+            f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} "
+            f"rounds, seeds {tried}: fits together"
+        )
         return 0
-    folder = run_file(file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks)
+    folder = run_file(
+        file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks
+    )
     if arguments.ranks and int(os.environ.get("RANK", "0")):
         # Rank 0 says and draws what there is to see.
         return 0
@@ -117,42 +126,93 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# Commands with a command line of their own: their ``main(arguments)`` is given what follows the name.
+# Commands with a command line of their own: their ``main(arguments)`` is given what follows the
+# name.
 ELSEWHERE = {
     "new": ("bayesfed.flower.starting", "write a bare Flower app"),
-    "worker": ("bayesfed.flower.worker", "keep a client's model and data alive beside its SuperNode"),
+    "worker": (
+        "bayesfed.flower.worker",
+        "keep a client's model and data alive beside its SuperNode",
+    ),
 }
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    whole = argparse.ArgumentParser(prog="bayesfed", description="Bayesian models learned over many devices: run and compare experiments.")
+    whole = argparse.ArgumentParser(
+        prog="bayesfed",
+        description="Bayesian models learned over many devices: run and compare experiments.",
+    )
     whole.add_argument("--version", action="version", version=f"bayesfed {__version__}")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], what: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], what: str
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what)
         command.set_defaults(run=run, quiet=False)
         return command
 
     run = add("run", _run, "run an experiment, or go on with one that was interrupted")
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
-    run.add_argument("--check", action="store_true", help="read the file, build everything, run nothing")
-    run.add_argument("--ranks", action="store_true", help="share the clients among the processes of torchrun, which starts this command")
-    compare = add("compare", _compare, "run what has not run, and print one table of several experiments")
-    compare.add_argument("experiments", nargs="+", metavar="EXPERIMENT.toml", help="experiment files, or folders of results")
+    run.add_argument(
+        "--check", action="store_true", help="read the file, build everything, run nothing"
+    )
+    run.add_argument(
+        "--ranks",
+        action="store_true",
+        help="share the clients among the processes of torchrun, which starts this command",
+    )
+    compare = add(
+        "compare", _compare, "run what has not run, and print one table of several experiments"
+    )
+    compare.add_argument(
+        "experiments",
+        nargs="+",
+        metavar="EXPERIMENT.toml",
+        help="experiment files, or folders of results",
+    )
     for command in (run, compare):
-        command.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
+        command.add_argument(
+            "--out", type=Path, default=Path("results"), help="folder of results (default: results)"
+        )
         command.add_argument("--quiet", action="store_true", help="no progress bars")
-    add("plot", _plot, "draw the pictures of a folder of results again").add_argument("result", type=Path, metavar="RESULT")
-    report = add("report", _report, "write one HTML page on folders of results, which needs no other file and no network")
+    add("plot", _plot, "draw the pictures of a folder of results again").add_argument(
+        "result", type=Path, metavar="RESULT"
+    )
+    report = add(
+        "report",
+        _report,
+        "write one HTML page on folders of results, which needs no other file and no network",
+    )
     report.add_argument("results", type=Path, nargs="+", metavar="FOLDER")
-    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the folder, or beside several folders)")
-    listed = add("list", _list, "what an experiment file can name: recipes, data, nets, codecs, links, priors")
-    listed.add_argument("name", nargs="?", help="one of them, for its keys; `experiment` for those at the top of a file")
-    pairs = add("pairs", _pairs, "which recipe runs with which net, link and data: one round of each, tried now")
+    report.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html in the folder, or beside several folders)",
+    )
+    listed = add(
+        "list",
+        _list,
+        "what an experiment file can name: recipes, data, nets, codecs, links, priors",
+    )
+    listed.add_argument(
+        "name",
+        nargs="?",
+        help="one of them, for its keys; `experiment` for those at the top of a file",
+    )
+    pairs = add(
+        "pairs",
+        _pairs,
+        "which recipe runs with which net, link and data: one round of each, tried now",
+    )
     pairs.add_argument("tables", nargs="*", metavar="TABLE", help="net, link, data (default: all)")
-    add("doctor", _doctor, "versions, extras and data: what is missing, and the command that gets it")
+    add(
+        "doctor",
+        _doctor,
+        "versions, extras and data: what is missing, and the command that gets it",
+    )
     for name, (_, what) in ELSEWHERE.items():
         commands.add_parser(name, help=what)
     return whole
@@ -172,7 +232,9 @@ def main(given: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED
     except KeyboardInterrupt:
-        sys.stderr.write("bayesfed: interrupted; the same command goes on after the last checkpoint\n")
+        sys.stderr.write(
+            "bayesfed: interrupted; the same command goes on after the last checkpoint\n"
+        )
         return FAILED
     except BrokenPipeError:
         # Whoever read the output, such as `head`, has enough. Nothing must be written at exit.

@@ -1,4 +1,6 @@
-"""The pictures of one folder of results, made from its figures; `bayesfed plot` makes them again."""
+"""The pictures of one folder of results, made from its figures; `bayesfed plot` makes them
+again.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from bayesfed.running.scores import predictive
 
 
 def draw(folder: Folder) -> list[Path]:
-    """Draw curves over all finished seeds, and of an experiment file with classes the first seed's partition and calibration; return the files.
+    """Draw curves over all finished seeds, and of an experiment file with classes the first seed's
+    partition and calibration; return the files.
 
     Raises
     ------
@@ -27,10 +30,19 @@ def draw(folder: Folder) -> list[Path]:
         If matplotlib is not installed.
     """
     if not (done := folder.finished):
-        raise ArgumentError(complain(str(folder.path), expected="a finished seed", actual="none", hint="bayesfed run, which goes on"))
+        raise ArgumentError(
+            complain(
+                str(folder.path),
+                expected="a finished seed",
+                actual="none",
+                hint="bayesfed run, which goes on",
+            )
+        )
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
-    plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(into / "curves.png", dpi=110)
+    plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(
+        into / "curves.png", dpi=110
+    )
     if folder.file is None:
         return [into / "curves.png"]
     built = build(folder.file, done[0])
@@ -47,5 +59,12 @@ def _bins(folder: Folder, built: Built) -> CalibrationBins | None:
     snapshot = newest(folder.seed(built.seed) / "checkpoints")
     if snapshot is None:
         return None
-    found = predictive(built.algorithm, snapshot.state, built.test, built.likelihood, draws=built.draws, seed=built.seed)
+    found = predictive(
+        built.algorithm,
+        snapshot.state,
+        built.test,
+        built.likelihood,
+        draws=built.draws,
+        seed=built.seed,
+    )
     return calibration_bins(found.probabilities.mean(0), built.test.targets) if found else None

@@ -1,4 +1,6 @@
-"""Writer and reader of the parts of a section: counts, scales, blocks. The reader checks everything it reads."""
+"""Writer and reader of the parts of a section: counts, scales, blocks. The reader checks everything
+it reads.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ class Writer:
     def varint(self, value: int) -> None:
         """Append a count >= 0, seven bits per byte, lowest bits first."""
         if value < 0:
-            raise WireError(complain("varint", expected="a count >= 0", actual=value, hint="an offset or a zigzag"))
+            raise WireError(
+                complain(
+                    "varint", expected="a count >= 0", actual=value, hint="an offset or a zigzag"
+                )
+            )
         while value > 0x7F:
             self.byte(value & 0x7F | 0x80)
             value >>= 7
@@ -31,7 +37,13 @@ class Writer:
         """Append a finite number as float32."""
         if not math.isfinite(value) or abs(value) > 3.4028234e38:
             raise WireError(
-                complain("float32", expected="a finite number within its range", actual=value, hint="values of ordinary size"), field="values"
+                complain(
+                    "float32",
+                    expected="a finite number within its range",
+                    actual=value,
+                    hint="values of ordinary size",
+                ),
+                field="values",
             )
         self._parts.append(struct.pack("<f", value))
 
@@ -50,7 +62,9 @@ class Writer:
 
 
 class Reader:
-    """Takes parts from the front of a section; raises `WireError` if a part is missing or out of range."""
+    """Takes parts from the front of a section; raises `WireError` if a part is missing or out of
+    range.
+    """
 
     def __init__(self, raw: bytes | memoryview) -> None:
         self._view, self._at = memoryview(raw), 0
@@ -62,7 +76,14 @@ class Reader:
     def raw(self, count: int) -> memoryview:
         """Take `count` bytes."""
         if not 0 <= count <= len(self):
-            raise WireError(complain("section", expected=f"{count} more bytes", actual=f"{len(self)} left", hint="sending it again"))
+            raise WireError(
+                complain(
+                    "section",
+                    expected=f"{count} more bytes",
+                    actual=f"{len(self)} left",
+                    hint="sending it again",
+                )
+            )
         self._at += count
         return self._view[self._at - count : self._at]
 
@@ -78,7 +99,14 @@ class Reader:
             value |= (part & 0x7F) << shift
             shift += 7
             if value > most or shift > 70:
-                raise WireError(complain("section", expected=f"a count of at most {most}", actual=f"{value} or more", hint="sending it again"))
+                raise WireError(
+                    complain(
+                        "section",
+                        expected=f"a count of at most {most}",
+                        actual=f"{value} or more",
+                        hint="sending it again",
+                    )
+                )
             if part < 0x80:
                 return value
 
@@ -86,7 +114,14 @@ class Reader:
         """Take a float32; refuse NaN, infinities and anything outside [low, high]."""
         (value,) = struct.unpack("<f", self.raw(4))
         if not low <= value <= high:
-            raise WireError(complain("section", expected=f"a number from {low:g} to {high:g}", actual=value, hint="sending it again"))
+            raise WireError(
+                complain(
+                    "section",
+                    expected=f"a number from {low:g} to {high:g}",
+                    actual=value,
+                    hint="sending it again",
+                )
+            )
         return float(value)
 
     def block(self) -> Reader:
@@ -96,4 +131,11 @@ class Reader:
     def done(self) -> None:
         """Raise `WireError` if bytes are left over."""
         if len(self):
-            raise WireError(complain("section", expected="its end", actual=f"{len(self)} bytes more", hint="sending it again"))
+            raise WireError(
+                complain(
+                    "section",
+                    expected="its end",
+                    actual=f"{len(self)} bytes more",
+                    hint="sending it again",
+                )
+            )

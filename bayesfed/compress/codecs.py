@@ -1,7 +1,8 @@
 """The interface of codecs, and `Cast`, the simplest one.
 
-A codec turns a tree into the bytes that are really sent, `encode`, and back, `decode`. Both methods get the same key, so that a codec with shared
-randomness (dither) has it on both sides. The cost of a message is ``8 * len(bytes)``, never a formula.
+A codec turns a tree into the bytes that are really sent, `encode`, and back, `decode`. Both methods
+get the same key, so that a codec with shared randomness (dither) has it on both sides. The cost of
+a message is ``8 * len(bytes)``, never a formula.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Cast:
     Parameters
     ----------
     bits
-        64, 32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11 between 6.1e-5 and 65504).
+        64, 32 (lossless for float32 models) or 16 (IEEE half: relative error at most 2**-11 between
+        6.1e-5 and 65504).
     limit
         Largest size of an unpacked message in bytes.
 
@@ -57,16 +59,25 @@ class Cast:
 
     def __post_init__(self) -> None:
         if self.bits not in _WIDTHS:
-            raise ArgumentError(complain("Cast", expected="bits 16, 32 or 64", actual=repr(self.bits), hint="Cast(32)"))
+            raise ArgumentError(
+                complain(
+                    "Cast", expected="bits 16, 32 or 64", actual=repr(self.bits), hint="Cast(32)"
+                )
+            )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""
         return pack({name: self._narrow(name, leaf) for name, leaf in tree.items()}, meta)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
-        """Read the message; floating-point leaves come back as float32, or as float64 if `bits` is 64."""
+        """Read the message; floating-point leaves come back as float32, or as float64 if `bits`
+        is 64.
+        """
         tree, meta = unpack(message, limit=self.limit)
-        return {name: _widen(name, leaf, torch.promote_types(_WIDTHS[self.bits], torch.float32)) for name, leaf in tree.items()}, meta
+        return {
+            name: _widen(name, leaf, torch.promote_types(_WIDTHS[self.bits], torch.float32))
+            for name, leaf in tree.items()
+        }, meta
 
     def _narrow(self, name: str, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -76,7 +87,10 @@ class Cast:
             largest = float(leaf.abs().max())
             raise WireError(
                 complain(
-                    f"leaf {name!r}", expected=f"values that fit {self.bits} bits", actual=f"largest {largest:g}", hint="Cast(32) or a smaller step"
+                    f"leaf {name!r}",
+                    expected=f"values that fit {self.bits} bits",
+                    actual=f"largest {largest:g}",
+                    hint="Cast(32) or a smaller step",
                 )
             )
         return narrow
@@ -88,5 +102,13 @@ def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
     wide = leaf.to(dtype)
     if not is_finite(wide):
         kind = str(dtype).removeprefix("torch.")
-        raise WireError(complain(f"leaf {name!r}", expected=f"finite {kind} values", actual="NaN or Inf", hint="sending it again"), field="values")
+        raise WireError(
+            complain(
+                f"leaf {name!r}",
+                expected=f"finite {kind} values",
+                actual="NaN or Inf",
+                hint="sending it again",
+            ),
+            field="values",
+        )
     return wide

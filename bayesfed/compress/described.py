@@ -1,9 +1,11 @@
 """Codecs as bytes, to tell a client in another process which codec to use.
 
-A description is a message of the wire format. Its meta holds the codec as JSON, with each object as ``{"is": name, "with": {field: value}}``; arrays
-are leaves. The reader has a list of classes and creates only these, with their own checks of parameters: nothing is imported, unpickled or executed.
+A description is a message of the wire format. Its meta holds the codec as JSON, with each object as
+``{"is": name, "with": {field: value}}``; arrays are leaves. The reader has a list of classes and
+creates only these, with their own checks of parameters: nothing is imported, unpickled or executed.
 
-A JSON array is a tuple, ``{"pairs": [[key, value], ...]}`` is a dictionary in its order, ``{"leaf": "0"}`` is a boolean matrix.
+A JSON array is a tuple, ``{"pairs": [[key, value], ...]}`` is a dictionary in its order,
+``{"leaf": "0"}`` is a boolean matrix.
 """
 
 from __future__ import annotations
@@ -72,10 +74,14 @@ def describe(codec: Codec, also: Iterable[type] = ()) -> bytes:
     Raises
     ------
     ArgumentError
-        If the codec contains a value that is not an object of these classes, a scalar, a tuple, a dictionary or a boolean matrix.
+        If the codec contains a value that is not an object of these classes, a scalar, a tuple, a
+        dictionary or a boolean matrix.
     """
     leaves: Tree = {}
-    text = json.dumps(_written(codec, dict.fromkeys((*SHIPPED, *also)), leaves, type(codec).__name__), separators=(",", ":"))
+    text = json.dumps(
+        _written(codec, dict.fromkeys((*SHIPPED, *also)), leaves, type(codec).__name__),
+        separators=(",", ":"),
+    )
     return pack(leaves, {"codec": text})
 
 
@@ -92,16 +98,34 @@ def described(message: bytes, also: Iterable[type] = ()) -> Codec:
     Raises
     ------
     WireError
-        If the message is damaged, or names a class that is not on the list or fields that the class does not have.
+        If the message is damaged, or names a class that is not on the list or fields that the class
+        does not have.
     """
     leaves, meta = unpack(message, limit=LIMIT)
     known = {kind.__name__: kind for kind in (*SHIPPED, *also)}
     try:
-        codec: Codec = _read(json.loads(meta["codec"], parse_constant=_refused), known, leaves, DEPTH)
+        codec: Codec = _read(
+            json.loads(meta["codec"], parse_constant=_refused), known, leaves, DEPTH
+        )
         if not (hasattr(codec, "encode") and hasattr(codec, "decode")):
             raise ValueError(f"{type(codec).__name__} is not a codec of messages")
-    except (ArgumentError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
-        raise WireError(complain("description", expected="a codec on the list", actual=problem, hint="a message from describe")) from problem
+    except (
+        ArgumentError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ) as problem:
+        raise WireError(
+            complain(
+                "description",
+                expected="a codec on the list",
+                actual=problem,
+                hint="a message from describe",
+            )
+        ) from problem
     return codec
 
 
@@ -116,15 +140,25 @@ def _written(value: object, known: Mapping[type, None], leaves: Tree, where: str
             leaves[name] = torch.from_numpy(np.ascontiguousarray(value))
             return {"leaf": name}
         case _ if type(value) in known:
-            named = {name: _written(getattr(value, name), known, leaves, f"{where}.{name}") for name in _fields(type(value))}
+            named = {
+                name: _written(getattr(value, name), known, leaves, f"{where}.{name}")
+                for name in _fields(type(value))
+            }
             return {"is": type(value).__name__, "with": named}
         case tuple():
             return [_written(item, known, leaves, where) for item in value]
         case Mapping():
-            return {"pairs": [[_written(item, known, leaves, where) for item in pair] for pair in value.items()]}
+            return {
+                "pairs": [
+                    [_written(item, known, leaves, where) for item in pair]
+                    for pair in value.items()
+                ]
+            }
         case _:
             hint = "bayesfed's codecs, or your class in `also` on both sides"
-            raise ArgumentError(complain(where, expected="what can be described", actual=repr(value), hint=hint))
+            raise ArgumentError(
+                complain(where, expected="what can be described", actual=repr(value), hint=hint)
+            )
 
 
 def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) -> Any:
@@ -142,7 +176,9 @@ def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) ->
         case {"is": str(name), "with": dict(named), **rest} if not rest and name in known:
             if named.keys() != set(_fields(known[name])):
                 raise ValueError(f"{name} has fields {_fields(known[name])}, not {sorted(named)}")
-            return known[name](**{field: _read(item, known, leaves, depth - 1) for field, item in named.items()})
+            return known[name](
+                **{field: _read(item, known, leaves, depth - 1) for field, item in named.items()}
+            )
         case {"is": str(name), **_rest} if name not in known:
             raise ValueError(f"class {name!r} is not on the list")
         case _:

@@ -17,11 +17,14 @@ RESIDUAL = "feedback/"
 
 @dataclass(frozen=True)
 class ErrorFeedback:
-    """A codec with a residual: the client keeps the coding error and adds it to its next payload (Seide et al., 2014; Karimireddy et al., 2019).
+    """A codec with a residual: the client keeps the coding error and adds it to its next payload
+    (Seide et al., 2014; Karimireddy et al., 2019).
 
-    Over the rounds, the sum of decoded payloads differs from the sum of original payloads only by the last residual. A biased codec with
-    ``||x - Q(x)||^2 <= (1 - delta) ||x||^2`` therefore stays within ``2 sqrt(1 - delta) / delta`` times the largest norm of a payload.
-    The residual is part of the client's memory: it is checkpointed, and a refused message leaves the old residual in place.
+    Over the rounds, the sum of decoded payloads differs from the sum of original payloads only by
+    the last residual. A biased codec with ``||x - Q(x)||^2 <= (1 - delta) ||x||^2`` therefore stays
+    within ``2 sqrt(1 - delta) / delta`` times the largest norm of a payload. The residual is part
+    of the client's memory: it is checkpointed, and a refused message leaves the old residual in
+    place.
 
     Parameters
     ----------
@@ -37,7 +40,11 @@ class ErrorFeedback:
     codec: Codec
 
     def __post_init__(self) -> None:
-        check("ErrorFeedback, codec", self.codec, having(("encode", "decode"), "a codec", "Coded(TopK(0.1))"))
+        check(
+            "ErrorFeedback, codec",
+            self.codec,
+            having(("encode", "decode"), "a codec", "Coded(TopK(0.1))"),
+        )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the tree with the inner codec."""
@@ -62,12 +69,23 @@ class ErrorFeedback:
                 continue
             if residual.shape != leaf.shape:
                 raise UpdateError(
-                    complain(f"residual of {name!r}", expected=f"shape {tuple(leaf.shape)}", actual=tuple(residual.shape), hint="one view a client")
+                    complain(
+                        f"residual of {name!r}",
+                        expected=f"shape {tuple(leaf.shape)}",
+                        actual=tuple(residual.shape),
+                        hint="one view a client",
+                    )
                 )
             result[name] = leaf + residual.to(leaf)
         return result
 
     def residual(self, payload: Tree, message: bytes, key: Key) -> Tree:
-        """Return the difference between the corrected payload and the message, as leaves for the client's memory."""
+        """Return the difference between the corrected payload and the message, as leaves for the
+        client's memory.
+        """
         sent, _ = self.decode(message, key)
-        return {RESIDUAL + name: leaf - sent[name].to(leaf) for name, leaf in payload.items() if leaf.is_floating_point()}
+        return {
+            RESIDUAL + name: leaf - sent[name].to(leaf)
+            for name, leaf in payload.items()
+            if leaf.is_floating_point()
+        }

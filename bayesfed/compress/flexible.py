@@ -1,18 +1,20 @@
-"""`Flexible`: a threshold on kernels over the whole update, then random rounding of magnitudes; AnycostFL's flexible gradient compression.
+"""`Flexible`: a threshold on kernels over the whole update, then random rounding of magnitudes;
+AnycostFL's flexible gradient compression.
 
-Li et al., "AnycostFL: efficient on-demand federated learning over heterogeneous edge devices", 2023, section III-C. For the rho and L of a given
-budget see `bayesfed.compress.budgets`.
+Li et al., "AnycostFL: efficient on-demand federated learning over heterogeneous edge devices",
+2023, section III-C. For the rho and L of a given budget see `bayesfed.compress.budgets`.
 
-======================  =============================================================================
+======================  ============================================================================
 Paper                   Here
-======================  =============================================================================
+======================  ============================================================================
 rho                     `Flexible.share`, the share of kernels that are kept
 L                       `Flexible.levels`
 u[k], Pi, m (2)         `Flexible.sparse`; the mask of a decoded leaf is ``leaf != 0``
-Q_l (3), (4)            `bayesfed.compress.quantisers.probabilistic.Probabilistic`, one grid for each leaf
+Q_l (3), (4)            `bayesfed.compress.quantisers.probabilistic.Probabilistic`, one grid for
+                        each leaf
 entropy coding          `Cheapest`, of the integers ``sgn(u) (l + 1)``
 Golomb coding           `CheapestMask`; ``mask=RunMask()`` is Golomb alone
-======================  =============================================================================
+======================  ============================================================================
 """
 
 from __future__ import annotations
@@ -30,7 +32,15 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, Mask, MaskCode
 from bayesfed.compress.lossless.symbols import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.quantisers.entries import Reals, Singles, check_levels, check_share, energy, largest, share_of
+from bayesfed.compress.quantisers.entries import (
+    Reals,
+    Singles,
+    check_levels,
+    check_share,
+    energy,
+    largest,
+    share_of,
+)
 from bayesfed.compress.quantisers.probabilistic import MOST_LEVELS, Probabilistic
 from bayesfed.compress.quantisers.sparsify import Dense, KernelWise, as_kernels, squared_norms
 from bayesfed.compress.wire import MAX_BYTES, Meta, unseal
@@ -44,24 +54,29 @@ LEVELS = "flexible.levels"
 
 @dataclass(frozen=True)
 class Flexible:
-    """Keep the kernels of largest Euclidean norm, and round their entries to L + 1 magnitudes. AnycostFL, section III-C, (2) to (4).
+    """Keep the kernels of largest Euclidean norm, and round their entries to L + 1 magnitudes.
+    AnycostFL, section III-C, (2) to (4).
 
-    A kernel is ``[o, i]`` of a weight ``(out, in, ...)``: a small matrix in a convolution, and one entry in a dense layer, as in a 1 x 1
-    convolution. Each entry of a bias, of another vector or of a scalar is a kernel too and is ranked with the others: no leaf is kept whole.
-    Integers and masks are lossless.
+    A kernel is ``[o, i]`` of a weight ``(out, in, ...)``: a small matrix in a convolution, and one
+    entry in a dense layer, as in a 1 x 1 convolution. Each entry of a bias, of another vector or of
+    a scalar is a kernel too and is ranked with the others: no leaf is kept whole. Integers and
+    masks are lossless.
 
-    Given the choice of kernels, the decoded values are unbiased. A non-zero entry of a kept kernel never becomes zero, so the receiver gets m as
-    ``leaf != 0``. It need not know rho, and L is in the message. No setting of rho and L is lossless; use `Cast` for that.
+    Given the choice of kernels, the decoded values are unbiased. A non-zero entry of a kept kernel
+    never becomes zero, so the receiver gets m as ``leaf != 0``. It need not know rho, and L is in
+    the message. No setting of rho and L is lossless; use `Cast` for that.
 
     Parameters
     ----------
     share
-        rho, above 0 and at most 1: ``ceil(rho K)`` of K kernels are kept, and of equal norms the earlier ones. Kernels of zeros cost nothing.
+        rho, above 0 and at most 1: ``ceil(rho K)`` of K kernels are kept, and of equal norms the
+        earlier ones. Kernels of zeros cost nothing.
     levels
-        L, 1 to 2**24. Each leaf has its own grid from u_min to u_max: layers differ in scale, and a single grid for all leaves had twice
-        the error at large rho.
+        L, 1 to 2**24. Each leaf has its own grid from u_min to u_max: layers differ in scale, and a
+        single grid for all leaves had twice the error at large rho.
     ranking
-        "update": one threshold for all kernels of the update, as in (2). "leaf": the same share of each leaf.
+        "update": one threshold for all kernels of the update, as in (2). "leaf": the same share of
+        each leaf.
     dense
         Kernels of a dense layer: "entry" for single weights, "row" for the weights of one output.
     mask, code
@@ -74,12 +89,14 @@ class Flexible:
     ArgumentError
         If a parameter is outside its range.
     WireError
-        On encoding NaN or infinity, or a meta with the name that this codec uses itself; on decoding a damaged message.
+        On encoding NaN or infinity, or a meta with the name that this codec uses itself; on
+        decoding a damaged message.
 
     Notes
     -----
-    The paper does not define the kernels of a dense layer. The table compares relative squared errors at equal numbers of bytes, each with its best
-    rho and L, for an update of `femnist_cnn` (20 steps of 32 images of Fashion-MNIST; 97 % of its entries are one dense layer): in the first
+    The paper does not define the kernels of a dense layer. The table compares relative squared
+    errors at equal numbers of bytes, each with its best rho and L, for an update of `femnist_cnn`
+    (20 steps of 32 images of Fashion-MNIST; 97 % of its entries are one dense layer): in the first
     three columns from the start, in the last three after 400 steps.
 
     ==========  ========  =====  =====  =====  =====  =====  =====
@@ -91,8 +108,8 @@ class Flexible:
     update      row       0.71   0.45   0.093  0.54   0.30   0.020
     ==========  ========  =====  =====  =====  =====  =====  =====
 
-    With `CheapestMask` these messages are 12 to 23 % shorter than with the Golomb code of the mask alone (`RunMask`), at about four times the
-    encoding time.
+    With `CheapestMask` these messages are 12 to 23 % shorter than with the Golomb code of the mask
+    alone (`RunMask`), at about four times the encoding time.
     """
 
     share: float = 0.1
@@ -108,50 +125,95 @@ class Flexible:
         check_levels("Flexible", "levels", self.levels, MOST_LEVELS)
         for value, kind in ((self.ranking, Ranking), (self.dense, Dense)):
             if value not in get_args(kind):
-                raise ArgumentError(complain("Flexible", expected=f"one of {get_args(kind)}", actual=repr(value), hint="Flexible(0.1, 16)"))
+                raise ArgumentError(
+                    complain(
+                        "Flexible",
+                        expected=f"one of {get_args(kind)}",
+                        actual=repr(value),
+                        hint="Flexible(0.1, 16)",
+                    )
+                )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Threshold, round and write the message, with L in its meta."""
         if LEVELS in meta:
-            raise WireError(complain(f"meta {LEVELS!r}", expected="a name that is not the codec's own", actual=meta[LEVELS], hint="another name"))
-        return self._coded(self.levels).encode(self.sparse(tree), {**meta, LEVELS: self.levels}, key)
+            raise WireError(
+                complain(
+                    f"meta {LEVELS!r}",
+                    expected="a name that is not the codec's own",
+                    actual=meta[LEVELS],
+                    hint="another name",
+                )
+            )
+        return self._coded(self.levels).encode(
+            self.sparse(tree), {**meta, LEVELS: self.levels}, key
+        )
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read a message of any rho and L."""
         _, meta = unseal(message, limit=self.limit)
         levels = meta.get(LEVELS)
-        if not isinstance(levels, int) or isinstance(levels, bool) or not 1 <= levels <= MOST_LEVELS:
-            raise WireError(complain("message", expected=f"{LEVELS}: 1 to {MOST_LEVELS}", actual=repr(levels), hint="a message of this codec"))
+        if (
+            not isinstance(levels, int)
+            or isinstance(levels, bool)
+            or not 1 <= levels <= MOST_LEVELS
+        ):
+            raise WireError(
+                complain(
+                    "message",
+                    expected=f"{LEVELS}: 1 to {MOST_LEVELS}",
+                    actual=repr(levels),
+                    hint="a message of this codec",
+                )
+            )
         tree, meta = self._coded(levels).decode(message, key)
         del meta[LEVELS]
         return tree, meta
 
     def sparse(self, tree: Mapping[str, Tensor]) -> Tree:
-        """Return u-hat of (2): floating-point leaves, in float32, with all but the largest kernels set to zero; other leaves unchanged.
+        """Return u-hat of (2): floating-point leaves, in float32, with all but the largest kernels
+        set to zero; other leaves unchanged.
 
         Raises
         ------
         WireError
             If a leaf holds NaN, infinity or a number outside the range of float32.
         """
-        kernels = {name: as_kernels(leaf, self.dense, f"leaf {name!r}") for name, leaf in tree.items() if leaf.is_floating_point()}
+        kernels = {
+            name: as_kernels(leaf, self.dense, f"leaf {name!r}")
+            for name, leaf in tree.items()
+            if leaf.is_floating_point()
+        }
         result = dict(tree)
-        for name, kept in self._choose({name: squared_norms(rows) for name, rows in kernels.items() if rows.size}).items():
+        for name, kept in self._choose(
+            {name: squared_norms(rows) for name, rows in kernels.items() if rows.size}
+        ).items():
             result[name] = _thinned(kernels[name], kept, tuple(tree[name].shape))
         return result
 
     def variance(self, tree: Mapping[str, Tensor]) -> float:
-        """Return the expected squared error over all entries: the loss of (2) plus the exact variance of (4)."""
+        """Return the expected squared error over all entries: the loss of (2) plus the exact
+        variance of (4).
+        """
         sparse, leaf_codec = self.sparse(tree), self._leaf_codec(self.levels)
         floats = [name for name, leaf in tree.items() if leaf.is_floating_point()]
-        lost = (energy((tree[name].detach().cpu().float() - sparse[name]).reshape(-1).numpy()) for name in floats)
+        lost = (
+            energy((tree[name].detach().cpu().float() - sparse[name]).reshape(-1).numpy())
+            for name in floats
+        )
         return math.fsum([*lost, *(leaf_codec.variance(sparse[name]) for name in floats)])
 
     def _choose(self, norms: Mapping[str, Reals]) -> dict[str, Mask]:
         if self.ranking == "leaf" or not norms:
             return {name: self._largest(own) for name, own in norms.items()}
         ends = np.cumsum([len(own) for own in norms.values()])
-        return dict(zip(norms, np.split(self._largest(np.concatenate(list(norms.values()))), ends[:-1]), strict=True))
+        return dict(
+            zip(
+                norms,
+                np.split(self._largest(np.concatenate(list(norms.values()))), ends[:-1]),
+                strict=True,
+            )
+        )
 
     def _largest(self, norms: Reals) -> Mask:
         return largest(norms, share_of(self.share, len(norms)))

@@ -1,7 +1,8 @@
 """The interfaces of codes for one tensor, one sequence of integers and one mask.
 
-Implementations are frozen dataclasses without state. A decoder gets the shape, which the header of the message states and which is checked against a
-limit, and reads from a `Reader`. It raises no error but `WireError`, and its memory is at most a small multiple of what the shape needs.
+Implementations are frozen dataclasses without state. A decoder gets the shape, which the header of
+the message states and which is checked against a limit, and reads from a `Reader`. It raises no
+error but `WireError`, and its memory is at most a small multiple of what the shape needs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class LeafCodec(Protocol):
         ...
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the tensor; raise `WireError` for NaN, infinity or a value that cannot be represented."""
+        """Append the tensor; raise `WireError` for NaN, infinity or a value that cannot be
+        represented.
+        """
         ...
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:

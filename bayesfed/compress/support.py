@@ -1,4 +1,6 @@
-"""Sparse leaves: only the values where a mask is set. The mask itself is sent as the boolean leaf ``NAME.support``."""
+"""Sparse leaves: only the values where a mask is set. The mask itself is sent as the boolean leaf
+``NAME.support``.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,18 @@ SUPPORT = ".support"
 
 
 def gather_active(tree: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tree:
-    """Return the active entries of every leaf ``NAME.*`` that has the shape of the mask called NAME; other leaves stay whole."""
-    return {name: leaf[mask] if (mask := _mask_of(name, leaf, masks)) is not None else leaf for name, leaf in tree.items()}
+    """Return the active entries of every leaf ``NAME.*`` that has the shape of the mask called
+    NAME; other leaves stay whole.
+    """
+    return {
+        name: leaf[mask] if (mask := _mask_of(name, leaf, masks)) is not None else leaf
+        for name, leaf in tree.items()
+    }
 
 
 def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
-    """Return a tensor of the mask's shape with the values where the mask is set and zeros elsewhere.
+    """Return a tensor of the mask's shape with the values where the mask is set and zeros
+    elsewhere.
 
     Raises
     ------
@@ -29,14 +37,22 @@ def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
     """
     active = int(mask.sum())
     if values.shape != (active,):
-        raise WireError(complain("active values", expected=f"shape ({active},)", actual=tuple(values.shape), hint="the mask they were gathered with"))
+        raise WireError(
+            complain(
+                "active values",
+                expected=f"shape ({active},)",
+                actual=tuple(values.shape),
+                hint="the mask they were gathered with",
+            )
+        )
     dense = values.new_zeros(mask.shape)
     dense[mask] = values
     return dense
 
 
 def move_active(values: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Return the values of the entries that are active in `after`, given those of the entries active in `before`: zero for all others.
+    """Return the values of the entries that are active in `after`, given those of the entries
+    active in `before`: zero for all others.
 
     Raises
     ------
@@ -48,4 +64,8 @@ def move_active(values: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 def _mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
     mask = masks.get(name.rpartition(".")[0])
-    return mask if mask is not None and mask.shape == leaf.shape and leaf.dtype is not torch.bool else None
+    return (
+        mask
+        if mask is not None and mask.shape == leaf.shape and leaf.dtype is not torch.bool
+        else None
+    )

@@ -13,9 +13,18 @@ from bayesfed.errors.checks import KEY, a, checked, whole
 from bayesfed.keys import Key
 
 
-@checked(clients=whole(1, "1_000_000"), key=KEY, exponent=a((int, float), "a number", "2.0"), least=whole(0, "1"), most=whole(1, "1000"))
-def power_law(clients: int, key: Key, *, exponent: float = 2.0, least: int = 1, most: int = 1000) -> Tensor:
-    """Draw numbers of rows from a power law between two bounds: n rows have a probability density in proportion to ``n ** -exponent``.
+@checked(
+    clients=whole(1, "1_000_000"),
+    key=KEY,
+    exponent=a((int, float), "a number", "2.0"),
+    least=whole(0, "1"),
+    most=whole(1, "1000"),
+)
+def power_law(
+    clients: int, key: Key, *, exponent: float = 2.0, least: int = 1, most: int = 1000
+) -> Tensor:
+    """Draw numbers of rows from a power law between two bounds: n rows have a probability density
+    in proportion to ``n ** -exponent``.
 
     Parameters
     ----------
@@ -40,14 +49,27 @@ def power_law(clients: int, key: Key, *, exponent: float = 2.0, least: int = 1, 
 
     References
     ----------
-    Clauset, Shalizi and Newman, "Power-law distributions in empirical data", SIAM Review 2009, appendix D: the inverse of the distribution function.
+    Clauset, Shalizi and Newman, "Power-law distributions in empirical data", SIAM Review 2009,
+    appendix D: the inverse of the distribution function.
     """
     if not 1 < exponent < math.inf:
-        raise ArgumentError(complain("power_law, exponent", expected="a number above 1", actual=exponent, hint="2.0"))
+        raise ArgumentError(
+            complain(
+                "power_law, exponent", expected="a number above 1", actual=exponent, hint="2.0"
+            )
+        )
     if not 1 <= least <= most:
-        raise ArgumentError(complain("power_law", expected="1 <= least <= most", actual=(least, most), hint="least=1, most=1000"))
+        raise ArgumentError(
+            complain(
+                "power_law",
+                expected="1 <= least <= most",
+                actual=(least, most),
+                hint="least=1, most=1000",
+            )
+        )
     power = 1.0 - exponent
-    # The law of a continuous size from least to most + 1, rounded down, so that both bounds can be drawn.
+    # The law of a continuous size from least to most + 1, rounded down, so that both bounds can be
+    # drawn.
     low, high = float(least) ** power, float(most + 1) ** power
     sizes = (low - key.numpy().random(clients) * (low - high)) ** (1.0 / power)
     return torch.from_numpy(np.clip(np.floor(sizes).astype(np.int64), least, most))

@@ -16,7 +16,8 @@ from bayesfed.keys import Key
 
 
 def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset]:
-    """Load scikit-learn's handwritten digits as (train, test): 1,797 real images ``(N, 8, 8)`` in [0, 1].
+    """Load scikit-learn's handwritten digits as (train, test): 1,797 real images ``(N, 8, 8)`` in
+    [0, 1].
 
     Parameters
     ----------
@@ -32,20 +33,33 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
     ArgumentError
         If the training set or the test set would be empty.
     """
-    # Its file is read without importing the library: that takes seconds, since pandas and scipy.stats come with it.
+    # Its file is read without importing the library: that takes seconds, since pandas and
+    # scipy.stats come with it.
     library = find_spec("sklearn")
     if library is None or not library.submodule_search_locations:
         raise MissingExtraError("scikit-learn", "examples")
-    raw = np.loadtxt(Path(library.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), delimiter=",")
-    inputs, targets = torch.as_tensor(raw[:, :-1]).reshape(-1, 8, 8).float() / 16, torch.as_tensor(raw[:, -1]).long()
+    raw = np.loadtxt(
+        Path(library.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"),
+        delimiter=",",
+    )
+    inputs, targets = (
+        torch.as_tensor(raw[:, :-1]).reshape(-1, 8, 8).float() / 16,
+        torch.as_tensor(raw[:, -1]).long(),
+    )
     if not 0 < test < len(inputs):
-        raise ArgumentError(complain("digits", expected=f"test in 1..{len(inputs) - 1}", actual=test, hint="test=360"))
+        raise ArgumentError(
+            complain(
+                "digits", expected=f"test in 1..{len(inputs) - 1}", actual=test, hint="test=360"
+            )
+        )
     order = torch.randperm(len(inputs), generator=(key or Key(0, "digits")).generator())
     whole = Dataset(inputs[order], targets[order])
     return whole[slice(test, None)], whole[slice(0, test)]
 
 
-def blobs(key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, spread: float = 0.5) -> Dataset:
+def blobs(
+    key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, spread: float = 0.5
+) -> Dataset:
     """Draw Gaussian blobs: inputs ``(samples, features)`` and class labels ``(samples,)``.
 
     Parameters
@@ -91,9 +105,16 @@ class SparseRegression:
 
 
 def sparse_regression(
-    key: Key, *, samples: int = 400, outputs: int = 6, features: int = 20, block: int = 4, noise_sd: float = 0.1
+    key: Key,
+    *,
+    samples: int = 400,
+    outputs: int = 6,
+    features: int = 20,
+    block: int = 4,
+    noise_sd: float = 0.1,
 ) -> SparseRegression:
-    """Draw ``y = W x + noise`` with a clustered support: W is zero outside one rectangle of `block` rows and columns.
+    """Draw ``y = W x + noise`` with a clustered support: W is zero outside one rectangle of `block`
+    rows and columns.
 
     Parameters
     ----------
@@ -112,9 +133,18 @@ def sparse_regression(
         If the rectangle does not fit the weights.
     """
     if not 0 < block <= min(outputs, features):
-        raise ArgumentError(complain("sparse_regression", expected=f"block in 1..{min(outputs, features)}", actual=block, hint="a smaller block"))
+        raise ArgumentError(
+            complain(
+                "sparse_regression",
+                expected=f"block in 1..{min(outputs, features)}",
+                actual=block,
+                hint="a smaller block",
+            )
+        )
     generator = key.generator()
-    top, left = (int(torch.randint(0, n - block + 1, (), generator=generator)) for n in (outputs, features))
+    top, left = (
+        int(torch.randint(0, n - block + 1, (), generator=generator)) for n in (outputs, features)
+    )
     support = torch.zeros(outputs, features, dtype=torch.bool)
     support[top : top + block, left : left + block] = True
     weights = torch.randn(outputs, features, generator=generator) * support

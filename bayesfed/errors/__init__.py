@@ -1,14 +1,18 @@
-"""Every error the package raises on purpose; `checks` has what tells a wrong argument where it is given.
+"""Every error the package raises on purpose; `checks` has what tells a wrong argument where it is
+given.
 
-Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps working.
-A message says where the problem is, what was expected, what was found and what to try; `complain` formats these four parts.
+Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps
+working. A message says where the problem is, what was expected, what was found and what to try;
+`complain` formats these four parts.
 """
 
 from __future__ import annotations
 
 
 class Complaint(str):
-    """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``. Made by `complain`."""
+    """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``.
+    Made by `complain`.
+    """
 
     __slots__ = ("actual", "expected", "hint", "where")
 
@@ -49,7 +53,8 @@ class RefusedError(BayesfedError, ValueError):
     Parameters
     ----------
     field
-        A word for what is wrong with it, as in the rows of the ledger (`bayesfed.federated.engine.ledger.Row`).
+        A word for what is wrong with it, as in the rows of the ledger
+        (`bayesfed.federated.engine.ledger.Row`).
     """
 
     field = "payload"
@@ -75,30 +80,46 @@ class PosteriorError(BayesfedError, ValueError):
 
 
 class ClientError(BayesfedError, RuntimeError):
-    """A client that failed, with its name, the round, the stage, the reason and the field of a refused message."""
+    """A client that failed, with its name, the round, the stage, the reason and the field of a
+    refused message.
+    """
 
     def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
         super().__init__(client, round, stage, reason, field)
-        self.client, self.round, self.stage, self.reason, self.field = client, round, stage, reason, field
+        self.client, self.round, self.stage, self.reason, self.field = (
+            client,
+            round,
+            stage,
+            reason,
+            field,
+        )
 
     def __str__(self) -> str:
         return f"client {self.client!r}, round {self.round}, stage {self.stage!r}: {self.reason}"
 
 
 class TooFewClientsError(ClientError):
-    """A round with too few clients in its sum. The round is not completed; the last snapshot or checkpoint is the state of the run."""
+    """A round with too few clients in its sum. The round is not completed; the last snapshot or
+    checkpoint is the state of the run.
+    """
 
 
 class CollapseError(BayesfedError, RuntimeError):
-    """A run whose local fit fell apart in several rounds in a row. The last report has the snapshot to look at."""
+    """A run whose local fit fell apart in several rounds in a row. The last report has the snapshot
+    to look at.
+    """
 
 
 class CheckpointError(BayesfedError, ValueError):
-    """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another run."""
+    """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another
+    run.
+    """
 
 
 class RankError(BayesfedError, RuntimeError):
-    """A process of a job over several ranks that is lost or does not answer, or an error of it that cannot be sent to the others."""
+    """A process of a job over several ranks that is lost or does not answer, or an error of it that
+    cannot be sent to the others.
+    """
 
 
 class MissingExtraError(BayesfedError, ImportError):
@@ -121,21 +142,28 @@ class MultistableWarning(UserWarning):
 
 
 class UnverifiedWarning(UserWarning):
-    """Message passing on a graph with cycles and strong couplings: nothing vouches for the marginals."""
+    """Message passing on a graph with cycles and strong couplings: nothing vouches for the
+    marginals.
+    """
 
 
 class ConvergenceWarning(UserWarning):
-    """Message passing that stopped before its messages converged, or a variational run that has not settled."""
+    """Message passing that stopped before its messages converged, or a variational run that has not
+    settled.
+    """
 
 
 class CollapseWarning(UserWarning):
-    """A layer without active weights, or a round that undid what a network had learned and was taken back."""
+    """A layer without active weights, or a round that undid what a network had learned and was
+    taken back.
+    """
 
 
 class UndeterminedWarning(UserWarning):
     """A strength that its rows do not determine, or a run that ended before what it is for.
 
-    A temperature at the end of its grid; a prior by the evidence of a network that fits exactly, or without held-out rows; SWAG before its models.
+    A temperature at the end of its grid; a prior by the evidence of a network that fits exactly, or
+    without held-out rows; SWAG before its models.
     """
 
 
@@ -148,7 +176,9 @@ class CacheWarning(UserWarning):
 
 
 def complain(where: str, *, expected: object, actual: object, hint: str) -> Complaint:
-    """Lay out an error text: where, what was expected, what was found, what to try; the text carries these parts as attributes."""
+    """Lay out an error text: where, what was expected, what was found, what to try; the text
+    carries these parts as attributes.
+    """
     text = Complaint(f"{where}: expected {expected}, found {actual}; try {hint}")
     text.where, text.expected, text.actual, text.hint = where, str(expected), str(actual), hint
     return text

@@ -1,7 +1,9 @@
-"""Checks of the arguments of public functions, so that a wrong one is named where it was given and not where it first does harm.
+"""Checks of the arguments of public functions, so that a wrong one is named where it was given and
+not where it first does harm.
 
-A `Role` says what an argument must be and what to pass instead; `checked` makes a function check its arguments by their names, and name the nearest
-keyword if it has none of that name. Arguments whose default is None may be None.
+A `Role` says what an argument must be and what to pass instead; `checked` makes a function check
+its arguments by their names, and name the nearest keyword if it has none of that name. Arguments
+whose default is None may be None.
 """
 
 from __future__ import annotations
@@ -24,15 +26,26 @@ Value = TypeVar("Value")
 LONGEST = 60
 # What a keyword of other libraries is called here.
 ELSEWHERE = {
-    **dict.fromkeys(("lr", "learning_rate", "optimizer", "optim", "momentum"), "training=Training(optimiser=Sgd(0.1))"),
-    **dict.fromkeys(("steps", "epochs", "local_epochs", "local_steps", "batch_size", "optimiser", "schedule"), "training=Training(steps=50)"),
+    **dict.fromkeys(
+        ("lr", "learning_rate", "optimizer", "optim", "momentum"),
+        "training=Training(optimiser=Sgd(0.1))",
+    ),
+    **dict.fromkeys(
+        ("steps", "epochs", "local_epochs", "local_steps", "batch_size", "optimiser", "schedule"),
+        "training=Training(steps=50)",
+    ),
     **dict.fromkeys(("mu", "lam", "lambda_", "regularization"), "strength=0.01"),
     **dict.fromkeys(("loss", "criterion", "loss_fn"), "likelihood=Categorical()"),
     **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds"), "rounds=10"),
     **dict.fromkeys(("test_data", "test_set", "validation"), "test=data"),
     **dict.fromkeys(("device", "cuda"), "data.to('cuda')"),
 }
-OF_TRAINING = {**dict.fromkeys(("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"), "local_epochs": "epochs=1.0"}
+OF_TRAINING = {
+    **dict.fromkeys(
+        ("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"
+    ),
+    "local_epochs": "epochs=1.0",
+}
 
 
 @dataclass(frozen=True)
@@ -57,35 +70,58 @@ class Role:
 def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
     """Return the role of an instance of a class; NumPy's numbers are numbers."""
     kind = Integral if kind is int else Real if kind == (int, float) else kind
-    return Role(lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint)
+    return Role(
+        lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint
+    )
 
 
 def having(members: Sequence[str], expected: str, hint: str) -> Role:
     """Return the role of an instance, and not a class, that has some members."""
-    return Role(lambda value: not isinstance(value, type) and all(hasattr(value, member) for member in members), expected, hint)
+    return Role(
+        lambda value: (
+            not isinstance(value, type) and all(hasattr(value, member) for member in members)
+        ),
+        expected,
+        hint,
+    )
 
 
 def whole(least: int, hint: str) -> Role:
     """Return the role of a whole number from `least`."""
-    return Role(lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least, f"a whole number >= {least}", hint)
+    return Role(
+        lambda value: (
+            isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+        ),
+        f"a whole number >= {least}",
+        hint,
+    )
 
 
 KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
 NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
 NETS = Role(
-    lambda value: isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value),
+    lambda value: (
+        isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value)
+    ),
     "a list of networks, the largest first",
     "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
 )
 CALLABLE = Role(callable, "a function", "a lambda")
 LABELS = Role(
-    lambda value: isinstance(value, Tensor) and value.ndim == 1 and value.dtype != torch.bool and bool((value == value.round()).all()),
+    lambda value: (
+        isinstance(value, Tensor)
+        and value.ndim == 1
+        and value.dtype != torch.bool
+        and bool((value == value.round()).all())
+    ),
     "class labels (N,), a tensor of whole numbers",
     "train.targets",
 )
 
 
-def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
+def checked(
+    *, said: Mapping[str, str] | None = None, **roles: Role
+) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
     """Return a decorator that checks the arguments of a function.
 
     Parameters
@@ -116,7 +152,9 @@ def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable
 
 
 def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]], type[Value]]:
-    """Return a decorator of a class, outside of `dataclass`, that checks the keywords with which it is made."""
+    """Return a decorator of a class, outside of `dataclass`, that checks the keywords with which it
+    is made.
+    """
 
     def decorated(kind: type[Value]) -> type[Value]:
         type.__setattr__(kind, "__init__", checked(said=said)(kind.__init__))
@@ -128,32 +166,65 @@ def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]]
 def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
     if not role.fits(value):
-        raise ArgumentError(complain(where, expected=role.expected, actual=shown(value), hint=role.hint))
+        raise ArgumentError(
+            complain(where, expected=role.expected, actual=shown(value), hint=role.hint)
+        )
 
 
 def check_keywords(
-    where: str, parameters: Mapping[str, inspect.Parameter], args: Sequence[object], kwargs: Mapping[str, object], said: Mapping[str, str]
+    where: str,
+    parameters: Mapping[str, inspect.Parameter],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    said: Mapping[str, str],
 ) -> None:
-    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one twice."""
+    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one
+    twice.
+    """
     names = [name for name in parameters if name != "self"]
     free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     if unknown := [name for name in kwargs if name not in parameters and not free]:
         near = get_close_matches(unknown[0], names, n=2)
-        # A hint of this very name, else the names that are near, else a hint of a name that is near.
-        told = [unknown[0]] if unknown[0] in said else [] if near else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
+        # A hint of this very name, else the names that are near, else a hint of a name that is
+        # near.
+        told = (
+            [unknown[0]]
+            if unknown[0] in said
+            else []
+            if near
+            else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
+        )
         hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(complain(where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint))
-    positional = [parameter for parameter in parameters.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+        raise KeywordError(
+            complain(
+                where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint
+            )
+        )
+    positional = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
     many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
     if len(args) > len(positional) and not many:
         actual = len(args) - (len(parameters) - len(names))
         hint = f"{names[min(actual, len(names)) - 1]}=..., by its name"
-        expected = f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
+        expected = (
+            f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
+        )
         raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
     given = {*list(parameters)[: len(args)], *kwargs}
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if missing := [name for name, one in parameters.items() if one.default is one.empty and name not in given and one.kind not in kinds]:
-        raise KeywordError(complain(where, expected=f"a value for {missing[0]}", actual="none", hint=f"{missing[0]}=..."))
+    if missing := [
+        name
+        for name, one in parameters.items()
+        if one.default is one.empty and name not in given and one.kind not in kinds
+    ]:
+        raise KeywordError(
+            complain(
+                where, expected=f"a value for {missing[0]}", actual="none", hint=f"{missing[0]}=..."
+            )
+        )
 
 
 def shown(value: object) -> str:
@@ -168,4 +239,8 @@ def shown(value: object) -> str:
         return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     text = repr(value) if isinstance(value, list | tuple | dict) else ""
     name = type(value).__name__
-    return text if text and len(text) <= LONGEST else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return (
+        text
+        if text and len(text) <= LONGEST
+        else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    )

@@ -1,7 +1,9 @@
-"""Certificates and keys of a cluster: its own certificate authority, the SuperLink's certificate, and a key for each SuperNode.
+"""Certificates and keys of a cluster: its own certificate authority, the SuperLink's certificate,
+and a key for each SuperNode.
 
-For loopback and for tests, and as an example: the authority of a federation signs the SuperLink's certificate, each node gets ``ca.pem`` and a
-private key, and the SuperLink gets the public keys by ``flwr supernode register``.
+For loopback and for tests, and as an example: the authority of a federation signs the SuperLink's
+certificate, each node gets ``ca.pem`` and a private key, and the SuperLink gets the public keys by
+``flwr supernode register``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ AUTHORITY, CERTIFICATE, KEY = "ca.pem", "superlink.pem", "superlink.key"
 
 
 def make_certificates(folder: Path, address: str = "127.0.0.1", *, days: int = 30) -> None:
-    """Write the certificate of a new authority (``ca.pem``) and of a SuperLink with one IP address (``superlink.pem``, ``superlink.key``).
+    """Write the certificate of a new authority (``ca.pem``) and of a SuperLink with one IP address
+    (``superlink.pem``, ``superlink.key``).
 
     The key of the authority is not kept.
 
@@ -50,12 +53,24 @@ def make_certificates(folder: Path, address: str = "127.0.0.1", *, days: int = 3
     def signed(builder: CertificateBuilder) -> Certificate:
         return builder.sign(authority, hashes.SHA256())
 
-    names = {who: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, who)]) for who in ("federation", "superlink")}
+    names = {
+        who: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, who)])
+        for who in ("federation", "superlink")
+    }
     start = datetime.now(UTC) - timedelta(minutes=5)
 
     def begun(who: str, key: EllipticCurvePrivateKey) -> CertificateBuilder:
-        builder = x509.CertificateBuilder().subject_name(names[who]).issuer_name(names["federation"]).public_key(key.public_key())
-        return builder.serial_number(x509.random_serial_number()).not_valid_before(start).not_valid_after(start + timedelta(days=days))
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(names[who])
+            .issuer_name(names["federation"])
+            .public_key(key.public_key())
+        )
+        return (
+            builder.serial_number(x509.random_serial_number())
+            .not_valid_before(start)
+            .not_valid_after(start + timedelta(days=days))
+        )
 
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -68,12 +83,27 @@ def make_certificates(folder: Path, address: str = "127.0.0.1", *, days: int = 3
         encipher_only=False,
         decipher_only=False,
     )
-    root = begun("federation", authority).add_extension(x509.BasicConstraints(True, None), True).add_extension(usage, True)
-    root = root.add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), False)
+    root = (
+        begun("federation", authority)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .add_extension(usage, True)
+    )
+    root = root.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), False
+    )
     server = begun("superlink", own).add_extension(x509.BasicConstraints(False, None), True)
-    server = server.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address)), x509.DNSName("localhost")]), False)
-    server = server.add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    server = server.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False)
+    server = server.add_extension(
+        x509.SubjectAlternativeName(
+            [x509.IPAddress(ip_address(address)), x509.DNSName("localhost")]
+        ),
+        False,
+    )
+    server = server.add_extension(
+        x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False
+    )
+    server = server.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for name, builder in ((AUTHORITY, root), (CERTIFICATE, server)):
         (folder / name).write_bytes(_pem(signed(builder)))
@@ -81,14 +111,18 @@ def make_certificates(folder: Path, address: str = "127.0.0.1", *, days: int = 3
 
 
 def make_node_key(path: Path) -> Path:
-    """Write the private key of a SuperNode (OpenSSH, P-384) and return the path of its public key, ``NAME.pub``."""
+    """Write the private key of a SuperNode (OpenSSH, P-384) and return the path of its public key,
+    ``NAME.pub``.
+    """
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP384R1())
     _write_key(path, key)
     public = path.with_name(path.name + ".pub")
-    public.write_bytes(key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH) + b"\n")
+    public.write_bytes(
+        key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH) + b"\n"
+    )
     return public
 
 

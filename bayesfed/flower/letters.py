@@ -1,15 +1,20 @@
-"""The letters between server and clients: sealed messages of the wire format, which contain the package's own messages.
+"""The letters between server and clients: sealed messages of the wire format, which contain the
+package's own messages.
 
-========  ===========================  ==========================================================================
+========  ===========================  =============================================================
 letter    from, to                     content
-========  ===========================  ==========================================================================
+========  ===========================  =============================================================
 Hello     server, node                 asks for its name
-Name      client, server               its name, rows and device figures, and the fingerprint of its experiment
-Question  server, client               a task, descriptions of its codecs, and the slot of the valid memory
-Answer    client, server               the packed payload, figures, seconds; or the stage and reason of a failure
-========  ===========================  ==========================================================================
+Name      client, server               its name, rows and device figures, and the fingerprint of its
+                                       experiment
+Question  server, client               a task, descriptions of its codecs, and the slot of the valid
+                                       memory
+Answer    client, server               the packed payload, figures, seconds; or the stage and reason
+                                       of a failure
+========  ===========================  =============================================================
 
-Reading checks everything: a letter that is damaged, of another kind or incomplete raises `WireError`.
+Reading checks everything: a letter that is damaged, of another kind or incomplete raises
+`WireError`.
 """
 
 from __future__ import annotations
@@ -99,12 +104,25 @@ class Question:
             If a codec cannot be described.
         """
         task, slot = self.task, self.slot
-        fields: Fields = {"client": task.client, "round": task.round, "phase": task.phase, "seed": str(task.seed), "run": task.run}
-        memory: Fields = {"slot_round": slot.round if slot else -1, "slot_phase": slot.phase if slot else ""}
+        fields: Fields = {
+            "client": task.client,
+            "round": task.round,
+            "phase": task.phase,
+            "seed": str(task.seed),
+            "run": task.run,
+        }
+        memory: Fields = {
+            "slot_round": slot.round if slot else -1,
+            "slot_phase": slot.phase if slot else "",
+        }
         return _sealed(
             "question",
             {**fields, **memory},
-            {"message": task.message, "down": describe(task.down, self.also), "up": describe(task.up, self.also)},
+            {
+                "message": task.message,
+                "down": describe(task.down, self.also),
+                "up": describe(task.up, self.also),
+            },
         )
 
 
@@ -125,7 +143,8 @@ class Answer:
     remembers
         Whether the client has a memory of this exchange.
     stage, reason, field
-        Stage and reason of a failure, and field of a refused message. An empty stage means no failure.
+        Stage and reason of a failure, and field of a refused message. An empty stage means no
+        failure.
     """
 
     client: str
@@ -154,11 +173,22 @@ class Answer:
             "reason": self.reason,
             "field": self.field,
         }
-        more: Fields = {"field": self.field, "seconds": self.seconds, "remembers": self.remembers, "figures": json.dumps(list(self.info))}
-        return _sealed("answer", {**fields, **more}, {"packed": self.packed, "info": _numbers("info", self.info)})
+        more: Fields = {
+            "field": self.field,
+            "seconds": self.seconds,
+            "remembers": self.remembers,
+            "figures": json.dumps(list(self.info)),
+        }
+        return _sealed(
+            "answer",
+            {**fields, **more},
+            {"packed": self.packed, "info": _numbers("info", self.info)},
+        )
 
 
-def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES) -> Hello | Question:
+def read_request(
+    letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES
+) -> Hello | Question:
     """Read a letter of a server.
 
     Parameters
@@ -183,10 +213,27 @@ def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] 
     with _fields(kind, "question"):
         phase, slot = meta["phase"], Slot(int(meta["slot_round"]), str(meta["slot_phase"]))
         if phase not in links:
-            raise WireError(complain("question", expected=f"a phase among {sorted(links)}", actual=repr(phase), hint="one experiment on both sides"))
+            raise WireError(
+                complain(
+                    "question",
+                    expected=f"a phase among {sorted(links)}",
+                    actual=repr(phase),
+                    hint="one experiment on both sides",
+                )
+            )
         down, up = (described(bytes(sections[name].section), also) for name in ("down", "up"))
         message = bytes(sections["message"].section)
-        task = Task(str(meta["client"]), int(meta["round"]), phase, int(meta["seed"]), message, down, up, links[phase], run=str(meta["run"]))
+        task = Task(
+            str(meta["client"]),
+            int(meta["round"]),
+            phase,
+            int(meta["seed"]),
+            message,
+            down,
+            up,
+            links[phase],
+            run=str(meta["run"]),
+        )
     return Question(task, slot if slot.round >= 0 else None)
 
 
@@ -211,7 +258,9 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
             device = _figures(meta["figures"], sections["device"])
             if type(meta["samples"]) is not int or meta["samples"] < 0:
                 raise ValueError(f"{meta['samples']!r} rows")
-            return Name(Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"]))
+            return Name(
+                Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"])
+            )
     with _fields(kind, "answer"):
         info, seconds = _figures(meta["figures"], sections["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
@@ -234,17 +283,34 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
 def _fields(kind: str, expected: str) -> Iterator[None]:
     """Raise `WireError` for a letter of another kind, or with missing or invalid fields."""
     if kind != expected:
-        raise WireError(complain("letter", expected=f"kind {expected!r}", actual=repr(kind), hint="one version of bayesfed on both sides"))
+        raise WireError(
+            complain(
+                "letter",
+                expected=f"kind {expected!r}",
+                actual=repr(kind),
+                hint="one version of bayesfed on both sides",
+            )
+        )
     try:
         yield
     except WireError:
         raise
     except (KeyError, ValueError, TypeError) as problem:
-        raise WireError(complain("letter", expected=f"the fields of {kind!r}", actual=problem, hint="sending it again")) from problem
+        raise WireError(
+            complain(
+                "letter",
+                expected=f"the fields of {kind!r}",
+                actual=problem,
+                hint="sending it again",
+            )
+        ) from problem
 
 
 def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes | Leaf] | None = None) -> bytes:
-    leaves = (part if isinstance(part, Leaf) else Leaf(name, "u1", (len(part),), part) for name, part in (sections or {}).items())
+    leaves = (
+        part if isinstance(part, Leaf) else Leaf(name, "u1", (len(part),), part)
+        for name, part in (sections or {}).items()
+    )
     return seal(leaves, {"kind": kind, "version": VERSION, **fields})
 
 
@@ -252,18 +318,28 @@ def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, L
     leaves, meta = unseal(letter, limit=limit + ROOM)
     if meta.get("version") != VERSION:
         hint = "one version of bayesfed on both sides"
-        raise WireError(complain("letter", expected=f"version {VERSION}", actual=repr(meta.get("version")), hint=hint))
+        raise WireError(
+            complain(
+                "letter", expected=f"version {VERSION}", actual=repr(meta.get("version")), hint=hint
+            )
+        )
     return str(meta.get("kind")), meta, {leaf.name: leaf for leaf in leaves}
 
 
 def _numbers(name: str, figures: Mapping[str, float]) -> Leaf:
     # As float64, so that NaN, for example from a client without rows, is preserved.
-    return plain(name, torch.tensor([float(value) for value in figures.values()], dtype=torch.float64))
+    return plain(
+        name, torch.tensor([float(value) for value in figures.values()], dtype=torch.float64)
+    )
 
 
 def _figures(names: str, leaf: Leaf) -> dict[str, float]:
     listed = json.loads(names)
     values = opened(leaf)
-    if DTYPES[leaf.dtype] is not torch.float64 or not isinstance(listed, list) or tuple(values.shape) != (len(listed),):
+    if (
+        DTYPES[leaf.dtype] is not torch.float64
+        or not isinstance(listed, list)
+        or tuple(values.shape) != (len(listed),)
+    ):
         raise ValueError("figures without names")
     return {str(name): float(value) for name, value in zip(listed, values.tolist(), strict=True)}

@@ -95,19 +95,27 @@ class FlowerMail:
         id = str(message.metadata.reply_to_message_id)
         if message.has_error():
             error = message.error
-            gone = error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+            gone = error.code in (
+                ErrorCode.MESSAGE_UNAVAILABLE,
+                ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+                ErrorCode.NODE_UNAVAILABLE,
+            )
             return Received(id, error=f"Flower's error {error.code}, {error.reason}", gone=gone)
         try:
             return Received(id, content_of(message))
         except (KeyError, TypeError, AttributeError) as problem:
-            return Received(id, error=f"a reply without our bytes: {type(problem).__name__} {problem}")
+            return Received(
+                id, error=f"a reply without our bytes: {type(problem).__name__} {problem}"
+            )
 
 
 def record(content: bytes) -> RecordDict:
     """Return a record that holds these bytes."""
     from flwr.app import Array, ArrayRecord, RecordDict
 
-    return RecordDict({RECORD: ArrayRecord({ARRAY: Array("uint8", (len(content),), STYPE, content)})})
+    return RecordDict(
+        {RECORD: ArrayRecord({ARRAY: Array("uint8", (len(content),), STYPE, content)})}
+    )
 
 
 def content_of(message: Message) -> bytes:

@@ -1,7 +1,8 @@
 """`Flower`: a pool whose clients are SuperNodes of a Flower federation.
 
-Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. Messages, the order of sums and random streams are the same as
-with other pools, so a run over nodes equals a run in process bit for bit.
+Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. Messages, the
+order of sums and random streams are the same as with other pools, so a run over nodes equals a run
+in process bit for bit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, WireError, complain
+from bayesfed.errors import (
+    ArgumentError,
+    CheckpointError,
+    ClientError,
+    DataError,
+    WireError,
+    complain,
+)
 from bayesfed.federated.clients.memory.stores import Slot
 from bayesfed.federated.clients.pools import Locals
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
@@ -45,10 +53,12 @@ class _Turn:
 class Flower:
     """A pool of clients on the nodes of a Flower grid.
 
-    All tasks of a phase are sent before waiting for the first answer. If a client's SuperNode comes back under another number before the client has
-    answered, the client is asked again, and its figures have the number of ``attempts``. A client that fails, does not answer in time or has no node
-    is left out, with the reason in the report; an answer that comes too late is passed on with its own task, and the engine refuses it. Memories
-    stay with the clients: the pool keeps track of which memory of each client is valid and tells the client with every question.
+    All tasks of a phase are sent before waiting for the first answer. If a client's SuperNode comes
+    back under another number before the client has answered, the client is asked again, and its
+    figures have the number of ``attempts``. A client that fails, does not answer in time or has no
+    node is left out, with the reason in the report; an answer that comes too late is passed on with
+    its own task, and the engine refuses it. Memories stay with the clients: the pool keeps track of
+    which memory of each client is valid and tells the client with every question.
 
     Parameters
     ----------
@@ -57,7 +67,8 @@ class Flower:
     clients
         Number of clients or their names; the handshake waits for them.
     deadline_s
-        Longest time of a phase in seconds, from its first message. None: wait as long as the node is online.
+        Longest time of a phase in seconds, from its first message. None: wait as long as the node
+        is online.
     hello_s
         Longest time of the handshake in seconds.
     poll_s
@@ -72,7 +83,8 @@ class Flower:
     Raises
     ------
     ClientError
-        If not all clients are there in time, two nodes say the same name, or there are more clients than expected.
+        If not all clients are there in time, two nodes say the same name, or there are more clients
+        than expected.
     DataError
         If no client has rows.
     ArgumentError
@@ -97,14 +109,20 @@ class Flower:
     ) -> None:
         times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
         if any(value is not None and not value > 0 for value in times.values()):
-            raise ArgumentError(complain("Flower", expected="times above 0", actual=times, hint="deadline_s=600.0"))
+            raise ArgumentError(
+                complain("Flower", expected="times above 0", actual=times, hint="deadline_s=600.0")
+            )
         wanted = clients if isinstance(clients, int) else frozenset(clients)
         if not wanted or (isinstance(wanted, int) and wanted < 0):
-            raise ArgumentError(complain("Flower", expected="one client or more", actual=clients, hint="clients=3"))
+            raise ArgumentError(
+                complain("Flower", expected="one client or more", actual=clients, hint="clients=3")
+            )
         self._grid, self._mail = grid, mail or FlowerMail()
         self._deadline_s, self._poll_s, self._codecs = deadline_s, poll_s, tuple(codecs)
         self._clock, self._wait, self._looked_at = clock, wait, float("-inf")
-        self._roster = Roster(experiment, lambda content, node: self._push(content, node, hello_s + GRACE_S))
+        self._roster = Roster(
+            experiment, lambda content, node: self._push(content, node, hello_s + GRACE_S)
+        )
         self._open: dict[str, _Turn] = {}
         self._closed: dict[str, Task] = {}
         self._late: list[tuple[Task, Outcome]] = []
@@ -135,7 +153,9 @@ class Flower:
         yield from self._taken()
 
     def settle(self, client: str, accepted: bool) -> None:
-        """Record which memory of the client is valid: that of its latest answer, or the one before."""
+        """Record which memory of the client is valid: that of its latest answer, or the one
+        before.
+        """
         if client in self._fresh:
             slot = self._fresh.pop(client)
             if accepted and slot is not None:
@@ -144,9 +164,14 @@ class Flower:
                 self._slots.pop(client, None)
 
     def memories(self) -> dict[str, Tree]:
-        """Return the round and the phase of each client's memory as two leaves; the memory itself is on the client's disk."""
+        """Return the round and the phase of each client's memory as two leaves; the memory itself
+        is on the client's disk.
+        """
         return {
-            client: {ROUND: torch.tensor(slot.round), PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8)}
+            client: {
+                ROUND: torch.tensor(slot.round),
+                PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8),
+            }
             for client, slot in sorted(self._slots.items())
         }
 
@@ -162,7 +187,14 @@ class Flower:
         for client, tree in memories.items():
             if tree.keys() != {ROUND, PHASE}:
                 hint = "a checkpoint of a run over Flower"
-                raise CheckpointError(complain(f"memory of {client!r}", expected=f"leaves {ROUND}, {PHASE}", actual=sorted(tree), hint=hint))
+                raise CheckpointError(
+                    complain(
+                        f"memory of {client!r}",
+                        expected=f"leaves {ROUND}, {PHASE}",
+                        actual=sorted(tree),
+                        hint=hint,
+                    )
+                )
             slots[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
         self._slots, self._fresh = slots, {}
 
@@ -183,11 +215,20 @@ class Flower:
         names = sorted(roster.nodes if isinstance(wanted, int) else wanted)
         profiles = tuple(roster.profiles[name] for name in names)
         if not any(profile.samples for profile in profiles):
-            raise DataError(complain("Flower", expected="a client with data", actual=f"{len(profiles)} clients, all empty", hint="the data function"))
+            raise DataError(
+                complain(
+                    "Flower",
+                    expected="a client with data",
+                    actual=f"{len(profiles)} clients, all empty",
+                    hint="the data function",
+                )
+            )
         return profiles
 
     def _step(self, turns: list[_Turn], start: float) -> None:
-        """Receive answers, ask clients again that came back, and give up on those that are gone or late."""
+        """Receive answers, ask clients again that came back, and give up on those that are gone or
+        late.
+        """
         self._pull()
         self._look()
         late = self._deadline_s is not None and self._clock() - start >= self._deadline_s
@@ -197,11 +238,18 @@ class Flower:
             task, node = turn.task, self._roster.nodes.get(turn.task.client)
             if late:
                 where = f" by node {turn.node}" if turn.node is not None else ""
-                turn.outcome = ClientError(task.client, task.round, "deadline", f"not answered{where} within {self._deadline_s:g} s")
+                turn.outcome = ClientError(
+                    task.client,
+                    task.round,
+                    "deadline",
+                    f"not answered{where} within {self._deadline_s:g} s",
+                )
             elif node is not None and node != turn.node:
                 self._send(turn)
             elif node is None and not self._roster.greeted:
-                turn.outcome = ClientError(task.client, task.round, "node", turn.trouble or "its node is offline")
+                turn.outcome = ClientError(
+                    task.client, task.round, "node", turn.trouble or "its node is offline"
+                )
 
     def _look(self, *, force: bool = False) -> None:
         if force or self._clock() - self._looked_at >= LOOK_S:
@@ -227,12 +275,21 @@ class Flower:
         question = Question(turn.task, self._slots.get(turn.task.client), self._codecs)
         turn.node, turn.attempts, turn.sent_at = node, turn.attempts + 1, self._clock()
         if (id := self._push(question.write(), node, self._ttl_s)) is None:
-            turn.outcome = ClientError(turn.task.client, turn.task.round, "node", f"Flower did not take the message to node {node}")
+            turn.outcome = ClientError(
+                turn.task.client,
+                turn.task.round,
+                "node",
+                f"Flower did not take the message to node {node}",
+            )
         else:
             self._open[id] = turn
 
     def _pull(self) -> None:
-        self._open = {id: turn for id, turn in self._open.items() if self._clock() - turn.sent_at < self._ttl_s}
+        self._open = {
+            id: turn
+            for id, turn in self._open.items()
+            if self._clock() - turn.sent_at < self._ttl_s
+        }
         ids = [*self._roster.greeted, *self._open]
         for message in self._grid.pull_messages(ids) if ids else ():
             received = self._mail.incoming(message)
@@ -242,7 +299,9 @@ class Flower:
             elif received.id in self._open:
                 self._hear(self._open.pop(received.id), received)
             elif received.id in self._closed:
-                self._extra(self._closed[received.id], _outcome(self._closed[received.id], received)[0])
+                self._extra(
+                    self._closed[received.id], _outcome(self._closed[received.id], received)[0]
+                )
 
     def _hear(self, turn: _Turn, received: Received) -> None:
         client = turn.task.client

@@ -21,4 +21,11 @@ def forward(socket: str, letter: bytes) -> bytes:
             return connection.recv_bytes()
     except (OSError, EOFError) as problem:
         hint = "python -m bayesfed.flower.worker --socket ..."
-        raise ArgumentError(complain(f"socket {socket!r}", expected="a worker that answers", actual=repr(problem), hint=hint)) from problem
+        raise ArgumentError(
+            complain(
+                f"socket {socket!r}",
+                expected="a worker that answers",
+                actual=repr(problem),
+                hint=hint,
+            )
+        ) from problem

@@ -1,8 +1,10 @@
-"""A rank that changes during training: drop directions with little energy, add directions in which the gradient is large.
+"""A rank that changes during training: drop directions with little energy, add directions in which
+the gradient is large.
 
-To grow, first find directions, then append them with `grow`. `normal_directions` are those of the steepest gradient outside the tangent space, as in
-rank-adaptive Riemannian descent (Uschmajew and Vandereycken 2015). `tangent_directions` are those to which a step along the tangent space would turn
-u and v, as in the augmented integrator (Ceruti, Kusch and Lubich 2022).
+To grow, first find directions, then append them with `grow`. `normal_directions` are those of the
+steepest gradient outside the tangent space, as in rank-adaptive Riemannian descent (Uschmajew and
+Vandereycken 2015). `tangent_directions` are those to which a step along the tangent space would
+turn u and v, as in the augmented integrator (Ceruti, Kusch and Lubich 2022).
 """
 
 from __future__ import annotations
@@ -14,12 +16,22 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.geometry.fixed_rank import FixedRank, canonical
 from bayesfed.geometry.ranks import energy_rank
 from bayesfed.geometry.tangents import project
-from bayesfed.geometry.thin import Product, check_finite, check_rank, check_shape, outside, randomised_svd, signed_qr, signed_svd
+from bayesfed.geometry.thin import (
+    Product,
+    check_finite,
+    check_rank,
+    check_shape,
+    outside,
+    randomised_svd,
+    signed_qr,
+    signed_svd,
+)
 from bayesfed.keys import Key
 
 
 def truncate(point: FixedRank, loss: float) -> FixedRank:
-    """Return the nearest point of the smallest rank that loses at most the share `loss` of the energy, in canonical form.
+    """Return the nearest point of the smallest rank that loses at most the share `loss` of the
+    energy, in canonical form.
 
     Parameters
     ----------
@@ -40,17 +52,26 @@ def truncate(point: FixedRank, loss: float) -> FixedRank:
 
 
 def normal_directions(
-    point: FixedRank, product: Product, transposed: Product, count: int, key: Key, *, oversample: int = 8, passes: int = 2
+    point: FixedRank,
+    product: Product,
+    transposed: Product,
+    count: int,
+    key: Key,
+    *,
+    oversample: int = 8,
+    passes: int = 2,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the leading singular triplets of a gradient's normal part, ``(1 - u u^T) G (1 - v v^T)``, from products alone.
+    """Find the leading singular triplets of a gradient's normal part,
+    ``(1 - u u^T) G (1 - v v^T)``, from products alone.
 
     Parameters
     ----------
     point
         Point of the tangent space.
     product, transposed
-        Functions from X ``(N, k)`` to ``G X`` ``(M, k)`` and from Y ``(M, k)`` to ``G^T Y`` ``(N, k)``. For factors ``G = A B^T``:
-        ``lambda x: a @ (b.mT @ x)`` and ``lambda y: b @ (a.mT @ y)``.
+        Functions from X ``(N, k)`` to ``G X`` ``(M, k)`` and from Y ``(M, k)`` to ``G^T Y``
+        ``(N, k)``. For factors ``G = A B^T``: ``lambda x: a @ (b.mT @ x)`` and
+        ``lambda y: b @ (a.mT @ y)``.
     count
         Number of directions, from 1 to min(M, N) - R.
     key
@@ -61,7 +82,8 @@ def normal_directions(
     Returns
     -------
     tuple
-        Left vectors ``(M, count)``, values ``(count,)``, right vectors ``(N, count)``. A step of steepest descent appends ``-step * values``.
+        Left vectors ``(M, count)``, values ``(count,)``, right vectors ``(N, count)``. A step of
+        steepest descent appends ``-step * values``.
 
     Raises
     ------
@@ -83,14 +105,26 @@ def normal_directions(
         check_finite("normal_directions", transposed=x)
         return outside(v, x)
 
-    return randomised_svd(normal, normal_transposed, point.shape[1], count, key, u, oversample=oversample, passes=passes)
+    return randomised_svd(
+        normal,
+        normal_transposed,
+        point.shape[1],
+        count,
+        key,
+        u,
+        oversample=oversample,
+        passes=passes,
+    )
 
 
-def tangent_directions(point: FixedRank, gv: Tensor, gtu: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the leading left singular vectors of ``(1 - u u^T) G V`` and of ``(1 - v v^T) G^T U``, which need only two thin products.
+def tangent_directions(
+    point: FixedRank, gv: Tensor, gtu: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """Return the leading left singular vectors of ``(1 - u u^T) G V`` and of ``(1 - v v^T) G^T U``,
+    which need only two thin products.
 
-    There are no values, since the products hold no information on the normal part: `grow` appends the directions with zeros, and a step fills the
-    core.
+    There are no values, since the products hold no information on the normal part: `grow` appends
+    the directions with zeros, and a step fills the core.
 
     Parameters
     ----------
@@ -120,17 +154,20 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
     point
         X, of rank R.
     left, right
-        ``(M, r)`` and ``(N, r)``. They are made orthogonal to u and v, and orthonormal. Without values, a column that already lies in the space of
-        u or v is replaced by an arbitrary orthonormal one outside.
+        ``(M, r)`` and ``(N, r)``. They are made orthogonal to u and v, and orthonormal. Without
+        values, a column that already lies in the space of u or v is replaced by an arbitrary
+        orthonormal one outside.
     values
-        ``(r,)`` new diagonal entries of the core, of any sign, such as ``-step`` times the values of `normal_directions`. Default: zeros, which give
-        the same matrix with a larger, singular core; take a step before the core's inverse is needed.
+        ``(r,)`` new diagonal entries of the core, of any sign, such as ``-step`` times the values
+        of `normal_directions`. Default: zeros, which give the same matrix with a larger, singular
+        core; take a step before the core's inverse is needed.
 
     Raises
     ------
     ArgumentError
-        If R + r is above min(M, N), directions or values are not finite or do not fit, or values are given and the directions are not
-        orthonormal and outside the space of u or v, so that the result would not be this sum.
+        If R + r is above min(M, N), directions or values are not finite or do not fit, or values
+        are given and the directions are not orthonormal and outside the space of u or v, so that
+        the result would not be this sum.
     """
     extra = left.shape[-1]
     check_rank("grow, directions", extra, min(point.shape) - point.rank)
@@ -141,17 +178,34 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
     if values is not None:
         if tuple(values.shape) != (extra,):
             raise ArgumentError(
-                complain("grow, values", expected=f"shape ({extra},)", actual=f"shape {tuple(values.shape)}", hint="one per direction")
+                complain(
+                    "grow, values",
+                    expected=f"shape ({extra},)",
+                    actual=f"shape {tuple(values.shape)}",
+                    hint="one per direction",
+                )
             )
         check_finite("grow", values=values)
         core = torch.block_diag(point.s, values.diag())
     bases = []
     for name, old, new in (("left", point.u, left), ("right", point.v, right)):
         q, r = signed_qr(torch.cat([old, new], 1))
-        off = float((r[:, point.rank :] - torch.eye(point.rank + extra, dtype=r.dtype, device=r.device)[:, point.rank :]).abs().max())
+        off = float(
+            (
+                r[:, point.rank :]
+                - torch.eye(point.rank + extra, dtype=r.dtype, device=r.device)[:, point.rank :]
+            )
+            .abs()
+            .max()
+        )
         if values is not None and off > torch.finfo(r.dtype).eps ** 0.5:
             raise ArgumentError(
-                complain(f"grow, {name}", expected="orthonormal directions outside", actual=f"off by {off:g}", hint="normal_directions")
+                complain(
+                    f"grow, {name}",
+                    expected="orthonormal directions outside",
+                    actual=f"off by {off:g}",
+                    hint="normal_directions",
+                )
             )
         # The old columns keep their bits: only the new ones are taken from the QR.
         bases.append(torch.cat([old, q[:, point.rank :]], 1))

@@ -1,16 +1,21 @@
-"""Tangent vectors as flat vectors, for codecs, channels and optimisers that know nothing of manifolds.
+"""Tangent vectors as flat vectors, for codecs, channels and optimisers that know nothing of
+manifolds.
 
-There are two forms. Both are isometric: the Euclidean norm of the vector is the norm of the tangent.
+There are two forms. Both are isometric: the Euclidean norm of the vector is the norm of the
+tangent.
 
 plain (`to_vector`)
-    core, up and vp as they are: ``R (M + N) + R^2`` numbers, 2 R^2 of them redundant. A vector with noise need not be a tangent;
-    `from_vector` projects it, which removes the part of the noise outside the tangent space.
+    core, up and vp as they are: ``R (M + N) + R^2`` numbers, 2 R^2 of them redundant. A vector with
+    noise need not be a tangent; `from_vector` projects it, which removes the part of the noise
+    outside the tangent space.
 gauge-fixed (`to_coordinates`)
-    Exactly as many numbers as the manifold has dimensions, ``(M + N - R) R``: up is written in an orthonormal basis of the complement of u. The basis
-    is given by the Householder reflectors of u, as QR returns them: ``M R`` numbers, never ``M x M``. Every vector is a tangent.
+    Exactly as many numbers as the manifold has dimensions, ``(M + N - R) R``: up is written in an
+    orthonormal basis of the complement of u. The basis is given by the Householder reflectors of u,
+    as QR returns them: ``M R`` numbers, never ``M x M``. Every vector is a tangent.
 
-The basis depends on the bits of u and v, and not continuously (no continuous basis exists). Both sides need the same bits of u and v and, where a
-reflector's pivot is zero up to rounding, the same LAPACK. `to_vector` needs neither.
+The basis depends on the bits of u and v, and not continuously (no continuous basis exists). Both
+sides need the same bits of u and v and, where a reflector's pivot is zero up to rounding, the same
+LAPACK. `to_vector` needs neither.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ def to_vector(point: FixedRank, tangent: Tangent) -> Tensor:
 
 
 def from_vector(point: FixedRank, vector: Tensor) -> Tangent:
-    """Return the tangent of a vector written by `to_vector`, projected onto the tangent space in case of noise.
+    """Return the tangent of a vector written by `to_vector`, projected onto the tangent space in
+    case of noise.
 
     Raises
     ------
@@ -45,11 +51,14 @@ def from_vector(point: FixedRank, vector: Tensor) -> Tangent:
     """
     rank, (rows, columns) = point.rank, point.shape
     core, up, vp = _cut("from_vector", vector, rank * rank, rows * rank, columns * rank)
-    return to_tangent(point, Tangent(core.view(rank, rank), up.view(rows, rank), vp.view(columns, rank)))
+    return to_tangent(
+        point, Tangent(core.view(rank, rank), up.view(rows, rank), vp.view(columns, rank))
+    )
 
 
 def to_coordinates(point: FixedRank, tangent: Tangent) -> Tensor:
-    """Return the coordinates of a tangent in an orthonormal basis: a vector of ``(M + N - R) R`` numbers, in ``O((M + N) R^2)``.
+    """Return the coordinates of a tangent in an orthonormal basis: a vector of ``(M + N - R) R``
+    numbers, in ``O((M + N) R^2)``.
 
     Raises
     ------
@@ -58,7 +67,10 @@ def to_coordinates(point: FixedRank, tangent: Tangent) -> Tensor:
     """
     check_tangent("to_coordinates", point, tangent)
     rank = point.rank
-    parts = (torch.ormqr(*torch.geqrf(basis), part, transpose=True)[rank:] for basis, part in ((point.u, tangent.up), (point.v, tangent.vp)))
+    parts = (
+        torch.ormqr(*torch.geqrf(basis), part, transpose=True)[rank:]
+        for basis, part in ((point.u, tangent.up), (point.v, tangent.vp))
+    )
     return torch.cat([tangent.core.reshape(-1), *(part.reshape(-1) for part in parts)])
 
 
@@ -71,17 +83,27 @@ def from_coordinates(point: FixedRank, vector: Tensor) -> Tangent:
         If the vector has another length.
     """
     rank, (rows, columns) = point.rank, point.shape
-    core, *parts = _cut("from_coordinates", vector, rank * rank, (rows - rank) * rank, (columns - rank) * rank)
+    core, *parts = _cut(
+        "from_coordinates", vector, rank * rank, (rows - rank) * rank, (columns - rank) * rank
+    )
     # R rows of zeros above the coordinates: a tangent has no part along u.
     above = vector.new_zeros(rank, rank)
     up, vp = (
-        torch.ormqr(*torch.geqrf(basis), torch.cat([above, part.view(-1, rank)])) for basis, part in zip((point.u, point.v), parts, strict=True)
+        torch.ormqr(*torch.geqrf(basis), torch.cat([above, part.view(-1, rank)]))
+        for basis, part in zip((point.u, point.v), parts, strict=True)
     )
     return Tangent(core.view(rank, rank), up, vp)
 
 
 def _cut(where: str, vector: Tensor, *sizes: int) -> tuple[Tensor, ...]:
     if tuple(vector.shape) != (sum(sizes),):
-        raise ArgumentError(complain(where, expected=f"a vector of {sum(sizes)}", actual=f"shape {tuple(vector.shape)}", hint="the same point"))
+        raise ArgumentError(
+            complain(
+                where,
+                expected=f"a vector of {sum(sizes)}",
+                actual=f"shape {tuple(vector.shape)}",
+                hint="the same point",
+            )
+        )
     parts: tuple[Tensor, ...] = vector.split(sizes)
     return parts

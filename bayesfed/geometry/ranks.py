@@ -1,9 +1,10 @@
 """Rules for ranks: of one layer, and of the layers of a network that share a budget.
 
-A matrix ``M x N`` of rank R is stored as two factors, ``R (M + N)`` numbers. It has ``(M + N - R) R`` degrees of freedom, the length of a
-gauge-fixed tangent. Either can be counted. A ratio is the count over the M N numbers of the dense matrix, in (0, 1]. Energies are squares of
-singular values: a truncation loses their sum from the squared Frobenius norm. Ranks are from 1 to min(M, N), so a ratio too small for rank 1 is
-exceeded.
+A matrix ``M x N`` of rank R is stored as two factors, ``R (M + N)`` numbers. It has
+``(M + N - R) R`` degrees of freedom, the length of a gauge-fixed tangent. Either can be counted. A
+ratio is the count over the M N numbers of the dense matrix, in (0, 1]. Energies are squares of
+singular values: a truncation loses their sum from the squared Frobenius norm. Ranks are from 1 to
+min(M, N), so a ratio too small for rank 1 is exceeded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def numbers(shape: tuple[int, int], rank: int, count: Count = "factors") -> int:
     rank
         R.
     count
-        "factors": ``R (M + N)``, the numbers stored; "freedom": ``(M + N - R) R``, the dimension of the manifold.
+        "factors": ``R (M + N)``, the numbers stored; "freedom": ``(M + N - R) R``, the dimension of
+        the manifold.
 
     Raises
     ------
@@ -40,7 +42,11 @@ def numbers(shape: tuple[int, int], rank: int, count: Count = "factors") -> int:
     """
     check_rank("numbers", rank, min(shape))
     if count not in ("factors", "freedom"):
-        raise ArgumentError(complain("numbers", expected="'factors' or 'freedom'", actual=repr(count), hint="'factors'"))
+        raise ArgumentError(
+            complain(
+                "numbers", expected="'factors' or 'freedom'", actual=repr(count), hint="'factors'"
+            )
+        )
     return rank * (sum(shape) - (rank if count == "freedom" else 0))
 
 
@@ -66,12 +72,19 @@ def largest_rank(shape: tuple[int, int], ratio: float, count: Count = "factors")
     low, high = 1, min(shape)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if numbers(shape, middle, count) <= ratio * shape[0] * shape[1] else (low, middle - 1)
+        low, high = (
+            (middle, high)
+            if numbers(shape, middle, count) <= ratio * shape[0] * shape[1]
+            else (low, middle - 1)
+        )
     return low
 
 
-def uniform_ranks(shapes: Mapping[str, tuple[int, int]], ratio: float, count: Count = "factors") -> dict[str, int]:
-    """Return for every layer the largest rank that keeps it within the ratio: the same compression everywhere.
+def uniform_ranks(
+    shapes: Mapping[str, tuple[int, int]], ratio: float, count: Count = "factors"
+) -> dict[str, int]:
+    """Return for every layer the largest rank that keeps it within the ratio: the same compression
+    everywhere.
 
     Parameters
     ----------
@@ -96,8 +109,8 @@ def energy_rank(values: Tensor, loss: float) -> int:
     values
         Singular values ``(k,)``, in any order.
     loss
-        Share of the sum of squares, in [0, 1); 0 keeps every value that is not zero. Sums start at the smallest value, so that
-        a loss below the rounding of the whole sum still counts.
+        Share of the sum of squares, in [0, 1); 0 keeps every value that is not zero. Sums start at
+        the smallest value, so that a loss below the rounding of the whole sum still counts.
 
     Raises
     ------
@@ -105,14 +118,17 @@ def energy_rank(values: Tensor, loss: float) -> int:
         If the loss is not in [0, 1), or the values are not k finite numbers, 0 or more.
     """
     if not 0 <= loss < 1:
-        raise ArgumentError(complain("energy_rank", expected="a loss in [0, 1)", actual=loss, hint="0.01"))
+        raise ArgumentError(
+            complain("energy_rank", expected="a loss in [0, 1)", actual=loss, hint="0.01")
+        )
     energies = _energies("energy_rank", values)
     lost = energies.flip(0).cumsum(0)
     return max(1, len(energies) - int((lost <= loss * lost[-1]).sum()))
 
 
 def energy_ranks(spectra: Mapping[str, Tensor], loss: float) -> dict[str, int]:
-    """Return for every layer the smallest rank that loses at most the share `loss` of its own energy, without a limit on numbers.
+    """Return for every layer the smallest rank that loses at most the share `loss` of its own
+    energy, without a limit on numbers.
 
     Parameters
     ----------
@@ -129,19 +145,27 @@ def energy_ranks(spectra: Mapping[str, Tensor], loss: float) -> dict[str, int]:
     return {name: energy_rank(values, loss) for name, values in spectra.items()}
 
 
-def greedy_ranks(shapes: Mapping[str, tuple[int, int]], spectra: Mapping[str, Tensor], ratio: float, count: Count = "factors") -> dict[str, int]:
-    """Return ranks that spend one budget for all layers: from rank 1 everywhere, repeatedly add the direction with the most energy per number.
+def greedy_ranks(
+    shapes: Mapping[str, tuple[int, int]],
+    spectra: Mapping[str, Tensor],
+    ratio: float,
+    count: Count = "factors",
+) -> dict[str, int]:
+    """Return ranks that spend one budget for all layers: from rank 1 everywhere, repeatedly add the
+    direction with the most energy per number.
 
-    Within a layer energies descend and, for "factors", each direction costs the same. Until a direction does not fit, no other choice of as many
-    numbers therefore keeps more energy. A direction that does not fit closes its layer, and the other layers go on.
-    Energies of different layers are compared as given: scale a layer's singular values to give it more or less weight.
+    Within a layer energies descend and, for "factors", each direction costs the same. Until a
+    direction does not fit, no other choice of as many numbers therefore keeps more energy. A
+    direction that does not fit closes its layer, and the other layers go on. Energies of different
+    layers are compared as given: scale a layer's singular values to give it more or less weight.
 
     Parameters
     ----------
     shapes
         M and N by layer.
     spectra
-        Singular values ``(k,)`` by layer, in any order; further values count as 0, and their directions are never added.
+        Singular values ``(k,)`` by layer, in any order; further values count as 0, and their
+        directions are never added.
     ratio
         Numbers of all layers together over their dense numbers, in (0, 1].
     count
@@ -150,19 +174,34 @@ def greedy_ranks(shapes: Mapping[str, tuple[int, int]], spectra: Mapping[str, Te
     Raises
     ------
     ArgumentError
-        If the names differ, a spectrum has more values than min(M, N), or as `largest_rank` and `energy_rank`.
+        If the names differ, a spectrum has more values than min(M, N), or as `largest_rank` and
+        `energy_rank`.
     """
     _check_ratio("greedy_ranks", ratio)
     if shapes.keys() != spectra.keys():
-        raise ArgumentError(complain("greedy_ranks", expected=f"spectra of {sorted(shapes)}", actual=sorted(spectra), hint="one for each layer"))
-    energies = {name: _energies(f"greedy_ranks, {name!r}", values).tolist() for name, values in spectra.items()}
+        raise ArgumentError(
+            complain(
+                "greedy_ranks",
+                expected=f"spectra of {sorted(shapes)}",
+                actual=sorted(spectra),
+                hint="one for each layer",
+            )
+        )
+    energies = {
+        name: _energies(f"greedy_ranks, {name!r}", values).tolist()
+        for name, values in spectra.items()
+    }
     for name, shape in shapes.items():
         check_rank(f"greedy_ranks, singular values of {name!r}", len(energies[name]), min(shape))
     ranks = dict.fromkeys(shapes, 1)
-    left = ratio * sum(rows * columns for rows, columns in shapes.values()) - sum(numbers(shape, 1, count) for shape in shapes.values())
+    left = ratio * sum(rows * columns for rows, columns in shapes.values()) - sum(
+        numbers(shape, 1, count) for shape in shapes.values()
+    )
 
     def price(name: str) -> int:
-        return numbers(shapes[name], ranks[name] + 1, count) - numbers(shapes[name], ranks[name], count)
+        return numbers(shapes[name], ranks[name] + 1, count) - numbers(
+            shapes[name], ranks[name], count
+        )
 
     def offer(name: str) -> list[tuple[float, str]]:
         gain = energies[name][ranks[name]] if ranks[name] < len(energies[name]) else 0.0
@@ -182,11 +221,24 @@ def greedy_ranks(shapes: Mapping[str, tuple[int, int]], spectra: Mapping[str, Te
 
 def _check_ratio(where: str, ratio: float) -> None:
     if not 0 < ratio <= 1:
-        raise ArgumentError(complain(where, expected="a ratio in (0, 1]", actual=ratio, hint="1 / 16"))
+        raise ArgumentError(
+            complain(where, expected="a ratio in (0, 1]", actual=ratio, hint="1 / 16")
+        )
 
 
 def _energies(where: str, values: Tensor) -> Tensor:
     """Return the squares of singular values, descending, in 64 bits."""
-    if values.ndim != 1 or not values.numel() or not bool((torch.isfinite(values) & (values >= 0)).all()):
-        raise ArgumentError(complain(where, expected="finite singular values (k,), 0 or more", actual=tuple(values.shape), hint="svdvals"))
+    if (
+        values.ndim != 1
+        or not values.numel()
+        or not bool((torch.isfinite(values) & (values >= 0)).all())
+    ):
+        raise ArgumentError(
+            complain(
+                where,
+                expected="finite singular values (k,), 0 or more",
+                actual=tuple(values.shape),
+                hint="svdvals",
+            )
+        )
     return values.double().sort(descending=True).values.square()

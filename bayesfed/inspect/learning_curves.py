@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS = {"accuracy": "test accuracy", "nll": "test NLL, nats a row", "ece": "test ECE", "rmse": "test RMSE"}
+LABELS = {
+    "accuracy": "test accuracy",
+    "nll": "test NLL, nats a row",
+    "ece": "test ECE",
+    "rmse": "test RMSE",
+}
 AGAINST = {
     "round": "round",
     "megabytes": "megabytes sent, down and up (log)",
@@ -34,7 +39,9 @@ Runs = Mapping[str, Sequence[Sequence[Record]]]
 
 @dataclass(frozen=True)
 class Curve:
-    """One experiment's metric over what it cost so far: means over seeds, and their standard deviation ``(points,)``."""
+    """One experiment's metric over what it cost so far: means over seeds, and their standard
+    deviation ``(points,)``.
+    """
 
     x: NDArray[np.float64]
     mean: NDArray[np.float64]
@@ -43,25 +50,40 @@ class Curve:
 
 
 def spent(history: Sequence[Record], against: str) -> list[float]:
-    """Return what was spent after each round: rounds, megabytes, joules, seconds of the devices, or of the clock."""
+    """Return what was spent after each round: rounds, megabytes, joules, seconds of the devices, or
+    of the clock.
+    """
     if against == "round":
         return [record.round + 1.0 for record in history]
     if against == "megabytes":
         return list(accumulate(bits(record.rows) / 8e6 for record in history))
     if against == "joules":
         return list(accumulate(energy_j(record.rows) for record in history))
-    return list(accumulate(latency_s(record.rows) if against == "device_s" else record.seconds for record in history))
+    return list(
+        accumulate(
+            latency_s(record.rows) if against == "device_s" else record.seconds
+            for record in history
+        )
+    )
 
 
 def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> Curve | None:
-    """Return the curve over the rounds that all seeds have; None where it was never measured or nothing was spent."""
+    """Return the curve over the rounds that all seeds have; None where it was never measured or
+    nothing was spent.
+    """
     return curve_over(histories, metric, [spent(history, against) for history in histories])
 
 
-def curve_over(histories: Sequence[Sequence[Record]], metric: str, totals: Sequence[Sequence[float]]) -> Curve | None:
+def curve_over(
+    histories: Sequence[Sequence[Record]], metric: str, totals: Sequence[Sequence[float]]
+) -> Curve | None:
     """Return `curve`, given what each seed had spent after each round."""
     length = min(map(len, histories), default=0)
-    chosen = [place for place in range(length) if all(metric in history[place].metrics for history in histories)]
+    chosen = [
+        place
+        for place in range(length)
+        if all(metric in history[place].metrics for history in histories)
+    ]
     if not chosen:
         return None
     y = np.array([[history[place].metrics[metric] for place in chosen] for history in histories])
@@ -70,13 +92,20 @@ def curve_over(histories: Sequence[Sequence[Record]], metric: str, totals: Seque
         return None
     # A run that diverged has values that are not finite.
     with np.errstate(invalid="ignore"):
-        return Curve(x, y.mean(0), y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]), len(histories))
+        return Curve(
+            x,
+            y.mean(0),
+            y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]),
+            len(histories),
+        )
 
 
 def plot_curves(runs: Runs) -> Figure:
-    """Draw every metric against rounds, megabytes, joules and seconds, as far as there are any; one line an experiment, a dot where it ends.
+    """Draw every metric against rounds, megabytes, joules and seconds, as far as there are any; one
+    line an experiment, a dot where it ends.
 
-    Bands are one standard deviation over seeds to each side. Seconds are the devices' where all experiments have devices.
+    Bands are one standard deviation over seeds to each side. Seconds are the devices' where all
+    experiments have devices.
 
     Raises
     ------
@@ -85,17 +114,40 @@ def plot_curves(runs: Runs) -> Figure:
     MissingExtraError
         If matplotlib is not installed.
     """
-    measured = [name for name in LABELS if any(curve(histories, name, "round") for histories in runs.values())]
-    drawn = {name: [any(curve(histories, metric, name) for metric in measured) for histories in runs.values()] for name in AGAINST}
-    columns = [name for name, has in drawn.items() if any(has) and not (name == "seconds" and all(drawn["device_s"]))]
+    measured = [
+        name
+        for name in LABELS
+        if any(curve(histories, name, "round") for histories in runs.values())
+    ]
+    drawn = {
+        name: [
+            any(curve(histories, metric, name) for metric in measured)
+            for histories in runs.values()
+        ]
+        for name in AGAINST
+    }
+    columns = [
+        name
+        for name, has in drawn.items()
+        if any(has) and not (name == "seconds" and all(drawn["device_s"]))
+    ]
     if not measured:
         hint = "a run of at least one round"
-        raise ArgumentError(complain("plot_curves", expected=f"one of {', '.join(LABELS)}", actual=f"none in {sorted(runs)}", hint=hint))
+        raise ArgumentError(
+            complain(
+                "plot_curves",
+                expected=f"one of {', '.join(LABELS)}",
+                actual=f"none in {sorted(runs)}",
+                hint=hint,
+            )
+        )
     try:
         from matplotlib.figure import Figure
     except ImportError as problem:
         raise MissingExtraError("matplotlib", "examples") from problem
-    figure = Figure(figsize=(1 + 3.8 * len(columns), 0.6 + 2.7 * len(measured)), layout="constrained")
+    figure = Figure(
+        figsize=(1 + 3.8 * len(columns), 0.6 + 2.7 * len(measured)), layout="constrained"
+    )
     grid = figure.subplots(len(measured), len(columns), squeeze=False, sharey="row")
     for row, metric in enumerate(measured):
         for column, against in enumerate(columns):
@@ -113,7 +165,9 @@ def plot_curves(runs: Runs) -> Figure:
         labels.append(f"one sd of {' or '.join(map(str, seeds))} seeds to each side")
     if len(runs) > 1 or seeds:
         lines = math.ceil(len(handles) / (2 * len(columns)))
-        figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(len(handles) / lines))
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=math.ceil(len(handles) / lines)
+        )
     return figure
 
 
@@ -123,9 +177,26 @@ def _draw(axes: Axes, runs: Runs, metric: str, against: str) -> None:
             continue
         # Ten colours; then they come again, dashed.
         colour, style = f"C{number % 10}", ("-", "--", ":", "-.")[number // 10 % 4]
-        axes.plot(found.x, found.mean, style, color=colour, label=name, linewidth=1.5, marker="o", markersize=4, markevery=[-1])
+        axes.plot(
+            found.x,
+            found.mean,
+            style,
+            color=colour,
+            label=name,
+            linewidth=1.5,
+            marker="o",
+            markersize=4,
+            markevery=[-1],
+        )
         if found.seeds > 1:
-            axes.fill_between(found.x, found.mean - found.sd, found.mean + found.sd, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(
+                found.x,
+                found.mean - found.sd,
+                found.mean + found.sd,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+            )
     if against in LOGARITHMIC:
         from matplotlib.ticker import LogLocator, NullLocator
 
@@ -143,7 +214,11 @@ def _draw(axes: Axes, runs: Runs, metric: str, against: str) -> None:
 
 
 def _spread(axes: Axes) -> float:
-    """Return the largest over the smallest value drawn: how many times one diverged run is above the others."""
-    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()] or [np.zeros(0)])
+    """Return the largest over the smallest value drawn: how many times one diverged run is above
+    the others.
+    """
+    values = np.concatenate(
+        [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()] or [np.zeros(0)]
+    )
     values = values[np.isfinite(values) & (values > 0)]
     return float(values.max() / values.min()) if len(values) else 1.0

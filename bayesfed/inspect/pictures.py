@@ -1,4 +1,6 @@
-"""Plots of a run. Each function draws on Matplotlib axes and returns them; only `save` writes a file."""
+"""Plots of a run. Each function draws on Matplotlib axes and returns them; only `save` writes a
+file.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None) -> Axes:
-    """Plot a quantity over the rounds, such as ELBO, density or accuracy, with one line for each run.
+def plot_series(
+    series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None
+) -> Axes:
+    """Plot a quantity over the rounds, such as ELBO, density or accuracy, with one line for each
+    run.
 
     Parameters
     ----------
@@ -40,10 +45,22 @@ def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str
         If Matplotlib is not installed.
     """
     if not any(series.values()):
-        raise ArgumentError(complain("plot_series", expected="a value", actual=f"none in {sorted(series)}", hint="a callback that enters it"))
+        raise ArgumentError(
+            complain(
+                "plot_series",
+                expected="a value",
+                actual=f"none in {sorted(series)}",
+                hint="a callback that enters it",
+            )
+        )
     axes = given_or_new(axes)
     for name, points in series.items():
-        axes.plot([number + 1 for number, _ in points], [value for _, value in points], marker=".", label=name)
+        axes.plot(
+            [number + 1 for number, _ in points],
+            [value for _, value in points],
+            marker=".",
+            label=name,
+        )
     axes.set(xlabel="round", ylabel=label)
     axes.grid(alpha=0.3)
     if len(series) > 1:
@@ -51,8 +68,11 @@ def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str
     return axes
 
 
-def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None) -> Axes:
-    """Plot a metric against the data sent so far, down and up, with one line for each method, as in Fig. 3 of D-Turbo-VBI.
+def plot_accuracy_against_bits(
+    histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None
+) -> Axes:
+    """Plot a metric against the data sent so far, down and up, with one line for each method, as in
+    Fig. 3 of D-Turbo-VBI.
 
     Parameters
     ----------
@@ -71,11 +91,17 @@ def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, met
     curves = {}
     for name, history in histories.items():
         spent = accumulate(bits(record.rows) for record in history)
-        curves[name] = [(total / 8e6, record.metrics[metric]) for total, record in zip(spent, history, strict=True) if metric in record.metrics]
+        curves[name] = [
+            (total / 8e6, record.metrics[metric])
+            for total, record in zip(spent, history, strict=True)
+            if metric in record.metrics
+        ]
     return plot_against_bits(curves, label=metric, axes=axes)
 
 
-def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None) -> Axes:
+def plot_against_bits(
+    curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None
+) -> Axes:
     """Plot curves of (megabytes sent, value), with one line for each method.
 
     Parameters
@@ -96,7 +122,9 @@ def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, la
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for name, points in curves.items():
-        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", markersize=4, label=name)
+        axes.plot(
+            [x for x, _ in points], [y for _, y in points], marker=".", markersize=4, label=name
+        )
     axes.set(xlabel="megabytes sent, down and up", ylabel=label, xscale="log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -107,16 +135,23 @@ def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, la
 
 
 def plot_forest(
-    site: SiteBelief, *, chosen: Sequence[tuple[int, int]] | None = None, count: int = 20, mass: float = 0.9, axes: Axes | None = None
+    site: SiteBelief,
+    *,
+    chosen: Sequence[tuple[int, int]] | None = None,
+    count: int = 20,
+    mass: float = 0.9,
+    axes: Axes | None = None,
 ) -> Axes:
-    """Plot means and central intervals of some weights of a layer, coloured by inclusion probability.
+    """Plot means and central intervals of some weights of a layer, coloured by inclusion
+    probability.
 
     Parameters
     ----------
     site
         Belief of the layer.
     chosen
-        Pairs (unit, input), from top to bottom. Default: the `count` weights with the largest inclusion probability, ties broken by |mean|.
+        Pairs (unit, input), from top to bottom. Default: the `count` weights with the largest
+        inclusion probability, ties broken by |mean|.
     count
         Number of weights if none are chosen.
     mass
@@ -132,22 +167,45 @@ def plot_forest(
         If Matplotlib is not installed.
     """
     if count < 1 or not 0 < mass < 1:
-        raise ArgumentError(complain("plot_forest", expected="count >= 1 and mass in (0, 1)", actual=(count, mass), hint="20, 0.9"))
+        raise ArgumentError(
+            complain(
+                "plot_forest",
+                expected="count >= 1 and mass in (0, 1)",
+                actual=(count, mass),
+                hint="20, 0.9",
+            )
+        )
     units, columns = site.mean.shape
     if chosen is None:
-        ranked = np.lexsort((-site.mean.abs().flatten().numpy(), -site.inclusion.flatten().numpy()))[:count]
+        ranked = np.lexsort(
+            (-site.mean.abs().flatten().numpy(), -site.inclusion.flatten().numpy())
+        )[:count]
         chosen = [divmod(int(i), columns) for i in ranked]
-    if not chosen or any(not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen):
-        raise ArgumentError(complain("plot_forest", expected=f"weights inside {units} x {columns}", actual=list(chosen), hint="chosen=None"))
+    if not chosen or any(
+        not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen
+    ):
+        raise ArgumentError(
+            complain(
+                "plot_forest",
+                expected=f"weights inside {units} x {columns}",
+                actual=list(chosen),
+                hint="chosen=None",
+            )
+        )
     axes = given_or_new(axes, height=1 + 0.22 * len(chosen))
     order = [unit * columns + column for unit, column in reversed(chosen)]
-    mean, sd, inclusion = (value.expand_as(site.mean).flatten()[order].numpy() for value in (site.mean, site.sd, site.inclusion))
+    mean, sd, inclusion = (
+        value.expand_as(site.mean).flatten()[order].numpy()
+        for value in (site.mean, site.sd, site.inclusion)
+    )
     half = float(torch.special.ndtri(torch.tensor(0.5 + mass / 2, dtype=torch.float64)))
     height = np.arange(len(order))
     axes.hlines(height, mean - half * sd, mean + half * sd, color="0.4", linewidth=1.5)
     dots = axes.scatter(mean, height, s=14, c=inclusion, vmin=0, vmax=1, cmap="viridis", zorder=3)
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set_yticks(height, [f"unit {i // columns}, input {i % columns}" for i in order], fontsize=7)
+    axes.set_yticks(
+        height, [f"unit {i // columns}, input {i % columns}" for i in order], fontsize=7
+    )
     axes.set_xlabel(f"weight: mean and {mass:.0%} interval")
     if (figure := axes.get_figure()) is not None:
         figure.colorbar(dots, ax=axes, label="inclusion probability")
@@ -175,5 +233,12 @@ def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)
     if figure is None:
-        raise ArgumentError(complain("save", expected="axes of a figure", actual="axes removed from theirs", hint="drawing again"))
+        raise ArgumentError(
+            complain(
+                "save",
+                expected="axes of a figure",
+                actual="axes removed from theirs",
+                hint="drawing again",
+            )
+        )
     figure.savefig(path, dpi=dpi)

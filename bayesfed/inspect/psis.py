@@ -1,8 +1,10 @@
-"""k-hat of Pareto-smoothed importance sampling: how close a variational posterior is to the exact one.
+"""k-hat of Pareto-smoothed importance sampling: how close a variational posterior is to the exact
+one.
 
-Yao, Vehtari, Simpson and Gelman (2018), "Yes, but did it work? Evaluating variational inference": draw theta_s from q, weight them by
-``r_s = p(D, theta_s) / q(theta_s)``, and fit a generalised Pareto distribution to the largest weights. Its shape k determines which moments of the
-weights exist (those below 1 / k); k-hat is the estimate of k.
+Yao, Vehtari, Simpson and Gelman (2018), "Yes, but did it work? Evaluating variational inference":
+draw theta_s from q, weight them by ``r_s = p(D, theta_s) / q(theta_s)``, and fit a generalised
+Pareto distribution to the largest weights. Its shape k determines which moments of the weights
+exist (those below 1 / k); k-hat is the estimate of k.
 """
 
 from __future__ import annotations
@@ -15,33 +17,41 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.inspect.compat import pareto_shape
 
-# Number of draws needed for importance weights with k = 0.5: 10 ** (1 / (1 - k)) (Vehtari et al. 2024, section 3.2.3).
+# Number of draws needed for importance weights with k = 0.5: 10 ** (1 / (1 - k)) (Vehtari et al.
+# 2024, section 3.2.3).
 FEWEST = 100
-# Log weights that differ by less count as equal: a tail of such weights would consist of rounding errors.
+# Log weights that differ by less count as equal: a tail of such weights would consist of rounding
+# errors.
 EQUAL = 1e-3
 
 
 def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
-    """Return the Pareto shape k-hat of importance weights: the smaller it is, the closer the posterior.
+    """Return the Pareto shape k-hat of importance weights: the smaller it is, the closer the
+    posterior.
 
-    Below 0.5 the approximation is good; up to 0.7 it is usable, preferably with importance weights; above, q should not be trusted. r-hat and
-    effective sample size say nothing here: draws of a variational posterior are independent, so they are 1 and S however wrong q is. k-hat concerns
-    all parameters jointly and grows with their number: the mean-field posterior of a network is usually far above 0.7 and may still predict well.
+    Below 0.5 the approximation is good; up to 0.7 it is usable, preferably with importance weights;
+    above, q should not be trusted. r-hat and effective sample size say nothing here: draws of a
+    variational posterior are independent, so they are 1 and S however wrong q is. k-hat concerns
+    all parameters jointly and grows with their number: the mean-field posterior of a network is
+    usually far above 0.7 and may still predict well.
 
     Parameters
     ----------
     log_weights
-        ``(S,)``: log p(D, theta_s) - log q(theta_s) of independent draws theta_s from q, up to a constant, in nats. At least 100, better 1,000 or
-        more. Compute them in 64 bits, since both terms are large.
+        ``(S,)``: log p(D, theta_s) - log q(theta_s) of independent draws theta_s from q, up to a
+        constant, in nats. At least 100, better 1,000 or more. Compute them in 64 bits, since both
+        terms are large.
     backend
-        The module to compute with. Default: `arviz`; `arviz_stats` is the one that ArviZ 1.x uses. The two differ by about 0.01, since one rounds the
-        length of the tail, ``min(S / 5, 3 sqrt(S))``, up and the other down.
+        The module to compute with. Default: `arviz`; `arviz_stats` is the one that ArviZ 1.x uses.
+        The two differ by about 0.01, since one rounds the length of the tail,
+        ``min(S / 5, 3 sqrt(S))``, up and the other down.
 
     Returns
     -------
     float
-        0 if all weights of the tail are equal within 0.1 %, so that there is no tail. Infinity if, in 64 bits, a quarter of the tail is 0 relative to
-        the largest weight or equal to the weight below the tail, so that there is nothing to fit.
+        0 if all weights of the tail are equal within 0.1 %, so that there is no tail. Infinity if,
+        in 64 bits, a quarter of the tail is 0 relative to the largest weight or equal to the weight
+        below the tail, so that there is nothing to fit.
 
     Raises
     ------
@@ -50,10 +60,24 @@ def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
     """
     if log_weights.ndim != 1 or len(log_weights) < FEWEST or not log_weights.is_floating_point():
         actual = f"{tuple(log_weights.shape)} of {log_weights.dtype}"
-        raise ArgumentError(complain("k_hat", expected=f"log weights (S,), at least {FEWEST}", actual=actual, hint="1,000 draws"))
+        raise ArgumentError(
+            complain(
+                "k_hat",
+                expected=f"log weights (S,), at least {FEWEST}",
+                actual=actual,
+                hint="1,000 draws",
+            )
+        )
     if not bool(log_weights.isfinite().all()):
         actual = f"{int((~log_weights.isfinite()).sum())} that are not"
-        raise ArgumentError(complain("k_hat", expected="finite log weights", actual=actual, hint="log p and log q of each draw in 64 bits"))
+        raise ArgumentError(
+            complain(
+                "k_hat",
+                expected="finite log weights",
+                actual=actual,
+                hint="log p and log q of each draw in 64 bits",
+            )
+        )
     values = log_weights.detach().cpu().double().sort().values
     values = values - values[-1]
     length = min(len(values) // 5, math.isqrt(9 * len(values)))

@@ -1,4 +1,6 @@
-"""Helpers for any torch module: evaluation mode in a block, which layer is last, classes treated alike elsewhere, copies with layers replaced."""
+"""Helpers for any torch module: evaluation mode in a block, which layer is last, classes treated
+alike elsewhere, copies with layers replaced.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Looked = nn.Embedding | nn.EmbeddingBag
 
-# Activations that act on each entry by itself, so that a vector with one value per unit can be passed through them.
+# Activations that act on each entry by itself, so that a vector with one value per unit can be
+# passed through them.
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.CELU,
     nn.ELU,
@@ -39,12 +42,21 @@ ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.Tanh,
 )
 # Modules that do nothing in evaluation mode.
-SILENT: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+SILENT: tuple[type[nn.Module], ...] = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Put a network in evaluation mode inside the block: dropout drops nothing, batch norm normalises by its running statistics.
+    """Put a network in evaluation mode inside the block: dropout drops nothing, batch norm
+    normalises by its running statistics.
 
     Every module's own mode is restored when the block ends.
     """
@@ -58,8 +70,11 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def check_last(net: nn.Module, parameters: Mapping[str, Tensor], name: str, inputs: Tensor, *, where: str) -> None:
-    """Run one row through a network and make sure that a layer is its last; modules without parameters, as a softmax, may follow it.
+def check_last(
+    net: nn.Module, parameters: Mapping[str, Tensor], name: str, inputs: Tensor, *, where: str
+) -> None:
+    """Run one row through a network and make sure that a layer is its last; modules without
+    parameters, as a softmax, may follow it.
 
     Parameters
     ----------
@@ -84,23 +99,38 @@ def check_last(net: nn.Module, parameters: Mapping[str, Tensor], name: str, inpu
     def noted(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda module, given: begun.append(path)
 
-    owners = [(path, module) for path, module in net.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    owners = [
+        (path, module)
+        for path, module in net.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
     handles = [module.register_forward_pre_hook(noted(path)) for path, module in owners]
     try:
         with torch.no_grad(), evaluating(net):
             # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
-            functional_call(net, to(parameters, inputs.device), (inputs[:1].expand(2, *inputs.shape[1:]),))
+            functional_call(
+                net, to(parameters, inputs.device), (inputs[:1].expand(2, *inputs.shape[1:]),)
+            )
     finally:
         for handle in handles:
             handle.remove()
     last = begun[-1] if begun else ""
     if name and last != name and not last.startswith(f"{name}."):
         hint = "a network that registers its output layer last"
-        raise DataError(complain(where, expected=f"the layer registered last, {name!r}, to be used last", actual=repr(last), hint=hint))
+        raise DataError(
+            complain(
+                where,
+                expected=f"the layer registered last, {name!r}, to be used last",
+                actual=repr(last),
+                hint=hint,
+            )
+        )
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Return whether a module is exactly of one of these classes and has no hooks, so that calling it runs its `forward` and nothing else."""
+    """Return whether a module is exactly of one of these classes and has no hooks, so that calling
+    it runs its `forward` and nothing else.
+    """
     hooked = module._forward_hooks or module._forward_pre_hooks
     return type(module) in kinds and not hooked
 
@@ -111,32 +141,60 @@ def weight_matrices(name: str, module: nn.Module) -> bool:
 
 
 def layer_weights(name: str, module: nn.Module) -> bool:
-    """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent, attention, embedding.
+    """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent,
+    attention, embedding.
 
-    Biases, norms, scalars, and parameters of modules of one's own (such as learned positions) are not selected.
+    Biases, norms, scalars, and parameters of modules of one's own (such as learned positions) are
+    not selected.
     """
-    known = isinstance(module, Dense | Looked | nn.modules.conv._ConvTransposeNd | nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention | nn.Bilinear)
-    return known and name.rpartition(".")[2].startswith(("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"))
+    known = isinstance(
+        module,
+        Dense
+        | Looked
+        | nn.modules.conv._ConvTransposeNd
+        | nn.RNNBase
+        | nn.RNNCellBase
+        | nn.MultiheadAttention
+        | nn.Bilinear,
+    )
+    return known and name.rpartition(".")[2].startswith(
+        ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+    )
 
 
 def initial_scale(values: Tensor) -> float:
-    """Return the root mean square of a layer's values, or that of He et al. (2015), ``sqrt(2 / fan_in)``, where they are all zero."""
-    return float(values.detach().double().square().mean().sqrt()) or math.sqrt(2 / values[0].numel())
+    """Return the root mean square of a layer's values, or that of He et al. (2015),
+    ``sqrt(2 / fan_in)``, where they are all zero.
+    """
+    return float(values.detach().double().square().mean().sqrt()) or math.sqrt(
+        2 / values[0].numel()
+    )
 
 
 def as_before(made: nn.Module, layer: nn.Module) -> None:
-    """Copy two settings to a new layer from the one it replaces: whether its bias is trained, and its training mode."""
+    """Copy two settings to a new layer from the one it replaces: whether its bias is trained, and
+    its training mode.
+    """
     if isinstance(made.bias, Tensor) and isinstance(layer.bias, Tensor):
         made.bias.requires_grad_(layer.bias.requires_grad)
     made.train(layer.training)
 
 
-def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module], tensors: Mapping[Tensor, Tensor] | None = None) -> nn.Module:
-    """Return a copy of a network in which some modules and tensors are replaced wherever they occur; the replacements are not copied."""
-    twin = copy.deepcopy(net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())})
+def swapped(
+    net: nn.Module,
+    swaps: Mapping[nn.Module, nn.Module],
+    tensors: Mapping[Tensor, Tensor] | None = None,
+) -> nn.Module:
+    """Return a copy of a network in which some modules and tensors are replaced wherever they
+    occur; the replacements are not copied.
+    """
+    twin = copy.deepcopy(
+        net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())}
+    )
     for path, module in list(twin.named_modules(remove_duplicate=False)):
         if path and module in swaps.values():
-            # A PyroModule learns its name when it is added; assigning it would move it behind its siblings.
+            # A PyroModule learns its name when it is added; assigning it would move it behind its
+            # siblings.
             parent, _, name = path.rpartition(".")
             twin.get_submodule(parent).add_module(name, module)
     return twin

@@ -23,7 +23,11 @@ COLUMNS = (
     ("Brier", "brier", 1.0, 3),
     ("AURC e-3", "aurc", 1e3, 0),
     ("answered at 5 %", "coverage_at_risk", 1.0, 2),
-    *((f"{score.upper()} {kind.replace('_', ' ')}", f"{score}_{kind}", 1.0, 2) for kind in KINDS for score in ("auroc", "fpr95")),
+    *(
+        (f"{score.upper()} {kind.replace('_', ' ')}", f"{score}_{kind}", 1.0, 2)
+        for kind in KINDS
+        for score in ("auroc", "fpr95")
+    ),
     ("90 % sets cover %", "conformal_coverage", 100.0, 1),
     ("classes a set", "conformal_size", 1.0, 2),
     ("own %", "own_accuracy", 100.0, 2),
@@ -39,24 +43,39 @@ COLUMNS = (
 # Without a channel or devices these are not 0 but absent.
 SOMETIMES = ("channel_uses", "energy_j", "latency_s")
 LEGEND = (
-    "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; "
+    "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior "
+    "predictive where there is a posterior; "
     "own: of each client's model on its held-out rows, mean and worst tenth; all at the last round"
 )
 
 
 def comparison(named: Mapping[str, Folder]) -> str:
-    """Return the aligned table: a line for each experiment, mean and standard deviation over its seeds."""
+    """Return the aligned table: a line for each experiment, mean and standard deviation over its
+    seeds.
+    """
     return table(*cells(named)) + f"\n{LEGEND}"
 
 
 def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the table of `comparison`."""
-    figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
-    shown = [column for column in COLUMNS if any(metrics.get(column[1]) for several in figures.values() for metrics in several)]
+    figures = {
+        name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()
+    }
+    shown = [
+        column
+        for column in COLUMNS
+        if any(metrics.get(column[1]) for several in figures.values() for metrics in several)
+    ]
     rows = []
     for name, several in figures.items():
-        known = {key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)] for _, key, *_ in shown}
-        row = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
+        known = {
+            key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)]
+            for _, key, *_ in shown
+        }
+        row = [
+            _cell([value * factor for value in known[key]], digits)
+            for _, key, factor, digits in shown
+        ]
         rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *row])
     return ["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows
 
@@ -74,9 +93,16 @@ def curves(runs: Runs) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["experiment", "metric", "against", "x", "mean", "sd", "seeds"])
     for name, histories in runs.items():
-        drawn = {(metric, against): curve(histories, metric, against) for metric in LABELS for against in AGAINST}
+        drawn = {
+            (metric, against): curve(histories, metric, against)
+            for metric in LABELS
+            for against in AGAINST
+        }
         for key, one in drawn.items():
             if one is not None:
                 points = zip(one.x, one.mean, one.sd, strict=True)
-                writer.writerows([name, *key, *(f"{figure:.8g}" for figure in point), one.seeds] for point in points)
+                writer.writerows(
+                    [name, *key, *(f"{figure:.8g}" for figure in point), one.seeds]
+                    for point in points
+                )
     return out.getvalue()

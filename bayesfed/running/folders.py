@@ -5,7 +5,8 @@
     experiment.toml         as it was given, if a file was run
     settings.json           its settings, and their digest
     versions.json           Python and packages, an entry each time they have changed
-    seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of every client
+    seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of
+                            every client
     seed-0/ledger.csv       the ledger alone: bits, joules, seconds, channel uses of every message
     seed-0/method.json      name of the method, its settings, and the BibTeX entries to cite
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
@@ -68,10 +69,22 @@ class Folder:
         if kept.is_file():
             # Paths in the experiment begin at the folder that it came from.
             settings = json.loads((self.path / "settings.json").read_text())
-            return parse(kept.read_text(encoding="utf-8"), Path(settings["folder"]) / f"{settings['name']}.toml")
+            return parse(
+                kept.read_text(encoding="utf-8"),
+                Path(settings["folder"]) / f"{settings['name']}.toml",
+            )
         if not (self.path / "versions.json").is_file():
-            hint = "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
-            raise ArgumentError(complain(str(self.path), expected="a folder of results", actual="no experiment.toml in it", hint=hint))
+            hint = (
+                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
+            )
+            raise ArgumentError(
+                complain(
+                    str(self.path),
+                    expected="a folder of results",
+                    actual="no experiment.toml in it",
+                    hint=hint,
+                )
+            )
         return None
 
     def seed(self, seed: int) -> Path:
@@ -83,7 +96,11 @@ class Folder:
         """Seeds whose runs have ended, in the order of the experiment, or of their size."""
         from bayesfed.running.experiments.build import seeds
 
-        there = sorted(int(name) for path in self.path.glob("seed-*/metrics.json") if (name := path.parent.name.removeprefix("seed-")).isdigit())
+        there = sorted(
+            int(name)
+            for path in self.path.glob("seed-*/metrics.json")
+            if (name := path.parent.name.removeprefix("seed-")).isdigit()
+        )
         return there if self.file is None else [seed for seed in seeds(self.file) if seed in there]
 
     def history(self, seed: int) -> list[Record]:
@@ -98,7 +115,14 @@ class Folder:
         try:
             return [from_line(line) for line in path.read_bytes().splitlines()]
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            raise ArgumentError(complain(str(path), expected="records of rounds", actual=problem, hint="bayesfed run, which goes on")) from problem
+            raise ArgumentError(
+                complain(
+                    str(path),
+                    expected="records of rounds",
+                    actual=problem,
+                    hint="bayesfed run, which goes on",
+                )
+            ) from problem
 
     def metrics(self, seed: int) -> dict[str, float]:
         """Return the final figures of a seed."""
@@ -106,15 +130,21 @@ class Folder:
         return metrics
 
     def method(self, seed: int) -> dict[str, Any]:
-        """Return name, settings and citation of a seed's method; nothing of folders that an earlier version wrote."""
+        """Return name, settings and citation of a seed's method; nothing of folders that an earlier
+        version wrote.
+        """
         path = self.seed(seed) / "method.json"
-        method: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        method: dict[str, Any] = (
+            json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        )
         return method
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
-    return {"python": platform.python_version(), "platform": platform.platform()} | {name: installed(name) or "not installed" for name in PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform()} | {
+        name: installed(name) or "not installed" for name in PACKAGES
+    }
 
 
 def installed(package: str) -> str:
@@ -134,18 +164,33 @@ def note_versions(path: Path) -> None:
         write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
 
 
-def save(path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None) -> str:
-    """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or nothing."""
+def save(
+    path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None
+) -> str:
+    """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or
+    nothing.
+    """
     path.mkdir(parents=True, exist_ok=True)
     write_whole(path / "rounds.jsonl", lines(result.history))
     write_whole(path / "ledger.csv", _ledger(result.history).encode())
     result.save_model(path / "model.safetensors")
-    method = {"name": result.algorithm.name, "settings": settings_of(result.algorithm), "citation": _citation(result.algorithm)}
+    method = {
+        "name": result.algorithm.name,
+        "settings": settings_of(result.algorithm),
+        "citation": _citation(result.algorithm),
+    }
     write_whole(path / "method.json", json.dumps(method, indent=1).encode())
     missing = ""
     if result.algorithm.posterior is not None:
         try:
-            draws = max(2, min(50, POSTERIOR_NUMBERS // max(1, sum(leaf.numel() for leaf in result.model.parameters.values()))))
+            draws = max(
+                2,
+                min(
+                    50,
+                    POSTERIOR_NUMBERS
+                    // max(1, sum(leaf.numel() for leaf in result.model.parameters.values())),
+                ),
+            )
             result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             missing = str(problem)
@@ -158,7 +203,9 @@ def save(path: Path, result: Result, test: Dataset | None, seed: int, own: Perso
 
 
 def summary(history: Sequence[Record]) -> dict[str, float]:
-    """Return the last value of each metric and the sums of the ledger: bits, joules and seconds of devices, seconds of the clock."""
+    """Return the last value of each metric and the sums of the ledger: bits, joules and seconds of
+    devices, seconds of the clock.
+    """
     rows = [row for record in history for row in record.rows]
     return {
         "rounds": len(history),
@@ -188,7 +235,9 @@ def _clients(scores: PersonalScores) -> str:
     names = list(next(iter(scores.clients.values())))
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["client", *names])
-    writer.writerows([client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items())
+    writer.writerows(
+        [client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items()
+    )
     return out.getvalue()
 
 
@@ -196,9 +245,23 @@ def _ledger(history: Sequence[Record]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     costs = ("bits", "channel_uses", "energy_j", "latency_s", "macs")
-    writer.writerow(["round", "client", "phase", "direction", *costs, "seconds", "accepted", "field", "reason"])
+    writer.writerow(
+        ["round", "client", "phase", "direction", *costs, "seconds", "accepted", "field", "reason"]
+    )
     for record in history:
         for row in record.rows:
             figures: list[Any] = [getattr(row.cost, name) for name in costs]
-            writer.writerow([row.round, row.client, row.phase, row.direction, *figures, row.seconds, int(row.accepted), row.field, row.reason])
+            writer.writerow(
+                [
+                    row.round,
+                    row.client,
+                    row.phase,
+                    row.direction,
+                    *figures,
+                    row.seconds,
+                    int(row.accepted),
+                    row.field,
+                    row.reason,
+                ]
+            )
     return out.getvalue()

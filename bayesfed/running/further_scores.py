@@ -1,14 +1,18 @@
-"""Scores of uncertainty that an experiment asks for by `scores = [...]`, entered after its last round.
+"""Scores of uncertainty that an experiment asks for by `scores = [...]`, entered after its last
+round.
 
-================  ======================================================================================================================
+================  ==================================================================================
 name              what is entered
-================  ======================================================================================================================
+================  ==================================================================================
 ``calibration``   ``adaptive_ece``, ``brier``
-``selective``     ``aurc``, and ``coverage_at_risk``: the share of rows that can be answered with 5 % errors
-``detection``     ``auroc_KIND`` and ``fpr95_KIND`` of test images against flipped, inverted, shuffled and random ones, their mean; KIND is max_logit,
+``selective``     ``aurc``, and ``coverage_at_risk``: the share of rows that can be answered with 5
+                  % errors
+``detection``     ``auroc_KIND`` and ``fpr95_KIND`` of test images against flipped, inverted,
+                  shuffled and random ones, their mean; KIND is max_logit,
                   entropy, max_probability, and mutual_information where there is a posterior
-``conformal``     ``conformal_coverage`` and ``conformal_size`` of sets of 90 %, their threshold from the rows of `own_rows`
-================  ======================================================================================================================
+``conformal``     ``conformal_coverage`` and ``conformal_size`` of sets of 90 %, their threshold
+                  from the rows of `own_rows`
+================  ==================================================================================
 """
 
 from __future__ import annotations
@@ -25,7 +29,12 @@ from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import Callback
 from bayesfed.federated.engine.reports import RoundReport
-from bayesfed.inference.evaluation.conformal import conformal_scores, histogram, prediction_sets, threshold
+from bayesfed.inference.evaluation.conformal import (
+    conformal_scores,
+    histogram,
+    prediction_sets,
+    threshold,
+)
 from bayesfed.inference.evaluation.detection import detection, uncertainties
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.keys import Key
@@ -34,7 +43,10 @@ from bayesfed.running.scores import predictive
 from bayesfed.trees import Tree
 
 Further = Literal["calibration", "selective", "detection", "conformal"]
-OF_PREDICTIVE: Mapping[str, tuple[str, ...]] = {"calibration": ("adaptive_ece", "brier"), "selective": ("aurc", "coverage_at_risk")}
+OF_PREDICTIVE: Mapping[str, tuple[str, ...]] = {
+    "calibration": ("adaptive_ece", "brier"),
+    "selective": ("aurc", "coverage_at_risk"),
+}
 LEVEL = 0.9
 
 
@@ -44,20 +56,40 @@ def check_further(names: Collection[Further], test: Dataset, own: Mapping[str, D
     Raises
     ------
     ArgumentError, DataError
-        If targets are numbers, "conformal" has no held-out rows, or rows of "detection" are no images.
+        If targets are numbers, "conformal" has no held-out rows, or rows of "detection" are no
+        images.
     """
     if names and test.targets.is_floating_point():
-        raise ArgumentError(complain("scores", expected="targets that are classes", actual="numbers", hint="no scores"))
+        raise ArgumentError(
+            complain(
+                "scores", expected="targets that are classes", actual="numbers", hint="no scores"
+            )
+        )
     if "conformal" in names and not any(map(len, own.values())):
-        raise ArgumentError(complain("scores, 'conformal'", expected="rows that clients hold out", actual="none", hint="own_rows = 0.1"))
+        raise ArgumentError(
+            complain(
+                "scores, 'conformal'",
+                expected="rows that clients hold out",
+                actual="none",
+                hint="own_rows = 0.1",
+            )
+        )
     if "detection" in names:
         out_of_distribution(test[:1], Key(0, "outside"))
 
 
 def further_scores(
-    names: Collection[Further], test: Dataset, own: Mapping[str, Dataset], likelihood: Likelihood, *, rounds: int, draws: int, seed: int
+    names: Collection[Further],
+    test: Dataset,
+    own: Mapping[str, Dataset],
+    likelihood: Likelihood,
+    *,
+    rounds: int,
+    draws: int,
+    seed: int,
 ) -> Callback:
-    """Return a callback that enters scores in the report of the last round; none where the network has diverged.
+    """Return a callback that enters scores in the report of the last round; none where the network
+    has diverged.
 
     Parameters
     ----------
@@ -85,13 +117,28 @@ def further_scores(
         scores = inside.scores(test.targets)
         entered = {name: scores[name] for group in names for name in OF_PREDICTIVE.get(group, ())}
         if "detection" in names:
-            entered |= _detection(inside, {kind: predicted(Dataset(rows, test.targets)) for kind, rows in _outside(test).items()}, algorithm, state)
-        held = predicted(concatenated([rows for rows in own.values() if len(rows)])) if "conformal" in names else None
+            entered |= _detection(
+                inside,
+                {
+                    kind: predicted(Dataset(rows, test.targets))
+                    for kind, rows in _outside(test).items()
+                },
+                algorithm,
+                state,
+            )
+        held = (
+            predicted(concatenated([rows for rows in own.values() if len(rows)]))
+            if "conformal" in names
+            else None
+        )
         if held is not None:
             labels = concatenated([rows for rows in own.values() if len(rows)]).targets
             sets = prediction_sets(inside.mean, threshold(histogram(held.mean, labels), LEVEL))
             found = conformal_scores(sets, test.targets)
-            entered |= {"conformal_coverage": found["coverage"], "conformal_size": found["set_size"]}
+            entered |= {
+                "conformal_coverage": found["coverage"],
+                "conformal_size": found["set_size"],
+            }
         report.metrics.update(entered)
 
     return callback
@@ -101,14 +148,23 @@ def _outside(test: Dataset) -> dict[str, Tensor]:
     return out_of_distribution(test, Key(0, "outside"))
 
 
-def _detection(inside: Predictive, outside: Mapping[str, Predictive | None], algorithm: Algorithm, state: Tree) -> dict[str, float]:
+def _detection(
+    inside: Predictive, outside: Mapping[str, Predictive | None], algorithm: Algorithm, state: Tree
+) -> dict[str, float]:
     """Return mean AUROC and FPR95 over kinds of outsiders, by kind of uncertainty."""
     model = algorithm.predictor(state)
     own = uncertainties(inside.probabilities, model(inside.inputs))
-    by_kind: dict[str, list[dict[str, float]]] = {kind: [] for kind in own if kind != "mutual_information" or algorithm.posterior is not None}
+    by_kind: dict[str, list[dict[str, float]]] = {
+        kind: [] for kind in own if kind != "mutual_information" or algorithm.posterior is not None
+    }
     for other in outside.values():
         if other is not None:
             theirs = uncertainties(other.probabilities, model(other.inputs))
             for kind, each in by_kind.items():
                 each.append(detection(own[kind], theirs[kind]))
-    return {f"{score}_{kind}": statistics.fmean(one[score] for one in each) for kind, each in by_kind.items() for score in ("auroc", "fpr95") if each}
+    return {
+        f"{score}_{kind}": statistics.fmean(one[score] for one in each)
+        for kind, each in by_kind.items()
+        for score in ("auroc", "fpr95")
+        if each
+    }

@@ -1,7 +1,9 @@
-"""Laws of the fixed-rank manifold: projections, retractions, transports and coordinates, checked at any point without dense matrices.
+"""Laws of the fixed-rank manifold: projections, retractions, transports and coordinates, checked at
+any point without dense matrices.
 
-The operations are arguments, so the laws can be run on your own as well as on the package's. All comparisons are of matrices, never of factors,
-which are unique only up to a gauge. Step sizes are relative to the smallest singular value of the point, the manifold's radius of curvature.
+The operations are arguments, so the laws can be run on your own as well as on the package's. All
+comparisons are of matrices, never of factors, which are unique only up to a gauge. Step sizes are
+relative to the smallest singular value of the point, the manifold's radius of curvature.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class ManifoldOperations:
     Parameters
     ----------
     project
-        ``(point, A, B) -> tangent``, with factors A ``(M, R')`` and B ``(N, R')`` of an ambient matrix.
+        ``(point, A, B) -> tangent``, with factors A ``(M, R')`` and B ``(N, R')`` of an ambient
+        matrix.
     retractions
         ``(point, tangent) -> point``; each must obey the laws of `check_retraction`.
     transport
@@ -67,14 +70,24 @@ class ManifoldOperations:
     project: Project = project_factors
     retractions: Sequence[Retract] = (metric_retraction, orthographic_retraction)
     transport: Transport = transport
-    coordinates: Sequence[tuple[Write, Read]] = ((to_vector, from_vector), (to_coordinates, from_coordinates))
+    coordinates: Sequence[tuple[Write, Read]] = (
+        (to_vector, from_vector),
+        (to_coordinates, from_coordinates),
+    )
 
 
-def check_fixed_rank(point: FixedRank, key: Key, operations: ManifoldOperations | None = None, *, tolerance: float | None = None) -> None:
+def check_fixed_rank(
+    point: FixedRank,
+    key: Key,
+    operations: ManifoldOperations | None = None,
+    *,
+    tolerance: float | None = None,
+) -> None:
     """Check every operation at one point.
 
-    The projection is tangent, linear, idempotent, self-adjoint, and the identity on tangents. Retractions obey `check_retraction`. The transport is
-    tangent at the target, linear, equal to the projection there, and the identity for a step of zero. Coordinates are linear, isometric and
+    The projection is tangent, linear, idempotent, self-adjoint, and the identity on tangents.
+    Retractions obey `check_retraction`. The transport is tangent at the target, linear, equal to
+    the projection there, and the identity for a step of zero. Coordinates are linear, isometric and
     invertible.
 
     Parameters
@@ -104,11 +117,15 @@ def check_fixed_rank(point: FixedRank, key: Key, operations: ManifoldOperations 
         _coordinates(point, key.child("coordinates"), write, read, limit)
 
 
-def check_retraction(point: FixedRank, retract: Retract, key: Key, *, order: int = 2, tolerance: float | None = None) -> None:
-    """Check that a retraction stays on the manifold, starts at the point, and follows the tangent: ``R(t Z) = X + t Z + O(t^2)``.
+def check_retraction(
+    point: FixedRank, retract: Retract, key: Key, *, order: int = 2, tolerance: float | None = None
+) -> None:
+    """Check that a retraction stays on the manifold, starts at the point, and follows the tangent:
+    ``R(t Z) = X + t Z + O(t^2)``.
 
-    The slope of log error against log t is 2, and for a second-order retraction the slope of the error's tangent part is 3 or more, for steps t of
-    1/8 to 1/128 of the smallest singular value. Errors at the level of rounding are ignored.
+    The slope of log error against log t is 2, and for a second-order retraction the slope of the
+    error's tangent part is 3 or more, for steps t of 1/8 to 1/128 of the smallest singular value.
+    Errors at the level of rounding are ignored.
 
     Parameters
     ----------
@@ -153,16 +170,22 @@ def _limit(point: FixedRank, tolerance: float | None) -> float:
     return 2000 * torch.finfo(point.u.dtype).eps if tolerance is None else tolerance
 
 
-def _residual(point: FixedRank, tangent: Tangent, moved: FixedRank, step: float) -> tuple[Tensor, Tensor]:
+def _residual(
+    point: FixedRank, tangent: Tangent, moved: FixedRank, step: float
+) -> tuple[Tensor, Tensor]:
     """Return thin factors of ``R(t Z) - X - t Z``."""
     a, b = to_ambient(point, step * tangent)
-    return torch.cat([moved.u @ moved.s, -point.u @ point.s, -a], 1), torch.cat([moved.v, point.v, b], 1)
+    return torch.cat([moved.u @ moved.s, -point.u @ point.s, -a], 1), torch.cat(
+        [moved.v, point.v, b], 1
+    )
 
 
 def _slope(errors: Sequence[float], order: float, floor: float, what: str) -> None:
     kept = [(step, error) for step, error in zip(_STEPS, errors, strict=True) if error > floor]
     if len(kept) >= 2:
-        slope = linear_regression(*zip(*((math.log(step), math.log(error)) for step, error in kept), strict=True)).slope
+        slope = linear_regression(
+            *zip(*((math.log(step), math.log(error)) for step, error in kept), strict=True)
+        ).slope
         law(slope > order - 0.2, f"{what}: slope {slope:.2f} in log-log, not {order}")
 
 
@@ -173,13 +196,20 @@ def _on_manifold(point: FixedRank, rank: int, what: str, limit: float) -> None:
     except ArgumentError as error:
         raise LawError(str(error)) from error
     values = singular_values(point)
-    law(float(values[-1]) > float(torch.finfo(values.dtype).eps * values[0]), f"{what}: the smallest singular value is 0")
+    law(
+        float(values[-1]) > float(torch.finfo(values.dtype).eps * values[0]),
+        f"{what}: the smallest singular value is 0",
+    )
 
 
 def _is_tangent(point: FixedRank, tangent: Tangent, what: str, limit: float, size: float) -> None:
-    """Check tangency relative to a given size, since the rounding error of a projection that is nearly zero is not orthogonal."""
+    """Check tangency relative to a given size, since the rounding error of a projection that is
+    nearly zero is not orthogonal.
+    """
     try:
-        check_tangent(what, point, tangent, tolerance=limit * size / max(float(norm(tangent)), 1e-300))
+        check_tangent(
+            what, point, tangent, tolerance=limit * size / max(float(norm(tangent)), 1e-300)
+        )
     except ArgumentError as error:
         raise LawError(str(error)) from error
 
@@ -190,21 +220,34 @@ def _equal(point: FixedRank, left: Tangent, right: Tangent, what: str, limit: fl
 
 
 def _close(left: Tensor, right: Tensor, size: Tensor, what: str, limit: float) -> None:
-    law(float((left - right).abs()) <= limit * float(size), f"{what}: {float(left):g} against {float(right):g}")
+    law(
+        float((left - right).abs()) <= limit * float(size),
+        f"{what}: {float(left):g} against {float(right):g}",
+    )
 
 
 def _projection(point: FixedRank, key: Key, project: Project, limit: float) -> None:
     rows, columns = point.shape
     width = point.rank + 1
     (a, b), (c, d) = (
-        (gaussian((rows, width), key.child(name, "a"), point.u), gaussian((columns, width), key.child(name, "b"), point.u)) for name in ("G", "H")
+        (
+            gaussian((rows, width), key.child(name, "a"), point.u),
+            gaussian((columns, width), key.child(name, "b"), point.u),
+        )
+        for name in ("G", "H")
     )
     first, second = project(point, a, b), project(point, c, d)
     size = product_norm(a, b) * product_norm(c, d)
     _is_tangent(point, first, "projection", limit, float(product_norm(a, b)))
     _equal(point, project(point, *to_ambient(point, first)), first, "projection: idempotent", limit)
     tangent = random_tangent(point, key.child("tangent"))
-    _equal(point, project(point, *to_ambient(point, tangent)), tangent, "projection: the identity on tangents", limit)
+    _equal(
+        point,
+        project(point, *to_ambient(point, tangent)),
+        tangent,
+        "projection: the identity on tangents",
+        limit,
+    )
     # <P G, H> for H = C D^T is the sum of (P G) D over C.
     one = (apply_tangent(point, first, d.mT) * c.mT).sum()
     other = (apply_tangent(point, second, b.mT) * a.mT).sum()
@@ -214,9 +257,16 @@ def _projection(point: FixedRank, key: Key, project: Project, limit: float) -> N
     _equal(point, both, first + 2.0 * second, "projection: linear", limit)
 
 
-def _transport(point: FixedRank, retract: Retract, key: Key, run: ManifoldOperations, limit: float) -> None:
-    first, second = random_tangent(point, key.child("first")), random_tangent(point, key.child("second"))
-    _equal(point, run.transport(point, point, first), first, "transport: the identity in place", limit)
+def _transport(
+    point: FixedRank, retract: Retract, key: Key, run: ManifoldOperations, limit: float
+) -> None:
+    first, second = (
+        random_tangent(point, key.child("first")),
+        random_tangent(point, key.child("second")),
+    )
+    _equal(
+        point, run.transport(point, point, first), first, "transport: the identity in place", limit
+    )
     step = random_tangent(point, key.child("step"))
     step = step * (0.1 * singular_values(point)[-1] / norm(step))
     zero = retract(point, 0.0 * step)
@@ -225,27 +275,55 @@ def _transport(point: FixedRank, retract: Retract, key: Key, run: ManifoldOperat
     a, b = to_ambient(point, first)
     c, d = to_ambient(zero, carried)
     off = float(product_norm(torch.cat([a, -c], 1), torch.cat([b, d], 1)))
-    law(off <= limit * float(norm(first)) * _condition(point), f"transport: a step of zero changes the tangent by {off:g}")
+    law(
+        off <= limit * float(norm(first)) * _condition(point),
+        f"transport: a step of zero changes the tangent by {off:g}",
+    )
     target = retract(point, step)
     there = run.transport(point, target, first)
     _is_tangent(target, there, "transport", limit, float(norm(first)))
-    _equal(target, run.transport(point, target, first + 2.0 * second), there + 2.0 * run.transport(point, target, second), "transport: linear", limit)
-    _equal(target, there, run.project(target, a, b), "transport: the projection onto the target's tangent space", limit)
-    law(float(norm(there)) <= (1 + limit) * float(norm(first)), f"transport: grows from {float(norm(first)):g} to {float(norm(there)):g}")
+    _equal(
+        target,
+        run.transport(point, target, first + 2.0 * second),
+        there + 2.0 * run.transport(point, target, second),
+        "transport: linear",
+        limit,
+    )
+    _equal(
+        target,
+        there,
+        run.project(target, a, b),
+        "transport: the projection onto the target's tangent space",
+        limit,
+    )
+    law(
+        float(norm(there)) <= (1 + limit) * float(norm(first)),
+        f"transport: grows from {float(norm(first)):g} to {float(norm(there)):g}",
+    )
 
 
 def _condition(point: FixedRank) -> float:
-    """Return the condition number, the factor by which rounding of the matrix rotates its singular spaces."""
+    """Return the condition number, the factor by which rounding of the matrix rotates its singular
+    spaces.
+    """
     values = singular_values(point)
     return float(values[0] / values[-1])
 
 
 def _coordinates(point: FixedRank, key: Key, write: Write, read: Read, limit: float) -> None:
     name = getattr(write, "__name__", type(write).__name__)
-    first, second = random_tangent(point, key.child("first")), random_tangent(point, key.child("second"))
+    first, second = (
+        random_tangent(point, key.child("first")),
+        random_tangent(point, key.child("second")),
+    )
     one, other = write(point, first), write(point, second)
-    law(one.ndim == 1 and len(one) >= point.dimension, f"{name}: shape {tuple(one.shape)} for {point.dimension} dimensions")
-    _close(one @ other, inner(first, second), norm(first) * norm(second), f"{name}: isometric", limit)
+    law(
+        one.ndim == 1 and len(one) >= point.dimension,
+        f"{name}: shape {tuple(one.shape)} for {point.dimension} dimensions",
+    )
+    _close(
+        one @ other, inner(first, second), norm(first) * norm(second), f"{name}: isometric", limit
+    )
     _close(one @ one, inner(first, first), inner(first, first), f"{name}: isometric", limit)
     _equal(point, read(point, one), first, f"{name}: read back", limit)
     noise = gaussian(tuple(one.shape), key.child("noise"), one)

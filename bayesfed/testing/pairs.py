@@ -1,6 +1,8 @@
-"""Which recipe runs with which net, link and data: every pair is tried for one round on a few rows, and a refusal says why.
+"""Which recipe runs with which net, link and data: every pair is tried for one round on a few rows,
+and a refusal says why.
 
-Recipes are those that a file can name; `pairs.toml` says what they are paired with, and the smallest value of what each needs.
+Recipes are those that a file can name; `pairs.toml` says what they are paired with, and the
+smallest value of what each needs.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from bayesfed.running.experiments.kinds import keys, options
 from bayesfed.running.experiments.words import nearest
 from bayesfed.running.launch import run
 
-SETTINGS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("pairs.toml").read_text(encoding="utf-8"))
+SETTINGS: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_name("pairs.toml").read_text(encoding="utf-8")
+)
 AXES = ("net", "link", "data")
 LINKS: Mapping[str, Any] = SETTINGS["link"]
 RAN = "runs"
@@ -33,7 +37,9 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Pair:
-    """Outcome of one pair: `RAN`, or the reason of a refusal; a `hole` is an error that is not a refusal."""
+    """Outcome of one pair: `RAN`, or the reason of a refusal; a `hole` is an error that is not a
+    refusal.
+    """
 
     recipe: str
     other: str
@@ -54,7 +60,12 @@ def tree(recipe: str, axis: str, other: str) -> dict[str, Any]:
     chosen = {"net": default, "data": "digits"} | {axis: other}
     settings = {
         **SETTINGS["rest"],
-        "recipe": {"kind": recipe, **needed, **{name: always[name] for name in keys(made_by) if name in always}, **SETTINGS["own"].get(recipe, {})},
+        "recipe": {
+            "kind": recipe,
+            **needed,
+            **{name: always[name] for name in keys(made_by) if name in always},
+            **SETTINGS["own"].get(recipe, {}),
+        },
     }
     settings = deepcopy(settings | {name: SETTINGS[name][one] for name, one in chosen.items()})
     if chosen["data"] == "numbers.csv":
@@ -75,7 +86,11 @@ def _predict_numbers(settings: dict[str, Any], made_by: Any) -> None:
     (net.get("net") or net)["widths"] = [64, 6, 1]
     if "declared" in names.required(made_by):
         recipe["declared"] = {"likelihood": "Normal"}
-    for one in (recipe.get("model"), recipe.get("algorithm"), recipe if "likelihood" in keys(made_by) else None):
+    for one in (
+        recipe.get("model"),
+        recipe.get("algorithm"),
+        recipe if "likelihood" in keys(made_by) else None,
+    ):
         if isinstance(one, dict):
             one["likelihood"] = "Normal"
 
@@ -85,10 +100,15 @@ def files() -> Iterator[Path]:
     """Make a folder with the tables that the data of `pairs.toml` are read from."""
     with tempfile.TemporaryDirectory() as name:
         features = [[(7 * row + 3 * i) % 11 / 11 for i in range(64)] for row in range(50)]
-        targets: dict[str, Sequence[float]] = {"classes.csv": [row % 10 for row in range(50)], "numbers.csv": [sum(row[:5]) for row in features]}
+        targets: dict[str, Sequence[float]] = {
+            "classes.csv": [row % 10 for row in range(50)],
+            "numbers.csv": [sum(row[:5]) for row in features],
+        }
         for file, target in targets.items():
             rows = [",".join(map(str, [*row, y])) for row, y in zip(features, target, strict=True)]
-            (Path(name) / file).write_text("\n".join([",".join([*(f"x{i}" for i in range(64)), "y"]), *rows, ""]))
+            (Path(name) / file).write_text(
+                "\n".join([",".join([*(f"x{i}" for i in range(64)), "y"]), *rows, ""])
+            )
         yield Path(name)
 
 
@@ -98,7 +118,9 @@ def attempt(recipe: str, axis: str, other: str, folder: Path) -> Pair:
         built = build(ExperimentFile(folder / "pair.toml", "", tree(recipe, axis, other)), 0)
         run(built.algorithm, built.pool, progress=False, **built.options)
     except BayesfedError as problem:
-        return Pair(recipe, other, str(problem).removeprefix("pair.toml, ").removeprefix("recipe: "))
+        return Pair(
+            recipe, other, str(problem).removeprefix("pair.toml, ").removeprefix("recipe: ")
+        )
     except Exception as problem:
         return Pair(recipe, other, f"{type(problem).__name__}: {problem}", hole=True)
     return Pair(recipe, other, RAN)
@@ -120,23 +142,39 @@ def axis(name: str) -> str:
     """
     if name not in AXES:
         hint = f"bayesfed pairs {nearest(name, AXES) or AXES[0]}"
-        raise ArgumentError(complain("pairs", expected=f"one of {', '.join(AXES)}", actual=repr(name), hint=hint))
+        raise ArgumentError(
+            complain("pairs", expected=f"one of {', '.join(AXES)}", actual=repr(name), hint=hint)
+        )
     return name
 
 
 def show(axis: str, say: Callable[[str], None]) -> bool:
-    """Try all pairs of an axis, print the table and the reasons; return whether there was no hole."""
+    """Try all pairs of an axis, print the table and the reasons; return whether there was
+    no hole.
+    """
     from tqdm import tqdm
 
     others = list(SETTINGS[axis])
     with files() as folder:
-        rows = {recipe: [attempt(recipe, axis, other, folder) for other in others] for recipe in tqdm(recipes(), desc=f"recipe x {axis}")}
+        rows = {
+            recipe: [attempt(recipe, axis, other, folder) for other in others]
+            for recipe in tqdm(recipes(), desc=f"recipe x {axis}")
+        }
     pairs = [pair for row in rows.values() for pair in row]
     reasons = list(dict.fromkeys(_reason(pair) for pair in pairs if pair.found != RAN))
 
     def cell(pair: Pair) -> str:
-        return RAN if pair.found == RAN else f"{'HOLE ' * pair.hole}[{reasons.index(_reason(pair)) + 1}]"
+        return (
+            RAN
+            if pair.found == RAN
+            else f"{'HOLE ' * pair.hole}[{reasons.index(_reason(pair)) + 1}]"
+        )
 
-    say(table([f"recipe x {axis}", *others], [[recipe, *map(cell, row)] for recipe, row in rows.items()]))
+    say(
+        table(
+            [f"recipe x {axis}", *others],
+            [[recipe, *map(cell, row)] for recipe, row in rows.items()],
+        )
+    )
     say("\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, 1)) + "\n")
     return not any(pair.hole for pair in pairs)

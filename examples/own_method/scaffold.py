@@ -1,4 +1,6 @@
-"""SCAFFOLD (Karimireddy et al., 2020) in one file outside of the package: control variates in client memory, two payloads in one message."""
+"""SCAFFOLD (Karimireddy et al., 2020) in one file outside of the package: control variates in
+client memory, two payloads in one message.
+"""
 
 from dataclasses import dataclass
 
@@ -21,8 +23,12 @@ class Controlled:
     kind: Kind = "value"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: bf.LocalOptions) -> Fit:
-        """Return the trained model and, under names of their own, the proposed control variates; keep the client's."""
+    def fit(
+        self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: bf.LocalOptions
+    ) -> Fit:
+        """Return the trained model and, under names of their own, the proposed control variates;
+        keep the client's.
+        """
         model, c = without(message, CONTROL), under(message, CONTROL)
         own = under(memory, CONTROL) or {name: torch.zeros_like(leaf) for name, leaf in c.items()}
         rates: list[float] = []
@@ -35,9 +41,13 @@ class Controlled:
         fit = self.descent.train(model, data, key, options, after_step)
         if not rates:
             return fit._replace(payload=message, memory=memory)
-        after = {name: own[name] - c[name] + (model[name] - fit.payload[name]) / sum(rates) for name in c}
+        after = {
+            name: own[name] - c[name] + (model[name] - fit.payload[name]) / sum(rates) for name in c
+        }
         proposed = {CONTROL + name: c[name] + leaf - own[name] for name, leaf in after.items()}
-        return Fit(fit.payload | proposed, {CONTROL + name: leaf for name, leaf in after.items()}, fit.info)
+        return Fit(
+            fit.payload | proposed, {CONTROL + name: leaf for name, leaf in after.items()}, fit.info
+        )
 
 
 @bf.recipe(cites=("karimireddy2020scaffold",))
@@ -47,5 +57,11 @@ def my_scaffold(net: nn.Module, *, training: bf.Training | None = None) -> Algor
     local = Controlled(work.descent(MaximumLikelihood(net, bf.Categorical()), net))
     initial = model | {CONTROL + name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return bf.compose(
-        "my_scaffold", net, local, Average(), training=work, initial=initial, predictor=lambda state: Model(net, without(state, CONTROL))
+        "my_scaffold",
+        net,
+        local,
+        Average(),
+        training=work,
+        initial=initial,
+        predictor=lambda state: Model(net, without(state, CONTROL)),
     )

@@ -56,7 +56,10 @@ def forged(header: bytes, payload: bytes = b"", length: int | None = None) -> by
         forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [2**40, 2**20], 0]]}).encode()),
         forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [-1, -1], 4]]}).encode(), b"abcd"),
         forged(json.dumps({"meta": {}, "leaves": [["a", "O", [1], 4]]}).encode(), b"abcd"),
-        forged(json.dumps({"meta": {}, "leaves": [["a", "f4", [1], 4], ["a", "f4", [1], 4]]}).encode(), b"abcdefgh"),
+        forged(
+            json.dumps({"meta": {}, "leaves": [["a", "f4", [1], 4], ["a", "f4", [1], 4]]}).encode(),
+            b"abcdefgh",
+        ),
         forged(b'{"meta":{"x":NaN},"leaves":[]}'),
         forged(b'{"meta":{"x":1e999},"leaves":[]}'),
         forged(json.dumps({"meta": {"x": [1]}, "leaves": []}).encode()),

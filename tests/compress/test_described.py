@@ -56,12 +56,21 @@ def test_a_mask_travels_in_a_description():
 
 
 def test_every_codec_of_the_package_is_on_the_list():
-    modules = [importlib.import_module(info.name) for info in pkgutil.walk_packages(bayesfed.compress.__path__, "bayesfed.compress.")]
-    classes = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind) and is_dataclass(kind)}
+    modules = [
+        importlib.import_module(info.name)
+        for info in pkgutil.walk_packages(bayesfed.compress.__path__, "bayesfed.compress.")
+    ]
+    classes = {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and is_dataclass(kind)
+    }
     codecs = {
         kind
         for kind in classes
-        if all(hasattr(kind, verb) for verb in ("encode", "decode")) or all(hasattr(kind, verb) for verb in ("write", "read"))
+        if all(hasattr(kind, verb) for verb in ("encode", "decode"))
+        or all(hasattr(kind, verb) for verb in ("write", "read"))
     }
     assert len(codecs) > 20
     # A split is part of a code, and never a field.
@@ -90,7 +99,11 @@ def test_a_users_own_class_is_named_on_both_sides():
         described(describe(Own(bf.Cast(16)), [Own]))
 
 
-@pytest.mark.parametrize("value", [len, float("nan"), np.ones(3), [1], {1, 2}, b"x"], ids=["function", "nan", "floats", "list", "set", "bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [len, float("nan"), np.ones(3), [1], {1, 2}, b"x"],
+    ids=["function", "nan", "floats", "list", "set", "bytes"],
+)
 def test_what_cannot_be_described_is_refused_by_its_place(value):
     with pytest.raises(ArgumentError, match=r"Cast\.limit: expected what can be described"):
         describe(replace(bf.Cast(32), limit=value))
@@ -127,7 +140,16 @@ def test_a_hostile_description_makes_nothing(codec, words):
             described(message)
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[" * 100_000, '{"is": "Cast", "with": {"bits": Infinity, "limit": 1}}', "[" * 40 + "]" * 40])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[" * 100_000,
+        '{"is": "Cast", "with": {"bits": Infinity, "limit": 1}}',
+        "[" * 40 + "]" * 40,
+    ],
+)
 def test_text_that_is_no_description_is_refused(text):
     with pytest.raises(WireError, match="description"):
         described(pack({}, {"codec": text}))

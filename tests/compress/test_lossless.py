@@ -17,7 +17,17 @@ from bayesfed.compress.lossless.huffman import Huffman, code_lengths
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.lossless.symbols import STANDARD, Cheapest, Signed
 from bayesfed.errors import ArgumentError, MissingExtraError, WireError
-from tests.compress.integer_sequences import CODES, HIGHEST, LOWEST, SEQUENCES, WIDE, as_varint, every, name, written
+from tests.compress.integer_sequences import (
+    CODES,
+    HIGHEST,
+    LOWEST,
+    SEQUENCES,
+    WIDE,
+    as_varint,
+    every,
+    name,
+    written,
+)
 
 EXACT = STANDARD[:-1]  # all but Range know their length to the bit
 
@@ -91,7 +101,10 @@ def as_bytes(bits):
 
 
 def planes(values, unary, binary):
-    first, second = "".join("0" * unary(x) + "1" for x in values), "".join(binary(x) for x in values)
+    first, second = (
+        "".join("0" * unary(x) + "1" for x in values),
+        "".join(binary(x) for x in values),
+    )
     return as_varint(len(first)) + as_bytes(first) + as_bytes(second)
 
 
@@ -106,25 +119,44 @@ def slow_golomb(values):
 
 
 def slow_gamma(values):
-    return planes(values, lambda x: (x + 1).bit_length() - 1, lambda x: low_bits(x + 1, (x + 1).bit_length() - 1))
+    return planes(
+        values,
+        lambda x: (x + 1).bit_length() - 1,
+        lambda x: low_bits(x + 1, (x + 1).bit_length() - 1),
+    )
 
 
 def slow_delta(values):
     tails = [(x + 1).bit_length() - 1 for x in values]
-    return slow_gamma(tails) + as_bytes("".join(low_bits(x + 1, tail) for x, tail in zip(values, tails, strict=True)))
+    return slow_gamma(tails) + as_bytes(
+        "".join(low_bits(x + 1, tail) for x, tail in zip(values, tails, strict=True))
+    )
 
 
 def slow_fixed(values):
     least = min(values)
     width = (max(values) - least).bit_length()
     folded = 2 * least if least >= 0 else -2 * least - 1
-    return bytes([width]) + as_varint(folded) + as_bytes("".join(low_bits(x - least, width) for x in values))
+    return (
+        bytes([width])
+        + as_varint(folded)
+        + as_bytes("".join(low_bits(x - least, width) for x in values))
+    )
 
 
 @pytest.mark.parametrize(
-    ("code", "slow"), [(Golomb(), slow_golomb), (EliasGamma(), slow_gamma), (EliasDelta(), slow_delta), (Fixed(), slow_fixed)], ids=name
+    ("code", "slow"),
+    [
+        (Golomb(), slow_golomb),
+        (EliasGamma(), slow_gamma),
+        (EliasDelta(), slow_delta),
+        (Fixed(), slow_fixed),
+    ],
+    ids=name,
 )
-@pytest.mark.parametrize("values", [v for v in SEQUENCES.values() if 0 < len(v) <= 3000 and v.min() >= 0], ids=len)
+@pytest.mark.parametrize(
+    "values", [v for v in SEQUENCES.values() if 0 < len(v) <= 3000 and v.min() >= 0], ids=len
+)
 def test_slow_twins_write_the_same_bytes(code, slow, values):
     assert written(code, values) == slow(values.tolist())
 
@@ -133,18 +165,30 @@ def test_bits_across_words_and_blocks():
     draw = np.random.default_rng(3)
     widths = draw.integers(0, 65, 70000)
     widths[-40:] = 0
-    values = draw.integers(0, 1 << 64, len(widths), dtype=np.uint64) >> np.minimum(64 - widths, 63).astype(np.uint64)
+    values = draw.integers(0, 1 << 64, len(widths), dtype=np.uint64) >> np.minimum(
+        64 - widths, 63
+    ).astype(np.uint64)
     values[widths == 0] = 0
     out = Writer()
     pack(values, widths, out)
-    assert out.bytes()[:6000] == as_bytes("".join(low_bits(int(x), w) for x, w in zip(values[:3000], widths[:3000].tolist(), strict=True)))[:6000]
+    assert (
+        out.bytes()[:6000]
+        == as_bytes(
+            "".join(
+                low_bits(int(x), w)
+                for x, w in zip(values[:3000], widths[:3000].tolist(), strict=True)
+            )
+        )[:6000]
+    )
     assert len(out.bytes()) == -(-widths.sum() // 8)
     np.testing.assert_array_equal(unpack(Reader(out.bytes()), widths, len(widths)), values)
 
 
 def test_bit_lengths_and_zigzag_at_their_edges():
     edges = sorted({max(0, (1 << p) + d) for p in range(64) for d in (-1, 0, 1)} | {(1 << 64) - 1})
-    np.testing.assert_array_equal(bit_length(np.array(edges, np.uint64)), [x.bit_length() for x in edges])
+    np.testing.assert_array_equal(
+        bit_length(np.array(edges, np.uint64)), [x.bit_length() for x in edges]
+    )
     np.testing.assert_array_equal(zigzag(np.array([0, -1, 1, -2, 2])), [0, 1, 2, 3, 4])
     limits = np.array([-(1 << 62), (1 << 62) - 1])
     np.testing.assert_array_equal(unzigzag(zigzag(limits)), limits)
@@ -159,8 +203,12 @@ def payload(code, value):
 
 def test_elias_codewords_have_the_published_lengths():
     numbers = (1, 2, 3, 4, 7, 8, 15, 16, 17, 32, 100, 1000, 10**6)
-    assert [payload(EliasGamma(), x) for x in numbers] == pytest.approx([1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 13, 19, 39], abs=0.01)
-    assert [payload(EliasDelta(), x) for x in numbers] == pytest.approx([1, 4, 4, 5, 5, 8, 8, 9, 9, 10, 11, 16, 28], abs=0.01)
+    assert [payload(EliasGamma(), x) for x in numbers] == pytest.approx(
+        [1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 13, 19, 39], abs=0.01
+    )
+    assert [payload(EliasDelta(), x) for x in numbers] == pytest.approx(
+        [1, 4, 4, 5, 5, 8, 8, 9, 9, 10, 11, 16, 28], abs=0.01
+    )
 
 
 def test_the_textbook_huffman_code():
@@ -216,22 +264,32 @@ def slow_range(raw, count):
         scale = width >> 24
         place = ((point - low) % (1 << 64)) // scale
         index = int(np.searchsorted(stops, place, side="right"))
-        low, width = (low + scale * (stops[index] - weights[index])) % (1 << 64), scale * weights[index]
+        low, width = (
+            (low + scale * (stops[index] - weights[index])) % (1 << 64),
+            scale * weights[index],
+        )
         if width < 1 << 32:
-            low, width, point = (low << 32) % (1 << 64), width << 32, (point << 32) % (1 << 64) | word()
+            low, width, point = (
+                (low << 32) % (1 << 64),
+                width << 32,
+                (point << 32) % (1 << 64) | word(),
+            )
         values.append(symbols[index])
     values = np.array(values)
     return values if split is None else split.join(source, values)
 
 
-@pytest.mark.parametrize("which", ["geometric", "signed", "bytes", "two values", "few and far", "two of two"])
+@pytest.mark.parametrize(
+    "which", ["geometric", "signed", "bytes", "two values", "few and far", "two of two"]
+)
 def test_range_coded_words_are_read_by_integers_alone(which):
     values = SEQUENCES[which]
     np.testing.assert_array_equal(slow_range(written(Range(), values), len(values)), values)
 
 
 def test_the_model_of_the_range_coder_is_exactly_the_weights():
-    # One symbol alone narrows the whole range to its share: the first word of its code must lie there and nowhere else.
+    # One symbol alone narrows the whole range to its share: the first word of its code must lie
+    # there and nowhere else.
     import constriction
 
     draw = np.random.default_rng(8)
@@ -261,7 +319,11 @@ def million(kind):
 def test_a_million_symbols_cost_their_entropy(kind):
     values = million(kind)
     entropy = entropy_bits(values)
-    for code, share in ((Range(), 0.0005), (Huffman(), 0.02), (Golomb() if kind == "geometric" else Signed(Golomb()), 0.05)):
+    for code, share in (
+        (Range(), 0.0005),
+        (Huffman(), 0.02),
+        (Golomb() if kind == "geometric" else Signed(Golomb()), 0.05),
+    ):
         if kind == "wide" and code == Signed(Golomb()):
             continue
         raw = written(code, values)
@@ -293,12 +355,24 @@ def test_the_least_extent_wins_and_says_so():
             assert written(Cheapest(), values)[0] == lengths.index(min(lengths))
     # A reader takes the tag whatever it would have tried itself.
     values = draw.geometric(0.3, 100) - 1
-    np.testing.assert_array_equal(Cheapest((Fixed(),)).read(Reader(written(Cheapest((Golomb(),)), values)), 100), values)
+    np.testing.assert_array_equal(
+        Cheapest((Fixed(),)).read(Reader(written(Cheapest((Golomb(),)), values)), 100), values
+    )
 
 
 def test_the_tags_are_the_format():
     golomb, gamma, delta = Golomb(), EliasGamma(), EliasDelta()
-    assert (Fixed(), golomb, Signed(golomb), gamma, Signed(gamma), delta, Signed(delta), Huffman(), Range()) == STANDARD
+    assert (
+        Fixed(),
+        golomb,
+        Signed(golomb),
+        gamma,
+        Signed(gamma),
+        delta,
+        Signed(delta),
+        Huffman(),
+        Range(),
+    ) == STANDARD
     for codes in ((), (Signed(Fixed()),)):
         with pytest.raises(ArgumentError, match="codes among"):
             Cheapest(codes)

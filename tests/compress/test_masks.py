@@ -1,4 +1,6 @@
-"""Mask codes: exact round trips, lengths against probabilities, a decoder in whole numbers, and readers that believe nothing."""
+"""Mask codes: exact round trips, lengths against probabilities, a decoder in whole numbers, and
+readers that believe nothing.
+"""
 
 import math
 import sys
@@ -16,27 +18,63 @@ from bayesfed.compress.masks.neighbours import ALONE, CHANGED, ONE, STRENGTH, ST
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import ArgumentError, MissingExtraError, WireError
 
-CODES = [PlainMask(), RunMask(), ClusterMask(), ContextMask(), ContextMask((9000, 30000, 29000, 50000)), ContextMask(learn=False), CheapestMask()]
+CODES = [
+    PlainMask(),
+    RunMask(),
+    ClusterMask(),
+    ContextMask(),
+    ContextMask((9000, 30000, 29000, 50000)),
+    ContextMask(learn=False),
+    CheapestMask(),
+]
 CODES += [CheapestMask((RunMask(), ClusterMask()))]
-SHAPES = [(1, 1), (1, 9), (9, 1), (0, 3), (5, 0), (2, 2), (3, 3), (1, 400), (400, 2), (17, 23), (300, 40), (40, 300), (129, 129)]
+SHAPES = [
+    (1, 1),
+    (1, 9),
+    (9, 1),
+    (0, 3),
+    (5, 0),
+    (2, 2),
+    (3, 3),
+    (1, 400),
+    (400, 2),
+    (17, 23),
+    (300, 40),
+    (40, 300),
+    (129, 129),
+]
 
 
 def clustered(shape, density=0.15, seed=0, reach=5):
     """Smooth noise above a threshold."""
-    noise = np.random.default_rng(seed).normal(size=(shape[0] + reach, shape[1] + reach)).cumsum(0).cumsum(1)
-    smooth = noise[reach:, reach:] - noise[:-reach, reach:] - noise[reach:, :-reach] + noise[:-reach, :-reach]
+    noise = (
+        np.random.default_rng(seed)
+        .normal(size=(shape[0] + reach, shape[1] + reach))
+        .cumsum(0)
+        .cumsum(1)
+    )
+    smooth = (
+        noise[reach:, reach:]
+        - noise[:-reach, reach:]
+        - noise[reach:, :-reach]
+        + noise[:-reach, :-reach]
+    )
     return smooth > np.quantile(smooth, 1 - density)
 
 
 def gibbs(shape=(300, 200), coupling=1.2, bias=-0.3, sweeps=30, seed=0):
-    """A Markov grid: log-odds of an entry are a bias and the coupling for every neighbour that is set beyond two."""
+    """A Markov grid: log-odds of an entry are a bias and the coupling for every neighbour that is
+    set beyond two.
+    """
     random = np.random.default_rng(seed)
     mask = random.random(shape) < 0.2
     black = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) % 2 == 0
     for _ in range(sweeps):
         for colour in (black, ~black):
             padded = np.pad(mask, 1).astype(float)
-            pull = bias + coupling * (padded[:-2, 1:-1] + padded[2:, 1:-1] + padded[1:-1, :-2] + padded[1:-1, 2:] - 2)
+            pull = bias + coupling * (
+                padded[:-2, 1:-1] + padded[2:, 1:-1] + padded[1:-1, :-2] + padded[1:-1, 2:] - 2
+            )
             mask = np.where(colour, random.random(shape) < 1 / (1 + np.exp(-pull)), mask)
     return mask
 
@@ -111,7 +149,9 @@ class Whole:
 
 
 def twin(message, shape, reference=None):
-    """Decode entry by entry, with a dictionary of counts and no floating-point number; return the mask and its surprise in bits."""
+    """Decode entry by entry, with a dictionary of counts and no floating-point number; return the
+    mask and its surprise in bits.
+    """
     template, entries = (ALONE, 4) if reference is None else (CHANGED, 2)
     source = Reader(message)
     tag, table = source.byte(), [int.from_bytes(source.raw(2), "little") for _ in range(entries)]
@@ -127,7 +167,9 @@ def twin(message, shape, reference=None):
 
     def neighbour(i, j, which, up, left):
         row, column = i - up, j - left
-        if not (0 <= row < rows and 0 <= column < columns) or (not which and row // height != i // height):
+        if not (0 <= row < rows and 0 <= column < columns) or (
+            not which and row // height != i // height
+        ):
             return 0
         return int((reference if which else mask)[row, column])
 
@@ -158,7 +200,11 @@ def twin(message, shape, reference=None):
 def test_waves_decode_what_one_entry_at_a_time_decodes_in_whole_numbers(shape):
     for mask in (clustered(shape, 0.2), np.random.default_rng(0).random(shape) < 0.4):
         reference = mask ^ (np.random.default_rng(1).random(shape) < 0.1)
-        for code, known in ((ContextMask(), None), (ContextMask(learn=False), None), (ChangedMask(reference), reference)):
+        for code, known in (
+            (ContextMask(), None),
+            (ContextMask(learn=False), None),
+            (ChangedMask(reference), reference),
+        ):
             back, bits = twin(encoded(code, mask), shape, known)
             assert (back == mask).all()
             assert bits == pytest.approx(code.cross_entropy(mask), abs=1e-6)
@@ -166,21 +212,35 @@ def test_waves_decode_what_one_entry_at_a_time_decodes_in_whole_numbers(shape):
 
 def test_every_neighbourhood_is_chosen_somewhere():
     """... and so the twin above sees each of them."""
-    tags = {encoded(ContextMask(), clustered((60, 50), reach=reach, seed=reach))[0] for reach in (1, 2, 3, 5, 8)}
-    tags |= {encoded(ContextMask(), mask)[0] for mask in (gibbs(), gibbs(coupling=0.5, bias=-1.5), np.eye(30, dtype=np.bool_))}
+    tags = {
+        encoded(ContextMask(), clustered((60, 50), reach=reach, seed=reach))[0]
+        for reach in (1, 2, 3, 5, 8)
+    }
+    tags |= {
+        encoded(ContextMask(), mask)[0]
+        for mask in (gibbs(), gibbs(coupling=0.5, bias=-1.5), np.eye(30, dtype=np.bool_))
+    }
     assert tags >= {0, 4}
     assert len(tags) >= 3
 
 
-@pytest.mark.parametrize("code", [ContextMask(), ContextMask(learn=False), ContextMask((6000, 25000, 25000, 45000))])
+@pytest.mark.parametrize(
+    "code", [ContextMask(), ContextMask(learn=False), ContextMask((6000, 25000, 25000, 45000))]
+)
 def test_lengths_are_the_surprise_at_the_mask(code):
-    for mask in (gibbs(), clustered((200, 300)), np.random.default_rng(0).random((100, 100)) < 0.05):
+    for mask in (
+        gibbs(),
+        clustered((200, 300)),
+        np.random.default_rng(0).random((100, 100)) < 0.05,
+    ):
         assert 8 * len(encoded(code, mask)) <= 1.02 * code.cross_entropy(mask) + 8 * 64
         assert 8 * len(encoded(code, mask)) >= code.cross_entropy(mask)
 
 
 def test_the_table_is_what_a_support_model_says():
-    """With the model's table a mask costs its surprise under the model, worked out here without waves."""
+    """With the model's table a mask costs its surprise under the model, worked out here without
+    waves.
+    """
     draw, mask = gibbs(seed=1), gibbs(seed=2)
     table = np.array(neighbour_table(draw)) / ONE
     padded = np.pad(mask, 1).astype(int)
@@ -188,29 +248,45 @@ def test_the_table_is_what_a_support_model_says():
     upper[100::100] = 0  # 300 rows: three strips
     chance = table[left + 2 * upper]
     surprise = -np.log2(np.where(mask, chance, 1 - chance)).sum()
-    assert ContextMask(neighbour_table(draw), learn=False).cross_entropy(mask) == pytest.approx(surprise, rel=1e-9)
+    assert ContextMask(neighbour_table(draw), learn=False).cross_entropy(mask) == pytest.approx(
+        surprise, rel=1e-9
+    )
     wide = ContextMask(neighbour_table(draw.T), learn=False).cross_entropy(mask.T)
     assert wide == pytest.approx(surprise, rel=1e-9)
 
 
 def jbig(mask):
-    """Length of a plain adaptive coder: ten neighbours, Krichevsky and Trofimov's estimate, row by row."""
+    """Length of a plain adaptive coder: ten neighbours, Krichevsky and Trofimov's estimate, row by
+    row.
+    """
     padded = np.pad(mask, ((2, 0), (2, 2))).astype(int)
     rows, columns = mask.shape
     cells = [(2, -1), (2, 0), (2, 1), (1, -2), (1, -1), (1, 0), (1, 1), (1, 2), (0, -2), (0, -1)]
-    pattern = sum(padded[2 - up : 2 - up + rows, 2 + right : 2 + right + columns] << k for k, (up, right) in enumerate(cells))
+    pattern = sum(
+        padded[2 - up : 2 - up + rows, 2 + right : 2 + right + columns] << k
+        for k, (up, right) in enumerate(cells)
+    )
     met, bits = [[0.5, 0.5] for _ in range(1024)], 0.0
-    for context, symbol in zip(pattern.reshape(-1).tolist(), mask.reshape(-1).tolist(), strict=True):
+    for context, symbol in zip(
+        pattern.reshape(-1).tolist(), mask.reshape(-1).tolist(), strict=True
+    ):
         bits -= math.log2(met[context][symbol] / sum(met[context]))
         met[context][symbol] += 1
     return bits
 
 
 def test_contexts_against_a_plain_adaptive_coder_and_the_other_codes():
-    for mask in (gibbs(), gibbs(coupling=0.8, bias=-0.8), clustered((300, 200)), clustered((300, 200), 0.5, reach=12)):
+    for mask in (
+        gibbs(),
+        gibbs(coupling=0.8, bias=-0.8),
+        clustered((300, 200)),
+        clustered((300, 200), 0.5, reach=12),
+    ):
         best = 8 * len(encoded(ContextMask(), mask))
         assert best <= 1.1 * jbig(mask)
-        assert best <= 8 * min(len(encoded(code, mask)) for code in (PlainMask(), RunMask(), ClusterMask()))
+        assert best <= 8 * min(
+            len(encoded(code, mask)) for code in (PlainMask(), RunMask(), ClusterMask())
+        )
 
 
 def test_rectangles_cost_less_as_clusters_than_as_runs():
@@ -228,7 +304,10 @@ def test_rectangles_cost_less_as_clusters_than_as_runs():
 
 
 def test_clusters_are_not_tried_where_they_cannot_win(monkeypatch):
-    bound = [ClusterMask().least_bits(mask) / (8 * len(encoded(ClusterMask(), mask))) for mask in (gibbs(), clustered((100, 80)))]
+    bound = [
+        ClusterMask().least_bits(mask) / (8 * len(encoded(ClusterMask(), mask)))
+        for mask in (gibbs(), clustered((100, 80)))
+    ]
     assert max(bound) <= 1
     codes = CheapestMask((RunMask(), ContextMask(), ClusterMask()))
     whole = np.zeros((300, 300), np.bool_)
@@ -245,8 +324,15 @@ def test_masks_that_are_the_same_everywhere_cost_a_byte():
 
 def test_the_cheapest_is_the_shortest():
     random = np.random.default_rng(0)
-    for mask in (random.random((20, 20)) < 0.5, random.random((300, 100)) < 0.001, gibbs(), np.eye(5, dtype=np.bool_)):
-        assert len(encoded(CheapestMask(), mask)) == 1 + min(len(encoded(code, mask)) for code in CheapestMask().codes)
+    for mask in (
+        random.random((20, 20)) < 0.5,
+        random.random((300, 100)) < 0.001,
+        gibbs(),
+        np.eye(5, dtype=np.bool_),
+    ):
+        assert len(encoded(CheapestMask(), mask)) == 1 + min(
+            len(encoded(code, mask)) for code in CheapestMask().codes
+        )
 
 
 def test_a_mask_that_hardly_changed_costs_hardly_anything():
@@ -266,7 +352,9 @@ def test_a_mask_that_hardly_changed_costs_hardly_anything():
 
 def test_edges_that_move_cost_less_than_the_places_that_changed():
     reference, mask = clustered((300, 200), 0.1), clustered((300, 200), 0.15)
-    assert len(encoded(ChangedMask(reference), mask)) < 0.7 * len(encoded(RunMask(), mask ^ reference))
+    assert len(encoded(ChangedMask(reference), mask)) < 0.7 * len(
+        encoded(RunMask(), mask ^ reference)
+    )
 
 
 GOLDEN = {
@@ -352,7 +440,11 @@ def forged(*parts):
         (ClusterMask(), forged(4), "at most 3"),
         (ContextMask(), b"\x05" + b"\x00\x80" * 4 + b"\x00", "neighbourhood 0 to 4"),
         (ContextMask(), b"\x00" + b"\x00\x80" * 3 + b"\x00\x00\x00", "probabilities above 0"),
-        (ContextMask(), b"\x00" + b"\x00\x80" * 4 + b"\x10" + b"\x55" * 16, "end of the range coder's words"),
+        (
+            ContextMask(),
+            b"\x00" + b"\x00\x80" * 4 + b"\x10" + b"\x55" * 16,
+            "end of the range coder's words",
+        ),
         (ContextMask(), b"\x00" + b"\x00\x80" * 4 + b"\x7f", "at most 1"),
         (CheapestMask(), b"\x06", "one of 4 codes"),
         (CheapestMask(), b"", "1 more bytes"),
@@ -395,7 +487,10 @@ def test_arguments_are_checked():
             with pytest.raises(WireError, match="a boolean matrix"):
                 encoded(code, mask)
     changed = ChangedMask(np.zeros((4, 6), np.bool_))
-    for work in (lambda: encoded(changed, np.zeros((6, 4), np.bool_)), lambda: decoded(changed, b"", (6, 4))):
+    for work in (
+        lambda: encoded(changed, np.zeros((6, 4), np.bool_)),
+        lambda: decoded(changed, b"", (6, 4)),
+    ):
         with pytest.raises(WireError, match=r"shape \(4, 6\)"):
             work()
 

@@ -27,18 +27,29 @@ def trip(codec, tree, key=None):
 def test_the_expected_divergence_is_the_budget(sd, nats):
     back, _ = trip(PosteriorGrid(nats), {"a.mean": MEAN, "a.sd": sd})
     cost = ((back["a.mean"] - MEAN) ** 2 / (2 * sd**2)).mean()
-    # 20,000 uniform errors: the mean of squares is within 1 % at two standard deviations. Rounded sds add a share of twice their own budget.
+    # 20,000 uniform errors: the mean of squares is within 1 % at two standard deviations. Rounded
+    # sds add a share of twice their own budget.
     assert float(cost) == pytest.approx(nats * (1 + 2 * nats * bool(sd.ndim)), rel=0.05)
     if sd.ndim:
-        assert float((back["a.sd"].log() - sd.log()).square().mean()) == pytest.approx(nats, rel=0.05)
+        assert float((back["a.sd"].log() - sd.log()).square().mean()) == pytest.approx(
+            nats, rel=0.05
+        )
     else:
         assert torch.equal(back["a.sd"], sd)
 
 
 @pytest.mark.slow
 def test_it_is_unbiased_and_independent_of_the_mean():
-    codec, tree = PosteriorGrid(0.1), {"a.mean": torch.tensor([0.0, 0.01, 0.13, -2.0]), "sd": torch.tensor(0.1)}
-    errors = torch.stack([trip(codec, tree, bf.Key(0, number))[0]["a.mean"] - tree["a.mean"] for number in range(2000)])
+    codec, tree = (
+        PosteriorGrid(0.1),
+        {"a.mean": torch.tensor([0.0, 0.01, 0.13, -2.0]), "sd": torch.tensor(0.1)},
+    )
+    errors = torch.stack(
+        [
+            trip(codec, tree, bf.Key(0, number))[0]["a.mean"] - tree["a.mean"]
+            for number in range(2000)
+        ]
+    )
     step = 0.1 * math.sqrt(24 * 0.1)
     assert float(errors.mean(0).abs().max()) < 5 * step / math.sqrt(12 * 2000)
     assert errors.std(0).tolist() == pytest.approx([step / math.sqrt(12)] * 4, rel=0.06)
@@ -54,7 +65,10 @@ def test_the_cost_is_near_the_entropy_of_the_grid():
 
 
 def test_a_wide_posterior_is_cheap():
-    sizes = [len(trip(PosteriorGrid(0.01), {"a.mean": MEAN, "sd": torch.tensor(sd)})[1]) for sd in (1e-3, 1e-2, 1e-1)]
+    sizes = [
+        len(trip(PosteriorGrid(0.01), {"a.mean": MEAN, "sd": torch.tensor(sd)})[1])
+        for sd in (1e-3, 1e-2, 1e-1)
+    ]
     assert sizes[0] > 1.3 * sizes[1] > 1.6 * sizes[2]
 
 
@@ -88,5 +102,7 @@ def test_a_message_of_another_codec_is_refused():
     plain = bf.Cast(32).encode({"a.mean": MEAN[:3], "a.sd": SD[:3]}, {}, bf.Key(0))
     with pytest.raises(WireError):
         PosteriorGrid().decode(plain, bf.Key(0))
-    leaves, _ = unseal(PosteriorGrid().encode({"a.mean": MEAN, "sd": torch.tensor(0.1)}, {}, bf.Key(0)))
+    leaves, _ = unseal(
+        PosteriorGrid().encode({"a.mean": MEAN, "sd": torch.tensor(0.1)}, {}, bf.Key(0))
+    )
     assert [leaf.dtype for leaf in leaves] == ["i8", "f4"]

@@ -18,7 +18,15 @@ from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.errors import WireError
-from tests.compress.quantiser_leaves import KEY, LEAVES, Words, decode, encode, gaussian, there_and_back
+from tests.compress.quantiser_leaves import (
+    KEY,
+    LEAVES,
+    Words,
+    decode,
+    encode,
+    gaussian,
+    there_and_back,
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,11 @@ def partly_slow(names, quick):
 
 def holds(name, leaf):
     """Whether the codec can hold the leaf at all: IEEE half ends at 65504."""
-    return name not in {"float16", "float16 entropy", "kernels of top"} or not leaf.numel() or leaf.abs().max() < 6e4
+    return (
+        name not in {"float16", "float16 entropy", "kernels of top"}
+        or not leaf.numel()
+        or leaf.abs().max() < 6e4
+    )
 
 
 @pytest.mark.parametrize("what", LEAVES)
@@ -108,7 +120,11 @@ def test_every_codec_survives_every_leaf(name, what):
     assert back.is_contiguous()
     assert torch.isfinite(back).all()
     error = (back.double() - leaf.detach().float().double()).abs()
-    assert error.max().item() <= codec.bound(leaf) if leaf.numel() else codec.bound(leaf) == codec.variance(leaf) == 0
+    assert (
+        error.max().item() <= codec.bound(leaf)
+        if leaf.numel()
+        else codec.bound(leaf) == codec.variance(leaf) == 0
+    )
     assert error.square().sum().item() <= leaf.numel() * codec.bound(leaf) ** 2 * 1.001
     assert math.isfinite(codec.variance(leaf))
     if not codec.unbiased and "prob" not in name:
@@ -128,7 +144,9 @@ def test_what_is_not_finite_is_refused_with_a_hint(name, bad):
         encode(CODECS[name], torch.arange(5))
 
 
-@pytest.mark.parametrize("name", partly_slow(UNBIASED, ("probabilistic 5", "qsgd buckets", "lattice 2")))
+@pytest.mark.parametrize(
+    "name", partly_slow(UNBIASED, ("probabilistic 5", "qsgd buckets", "lattice 2"))
+)
 def test_the_mean_over_keys_approaches_the_leaf(name):
     """At 64 and 1024 keys the error of the mean is sqrt(variance / keys): a factor of 4."""
     codec, leaf = UNBIASED[name], gaussian(1500)
@@ -150,7 +168,11 @@ def test_the_mean_over_keys_approaches_the_leaf(name):
 
 def test_unbiased_codecs_say_so():
     unbiased = {name for name, codec in CODECS.items() if codec.unbiased}
-    assert unbiased == {name for name in CODECS if name.startswith(("float32", "prob", "qsgd", "fedpaq", "lattice", "sparse"))}
+    assert unbiased == {
+        name
+        for name in CODECS
+        if name.startswith(("float32", "prob", "qsgd", "fedpaq", "lattice", "sparse"))
+    }
     assert TopK(1.0).unbiased
     assert KernelWise(1.0).unbiased
     assert not KernelWise(1.0, Uniform(8)).unbiased
@@ -165,7 +187,11 @@ def test_garbage_is_refused_or_read_but_never_anything_else(name):
         leaf = LEAVES[what]
         message = encode(codec, leaf)
         for trial in range(60):
-            place = int(random.integers(len(message) + 1)) if trial % 2 else int(random.integers(min(24, len(message) + 1)))
+            place = (
+                int(random.integers(len(message) + 1))
+                if trial % 2
+                else int(random.integers(min(24, len(message) + 1)))
+            )
             bad = (
                 message[:place],
                 message[:place] + random.bytes(1) + message[place + 1 :],
@@ -189,7 +215,13 @@ def test_garbage_is_refused_or_read_but_never_anything_else(name):
 def test_memory_is_a_small_multiple_of_the_leaf(name):
     codec, leaf, random = CODECS[name], gaussian(250, 400), KEY.child("memory").numpy()
     message = encode(codec, leaf)
-    for bad in (message, message[:100], b"\xff" * 100, message[:20] + random.bytes(100) + message[120:], message[:8] + b"\xff" * 9 + message[8:]):
+    for bad in (
+        message,
+        message[:100],
+        b"\xff" * 100,
+        message[:20] + random.bytes(100) + message[120:],
+        message[:8] + b"\xff" * 9 + message[8:],
+    ):
         tracemalloc.start()
         try:
             decode(codec, bad, leaf.shape)
@@ -201,7 +233,9 @@ def test_memory_is_a_small_multiple_of_the_leaf(name):
         assert most < 30 * 4 * leaf.numel()
 
 
-@pytest.mark.parametrize("name", partly_slow(CODECS, ("float16 entropy", "uniform 8", "qsgd", "lattice 2", "sparse")))
+@pytest.mark.parametrize(
+    "name", partly_slow(CODECS, ("float16 entropy", "uniform 8", "qsgd", "lattice 2", "sparse"))
+)
 def test_a_million_entries(name):
     leaf = gaussian(1000, 1000)
     back = there_and_back(CODECS[name], leaf)

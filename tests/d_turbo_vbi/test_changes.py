@@ -1,4 +1,6 @@
-"""Changes as messages, in both directions: `DeltaUplink`, `DeltaServer`, and D-Turbo-VBI over them."""
+"""Changes as messages, in both directions: `DeltaUplink`, `DeltaServer`, and D-Turbo-VBI
+over them.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,19 @@ from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress import Float, Ternary
 from bayesfed.compress.support import gather_active
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Add, Average, DeltaServer, DeltaUplink, FedAdam, Optimised, Sum, Update, Whole, fraction, rounds
+from bayesfed.federated import (
+    Add,
+    Average,
+    DeltaServer,
+    DeltaUplink,
+    FedAdam,
+    Optimised,
+    Sum,
+    Update,
+    Whole,
+    fraction,
+    rounds,
+)
 from bayesfed.federated.core.protocols import START
 from bayesfed.inference.turbo.elbo import MeanFieldElbo
 from bayesfed.trees import parameters, shapes
@@ -25,19 +39,39 @@ WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
 def turbo(declared, clients, **options):
     changes = Changes.ternary(0.5, **options)
     density = ToDensity(0.3, keep=0.8)
-    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, changes=changes, density=density)
+    return bf.d_turbo_vbi(
+        declared,
+        observations=sum(map(len, clients.values())),
+        training=WORK,
+        changes=changes,
+        density=density,
+    )
 
 
 def held(memory):
-    return {name.removeprefix("held/"): leaf for name, leaf in memory.items() if name.startswith("held/")}
+    return {
+        name.removeprefix("held/"): leaf
+        for name, leaf in memory.items()
+        if name.startswith("held/")
+    }
 
 
 def test_lossless_changes_are_fed_avg_of_changes_bit_for_bit(net, clients):
     server = DeltaServer(Average(), Float(32))
     model = parameters(net)
-    ours = compose("changes", net, DeltaUplink(WORK.fitting(net)), server, training=WORK, initial=server.initial(model), view=Whole(shapes(model)))
+    ours = compose(
+        "changes",
+        net,
+        DeltaUplink(WORK.fitting(net)),
+        server,
+        training=WORK,
+        initial=server.initial(model),
+        view=Whole(shapes(model)),
+    )
     plain = compose("changes", net, WORK.fitting(net, kind="delta"), Add(), training=WORK)
-    left, right = ([*rounds(each, bf.InProcess(clients), rounds=3)][-1].state for each in (ours, plain))
+    left, right = (
+        [*rounds(each, bf.InProcess(clients), rounds=3)][-1].state for each in (ours, plain)
+    )
     assert tree_equal(server.inner(left), right)
 
 
@@ -86,14 +120,21 @@ def test_clients_that_skipped_rounds_catch_up(declared, clients, cache):
 def test_a_round_in_which_nobody_is_heard_changes_nothing(net):
     server = DeltaServer(Average(), Ternary(0.1), cache=2)
     reducer = Sum()
-    reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in parameters(net).items()}, 1.0, "delta"))
+    reducer.add(
+        "a",
+        Update(
+            {name: torch.randn_like(leaf) for name, leaf in parameters(net).items()}, 1.0, "delta"
+        ),
+    )
     first, _ = server.step(server.initial(parameters(net)), reducer, 0)
     state, _ = server.step(first, Sum(), 1)
     assert tree_equal(server.inner(state), server.inner(first))
     name = "1.weight"
     assert torch.equal(state[f"{name}.residual"], first[f"{name}.residual"])
     assert not server.publish(state, 2, 1)[f"{name}.change"].any()
-    assert torch.equal(server.publish(state, 2, 0)[f"{name}.change"], server.publish(first, 1, 0)[f"{name}.change"])
+    assert torch.equal(
+        server.publish(state, 2, 0)[f"{name}.change"], server.publish(first, 1, 0)[f"{name}.change"]
+    )
 
 
 def test_a_resumed_run_is_the_same_and_a_dropped_answer_leaves_what_is_held(declared, clients):
@@ -108,7 +149,10 @@ def test_a_resumed_run_is_the_same_and_a_dropped_answer_leaves_what_is_held(decl
         return replace(plan, weight=-1.0) if round == 1 and profile.name == name else plan
 
     odd = replace(algorithm, phases=(replace(phase, assign=assign),))
-    first, second, third = (report.snapshot.memories[name] for report in rounds(odd, bf.InProcess(clients), rounds=3, on_client_error="drop"))
+    first, second, third = (
+        report.snapshot.memories[name]
+        for report in rounds(odd, bf.InProcess(clients), rounds=3, on_client_error="drop")
+    )
     assert tree_equal(first, second)
     assert not tree_equal(second, third)
 
@@ -121,7 +165,9 @@ def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
     first = drawn({name.removeprefix(START): leaf for name, leaf in told.items()})
     for name in declared.sites:
         assert torch.equal(last.state[f"{name}.log_odds"] > 0, first[f"{name}.support"])
-    share = sum(int(first[f"{name}.support"].sum()) for name in declared.sites) / sum(first[f"{name}.support"].numel() for name in declared.sites)
+    share = sum(int(first[f"{name}.support"].sum()) for name in declared.sites) / sum(
+        first[f"{name}.support"].numel() for name in declared.sites
+    )
     assert last.server["density"] == pytest.approx(share)
     shares = densities({"a": (100, 100), "b": (4, 5)}, 0.1)
     assert shares["b"] == 1
@@ -136,27 +182,46 @@ def test_what_cannot_be_is_refused(declared, clients, net):
     with pytest.raises(ArgumentError, match="changes, or a codec or link of values"):
         bf.d_turbo_vbi(declared, observations=10, changes=Changes(), codec=bf.Cast(16))
     with pytest.raises(ArgumentError, match="private"):
-        bf.private(turbo(declared, clients), clip=1.0, noise=1.0, delta=1e-5, key=bf.Key(0), participants=3)
+        bf.private(
+            turbo(declared, clients), clip=1.0, noise=1.0, delta=1e-5, key=bf.Key(0), participants=3
+        )
     (phase,) = turbo(declared, clients).phases
     with pytest.raises(UpdateError, match="to draw them from"):
-        replace(phase.local, start=None).fit({f"{START}seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions())
+        replace(phase.local, start=None).fit(
+            {f"{START}seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions()
+        )
     optimiser, model = FedAdam(), parameters(net)
     server = DeltaServer(Optimised(Average(), optimiser), Ternary(0.1))
     reducer = Sum()
-    reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in model.items()}, 1.0, "delta"))
+    reducer.add(
+        "a", Update({name: torch.randn_like(leaf) for name, leaf in model.items()}, 1.0, "delta")
+    )
     with pytest.raises(UpdateError, match="the values that were handed on"):
         server.step(server.initial(model | optimiser.initial(model)), reducer, 0)
 
 
 def test_clients_compute_the_inclusion_that_the_server_has(net, clients):
-    """Without couplings the mean prior log-odds are each entry's own, so that precisions are those of the q(s) that is not sent."""
-    declared = bf.declare(net, bf.Prior(bf.Independent(0.5)), likelihood=bf.Categorical(temperature=0.2))
-    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, field=lambda round: -1.0, changes=Changes())
+    """Without couplings the mean prior log-odds are each entry's own, so that precisions are those
+    of the q(s) that is not sent.
+    """
+    declared = bf.declare(
+        net, bf.Prior(bf.Independent(0.5)), likelihood=bf.Categorical(temperature=0.2)
+    )
+    algorithm = bf.d_turbo_vbi(
+        declared,
+        observations=sum(map(len, clients.values())),
+        training=WORK,
+        field=lambda round: -1.0,
+        changes=Changes(),
+    )
     state = [*rounds(algorithm, bf.InProcess(clients), rounds=3)][-1].state
     (phase,) = algorithm.phases
     supports = {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
     message = gather_active(phase.server.publish(state, 3, None), supports)
-    told, silent = (MeanFieldElbo(declared).start(each)[1] for each in (message, {k: v for k, v in message.items() if not k.endswith(".prior")}))
+    told, silent = (
+        MeanFieldElbo(declared).start(each)[1]
+        for each in (message, {k: v for k, v in message.items() if not k.endswith(".prior")})
+    )
     for name, belief in TurboStep(declared).belief(phase.server.inner(state)).items():
         wanted = torch.where(supports[name], belief.expected_precision, 0.0)
         assert 0 < int((wanted > 0).sum()) < wanted.numel()

@@ -35,11 +35,20 @@ def test_dihedral_has_sixteen_distinct_moves_dealt_evenly(channels):
 
 @pytest.mark.parametrize("shape", [(6,), (4, 4), (2, 3, 3)])
 def test_permutations_are_fixed_by_their_key_and_move_whole_pixels(shape):
-    inputs = torch.arange(float(torch.Size(shape).numel())).reshape(1, *shape).repeat(30, *[1] * len(shape))
-    train, test = (permutations(bf.Dataset(inputs[:count], torch.zeros(count, dtype=torch.long)), 3, KEY) for count in (30, 9))
+    inputs = (
+        torch.arange(float(torch.Size(shape).numel()))
+        .reshape(1, *shape)
+        .repeat(30, *[1] * len(shape))
+    )
+    train, test = (
+        permutations(bf.Dataset(inputs[:count], torch.zeros(count, dtype=torch.long)), 3, KEY)
+        for count in (30, 9)
+    )
     rows = dict(zip(train.domains, train.inputs, strict=True))
     assert sorted(rows) == ["permutation-00", "permutation-01", "permutation-02"]
-    assert all(torch.equal(row, rows[name]) for name, row in zip(test.domains, test.inputs, strict=True))
+    assert all(
+        torch.equal(row, rows[name]) for name, row in zip(test.domains, test.inputs, strict=True)
+    )
     for row in rows.values():
         assert torch.equal(row.flatten().sort().values, inputs[0].flatten())
         assert not torch.equal(row, inputs[0])
@@ -61,7 +70,14 @@ def test_rows_that_cannot_be_moved_are_refused():
         dihedral(bf.Dataset(torch.rand(4, 3, 5), torch.zeros(4).long()), KEY)
     with pytest.raises(DataError, match="from 0 to 1"):
         dihedral(bf.Dataset(2 + torch.rand(4, 3, 3), torch.zeros(4).long()), KEY)
-    assert len(dihedral(bf.Dataset(2 + torch.rand(4, 3, 3), torch.zeros(4).long()), KEY, inverted=False)) == 4
+    assert (
+        len(
+            dihedral(
+                bf.Dataset(2 + torch.rand(4, 3, 3), torch.zeros(4).long()), KEY, inverted=False
+            )
+        )
+        == 4
+    )
     with pytest.raises(DataError, match="rows"):
         permutations(bf.Dataset(torch.rand(4, 1, 1, 2, 2), torch.zeros(4).long()), 2, KEY)
     with pytest.raises(ArgumentError, match="count"):

@@ -1,4 +1,6 @@
-"""Clients that hold what they received, servers that send what changed, and codecs that remember what they left out."""
+"""Clients that hold what they received, servers that send what changed, and codecs that remember
+what they left out.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -32,14 +34,31 @@ class Listener:
 
 def test_what_changed_is_put_together_with_what_is_held():
     local, data, key = Holding(Listener(), ("w", "*.support")), None, bf.Key(0)
-    first = {"w": torch.tensor([1.0, 2.0]), "a.support": torch.tensor([True, False]), "b": torch.zeros(2)}
+    first = {
+        "w": torch.tensor([1.0, 2.0]),
+        "a.support": torch.tensor([True, False]),
+        "b": torch.zeros(2),
+    }
     fit = local.fit(first, {}, data, key, bf.LocalOptions())
     assert tree_equal(fit.payload, first)
     assert set(fit.memory) == {"own", "held/w", "held/a.support"}
-    change = {"w.change": torch.tensor([0.5, 0.0]), "a.support.change": torch.tensor([True, True]), "b": torch.ones(2)}
+    change = {
+        "w.change": torch.tensor([0.5, 0.0]),
+        "a.support.change": torch.tensor([True, True]),
+        "b": torch.ones(2),
+    }
     fit = local.fit(change, fit.memory, data, key, bf.LocalOptions())
-    assert tree_equal(fit.payload, {"w": torch.tensor([1.5, 2.0]), "a.support": torch.tensor([False, True]), "b": torch.ones(2)})
-    with pytest.raises(UpdateError, match="change of 'b'.*a held leaf of torch.float32.*found nothing"):
+    assert tree_equal(
+        fit.payload,
+        {
+            "w": torch.tensor([1.5, 2.0]),
+            "a.support": torch.tensor([False, True]),
+            "b": torch.ones(2),
+        },
+    )
+    with pytest.raises(
+        UpdateError, match="change of 'b'.*a held leaf of torch.float32.*found nothing"
+    ):
         local.fit({"b.change": torch.ones(2)}, fit.memory, data, key, bf.LocalOptions())
     with pytest.raises(UpdateError, match=r"found torch.float32 of shape \(2,\)"):
         local.fit({"w.change": torch.ones(3)}, fit.memory, data, key, bf.LocalOptions())
@@ -58,13 +77,20 @@ class Whole:
         return self.server.step(state, reducer, round)
 
 
-@pytest.mark.parametrize("sampler", [pytest.param(fraction(1.0), marks=pytest.mark.slow), fraction(0.5)])
+@pytest.mark.parametrize(
+    "sampler", [pytest.param(fraction(1.0), marks=pytest.mark.slow), fraction(0.5)]
+)
 def test_sending_what_changed_of_supports_changes_nothing_but_bits(declared, clients, sampler):
     density = ToDensity(patience=1)
-    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), density=density, training=WORK)
+    algorithm = bf.d_turbo_vbi(
+        declared, observations=sum(map(len, clients.values())), density=density, training=WORK
+    )
     (phase,) = algorithm.phases
     whole = replace(algorithm, phases=(replace(phase, server=Whole(phase.server)),))
-    ours, twin = ([*rounds(each, bf.InProcess(clients), rounds=6, sampler=sampler)] for each in (algorithm, whole))
+    ours, twin = (
+        [*rounds(each, bf.InProcess(clients), rounds=6, sampler=sampler)]
+        for each in (algorithm, whole)
+    )
     assert tree_equal(ours[-1].state, twin[-1].state)
     assert ours[-1].server["density"] < 1
 
@@ -89,7 +115,11 @@ def test_clients_of_stc_hold_the_servers_model_bit_for_bit(net, clients):
     before = algorithm.initial
     for report in rounds(algorithm, pool, rounds=4):
         for memory in report.snapshot.memories.values():
-            held = {name.removeprefix("held/"): leaf for name, leaf in memory.items() if name.startswith("held/")}
+            held = {
+                name.removeprefix("held/"): leaf
+                for name, leaf in memory.items()
+                if name.startswith("held/")
+            }
             assert tree_equal(held, server.inner(before))
         changes = {name: report.state[f"{name}.sum-of-last-1"] for name in held}
         for change in changes.values():
@@ -133,7 +163,13 @@ def test_the_servers_residual_keeps_what_was_not_sent(net):
 
 @pytest.mark.parametrize("codec", [Coded(Ternary(0.1)), Coded(TopK(0.2, Float(16)))])
 def test_error_feedback_leaves_out_only_the_last_residual(codec):
-    feedback, memory, sent, wanted, norms = ErrorFeedback(codec), {}, torch.zeros(40), torch.zeros(40), []
+    feedback, memory, sent, wanted, norms = (
+        ErrorFeedback(codec),
+        {},
+        torch.zeros(40),
+        torch.zeros(40),
+        [],
+    )
     generator = torch.Generator().manual_seed(0)
     for number in range(8):
         payload, key = {"w": torch.randn(40, generator=generator)}, bf.Key(0, number)
@@ -142,7 +178,8 @@ def test_error_feedback_leaves_out_only_the_last_residual(codec):
         memory = feedback.residual(corrected, message, key)
         sent, wanted = sent + feedback.decode(message, key)[0]["w"], wanted + payload["w"]
         norms.append(float(payload["w"].norm()))
-        # Top-k keeps at least its share of the squared norm: delta = 0.2 (Karimireddy et al., 2019, lemma 3).
+        # Top-k keeps at least its share of the squared norm: delta = 0.2 (Karimireddy et al., 2019,
+        # lemma 3).
         assert float(memory[f"{RESIDUAL}w"].norm()) <= 2 * math.sqrt(0.8) / 0.2 * max(norms)
     assert torch.allclose(sent + memory[f"{RESIDUAL}w"], wanted, atol=1e-5)
     with pytest.raises(UpdateError, match="residual of 'w'"):
@@ -157,7 +194,11 @@ def test_a_lossless_codec_leaves_no_residual(net, clients):
         return replace(phase.assign(*arguments), up=ErrorFeedback(Coded(Float(32))))
 
     (report,) = rounds(replace(algorithm, phases=(replace(phase, assign=assign),)), pool, rounds=1)
-    assert all(not bool(leaf.any()) for memory in report.snapshot.memories.values() for leaf in memory.values())
+    assert all(
+        not bool(leaf.any())
+        for memory in report.snapshot.memories.values()
+        for leaf in memory.values()
+    )
 
 
 def test_a_refused_message_leaves_the_old_residual(net, clients):
@@ -169,7 +210,14 @@ def test_a_refused_message_leaves_the_old_residual(net, clients):
         plan = phase.assign(state, round, profile, key)
         return replace(plan, weight=-1.0) if round == 1 and profile.name == name else plan
 
-    reports = list(rounds(replace(algorithm, phases=(replace(phase, assign=assign),)), pool, rounds=3, on_client_error="drop"))
+    reports = list(
+        rounds(
+            replace(algorithm, phases=(replace(phase, assign=assign),)),
+            pool,
+            rounds=3,
+            on_client_error="drop",
+        )
+    )
     kept = [report.snapshot.memories[name] for report in reports]
     assert tree_equal(kept[0], kept[1])
     assert not tree_equal(kept[1], kept[2])

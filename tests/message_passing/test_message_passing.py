@@ -42,7 +42,10 @@ def test_exact_methods_equal_enumeration(size, method, backend):
     assert float(found.log_z - total) == pytest.approx(0, abs=1e-9)
     edges = grid.ising().edges
     pairs = torch.cat([table[..., 1, 1].reshape(-1) for table in found.pair_marginals])
-    assert [tuple(table.shape) for table in found.pair_marginals] == [(size[0], size[1] - 1, 2, 2), (size[0] - 1, size[1], 2, 2)]
+    assert [tuple(table.shape) for table in found.pair_marginals] == [
+        (size[0], size[1] - 1, 2, 2),
+        (size[0] - 1, size[1], 2, 2),
+    ]
     assert torch.allclose(pairs, both[edges[0], edges[1]], rtol=0, atol=1e-9)
     assert torch.allclose(found.belief, evidence + found.extrinsic, atol=1e-12)
 
@@ -99,7 +102,9 @@ def test_grids_agree_with_a_junction_tree(size):
     for i, value in enumerate(unary.tolist()):
         network.add_factors(DiscreteFactor([f"v{i}"], [2], [1.0, math.exp(value)]))
     for (i, j), coupling in zip(edges.edges.T.tolist(), edges.coupling.tolist(), strict=True):
-        network.add_factors(DiscreteFactor([f"v{i}", f"v{j}"], [2, 2], [1.0, 1.0, 1.0, math.exp(coupling)]))
+        network.add_factors(
+            DiscreteFactor([f"v{i}", f"v{j}"], [2, 2], [1.0, 1.0, 1.0, math.exp(coupling)])
+        )
     oracle = BeliefPropagation(network)
     oracle.calibrate()
     found = infer(grid, evidence, method="exact")
@@ -117,9 +122,16 @@ def test_copies_and_batches_are_independent_problems():
         assert whole.log_z.shape == (2,)
         total = torch.zeros(2, dtype=torch.float64)
         for b, copy in itertools.product(range(2), range(5)):
-            single = infer(Grid((3, 4), stay(0.62), stay(0.58), -0.2), evidence[b, copy].reshape(3, 4), method=method, tol=1e-11)
+            single = infer(
+                Grid((3, 4), stay(0.62), stay(0.58), -0.2),
+                evidence[b, copy].reshape(3, 4),
+                method=method,
+                tol=1e-11,
+            )
             assert torch.allclose(single.belief.reshape(-1), whole.belief[b, copy], atol=1e-8)
-            assert torch.allclose(single.pair_marginals[1], whole.pair_marginals[1][b, copy], atol=1e-8)
+            assert torch.allclose(
+                single.pair_marginals[1], whole.pair_marginals[1][b, copy], atol=1e-8
+            )
             total[b] += single.log_z
         assert torch.allclose(total, whole.log_z, atol=1e-7)
 
@@ -128,7 +140,9 @@ def test_copies_and_batches_are_independent_problems():
 
 
 def test_belief_propagation_matches_a_plain_one():
-    """The slow twin: dictionaries of normalised two-state messages, one at a time, on a 4 x 5 grid."""
+    """The slow twin: dictionaries of normalised two-state messages, one at a time, on a 4 x
+    5 grid.
+    """
     model = Grid((4, 5), stay(0.62), stay(0.58), -0.2)
     edges, evidence = model.ising(), normal(4, 5)
     unary = (evidence.reshape(-1) + edges.field).tolist()
@@ -138,14 +152,26 @@ def test_belief_propagation_matches_a_plain_one():
     messages = dict.fromkeys(couplings, (0.5, 0.5))
     for _ in range(200):
         for i, j in messages:
-            into = [math.prod(messages[k, to][s] for k, to in messages if to == i and k != j) for s in (0, 1)]
-            out = [sum(math.exp(unary[i] * a + couplings[i, j] * a * b) * into[a] for a in (0, 1)) for b in (0, 1)]
+            into = [
+                math.prod(messages[k, to][s] for k, to in messages if to == i and k != j)
+                for s in (0, 1)
+            ]
+            out = [
+                sum(math.exp(unary[i] * a + couplings[i, j] * a * b) * into[a] for a in (0, 1))
+                for b in (0, 1)
+            ]
             messages[i, j] = (out[0] / sum(out), out[1] / sum(out))
-    slow = [unary[i] + sum(math.log(messages[k, to][1] / messages[k, to][0]) for k, to in messages if to == i) for i in range(20)]
+    slow = [
+        unary[i]
+        + sum(math.log(messages[k, to][1] / messages[k, to][0]) for k, to in messages if to == i)
+        for i in range(20)
+    ]
     for graph, method, backend in itertools.product((model, edges), ("bp", "chains"), BACKENDS):
         if method == "chains" and graph is edges:
             continue
-        found = infer(graph, evidence.reshape(graph.shape), method=method, tol=1e-12, backend=backend)
+        found = infer(
+            graph, evidence.reshape(graph.shape), method=method, tol=1e-12, backend=backend
+        )
         assert found.belief.reshape(-1).tolist() == pytest.approx(slow, abs=1e-9)
 
 
@@ -155,7 +181,17 @@ def test_checkerboard_backends_agree_to_the_last_bit(size, dtype):
     grid, evidence = Grid(size, stay(0.7), stay(0.66), 0.3), normal(3, *size).to(dtype)
     for damping, init in itertools.product((0.0, 0.3), ("zero", "hi", "lo")):
         first, second = (
-            infer(grid, evidence, method="bp", backend=backend, damping=damping, init=init, tol=1e-5, max_sweeps=50, warn=False)
+            infer(
+                grid,
+                evidence,
+                method="bp",
+                backend=backend,
+                damping=damping,
+                init=init,
+                tol=1e-5,
+                max_sweeps=50,
+                warn=False,
+            )
             for backend in BACKENDS
         )
         assert torch.equal(first.belief, second.belief)
@@ -177,7 +213,11 @@ def test_threads_change_no_bit():
 
 
 @pytest.mark.parametrize("size", [(3, 5), (17, 6), (40, 4)])
-@pytest.mark.parametrize("ways", [((0.0, 2), (0.2, 2)), pytest.param(((0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "ways",
+    [((0.0, 2), (0.2, 2)), pytest.param(((0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
 def test_strip_backends_agree(size, ways):
     grid, evidence = Grid(size, stay(0.72), stay(0.7), -0.3), normal(2, *size, scale=1.0)
     for damping, rows in ways:
@@ -190,21 +230,48 @@ def test_strip_backends_agree(size, ways):
 
 def test_edge_backends_agree_and_fall_back_to_logs_where_odds_would_overflow():
     graph = nx.random_regular_graph(4, 40, seed=0)
-    nx.set_edge_attributes(graph, {edge: float(value) for edge, value in zip(graph.edges, normal(80, scale=1.0), strict=True)}, "coupling")
-    first, second = (infer(FactorGraph.pairwise(graph), normal(3, 40), backend=b, damping=0.5, tol=1e-10, max_sweeps=5000) for b in BACKENDS)
+    nx.set_edge_attributes(
+        graph,
+        {
+            edge: float(value)
+            for edge, value in zip(graph.edges, normal(80, scale=1.0), strict=True)
+        },
+        "coupling",
+    )
+    first, second = (
+        infer(
+            FactorGraph.pairwise(graph),
+            normal(3, 40),
+            backend=b,
+            damping=0.5,
+            tol=1e-10,
+            max_sweeps=5000,
+        )
+        for b in BACKENDS
+    )
     assert first.converged
     assert torch.allclose(first.belief, second.belief, atol=1e-8)
     hub = nx.complete_graph(60)
     nx.set_edge_attributes(hub, 40.0, "coupling")
-    found = infer(FactorGraph.pairwise(hub, field=-1000.0), torch.full((60,), -200.0, dtype=torch.float64), method="bp", backend="numba")
+    found = infer(
+        FactorGraph.pairwise(hub, field=-1000.0),
+        torch.full((60,), -200.0, dtype=torch.float64),
+        method="bp",
+        backend="numba",
+    )
     assert bool(torch.isfinite(found.belief).all())
 
 
 def test_a_strip_is_kikuchis_fixed_point():
-    """Strips in lanes, in one block, and turned by 90 degrees agree closely, where plain belief propagation is ten times further away."""
+    """Strips in lanes, in one block, and turned by 90 degrees agree closely, where plain belief
+    propagation is ten times further away.
+    """
     grid, evidence = Grid((9, 9), stay(0.7), stay(0.7)), normal(9, 9, scale=1.0)
     exact = infer(grid, evidence, method="exact")
-    strip, turned = (infer(grid, u, method="strip", strip_rows=2, tol=1e-9) for u in (evidence, evidence.T.contiguous()))
+    strip, turned = (
+        infer(grid, u, method="strip", strip_rows=2, tol=1e-9)
+        for u in (evidence, evidence.T.contiguous())
+    )
     bp = infer(grid, evidence, method="bp", tol=1e-6)
     error = float((strip.marginals - exact.marginals).abs().mean())
     assert error < 0.1 * float((bp.marginals - exact.marginals).abs().mean())
@@ -212,6 +279,9 @@ def test_a_strip_is_kikuchis_fixed_point():
     assert float((strip.belief - turned.belief.T).abs().max()) < 1e-3
     assert abs(float(strip.log_z - exact.log_z)) < 0.1 * abs(float(bp.log_z - exact.log_z))
     # A kernel for every number of rows would have to be compiled.
-    wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9, backend="torch") for rows in (3, 5, 8)]
+    wider = [
+        infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9, backend="torch")
+        for rows in (3, 5, 8)
+    ]
     errors = [error, *(float((found.marginals - exact.marginals).abs().mean()) for found in wider)]
     assert errors == sorted(errors, reverse=True)

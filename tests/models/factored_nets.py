@@ -17,7 +17,9 @@ def randn(*shape, name="x", dtype=torch.float32):
 
 
 def close(left, right, tolerance=1e-5):
-    torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance * float(right.detach().abs().max()))
+    torch.testing.assert_close(
+        left, right, rtol=tolerance, atol=tolerance * float(right.detach().abs().max())
+    )
 
 
 class Residual(nn.Module):
@@ -34,11 +36,20 @@ class Residual(nn.Module):
 
 
 def residual(dtype=DOUBLE):
-    net = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6), Residual(6, 8, 2), nn.Flatten(), nn.Linear(8 * 9, 12), nn.Linear(12, 4))
+    net = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        Residual(6, 8, 2),
+        nn.Flatten(),
+        nn.Linear(8 * 9, 12),
+        nn.Linear(12, 4),
+    )
     net = net.to(dtype)
     with torch.no_grad():
         for name, value in net.named_parameters():
-            value.copy_(randn(*value.shape, name=name, dtype=dtype) * max(value[0].numel(), 1) ** -0.5)
+            value.copy_(
+                randn(*value.shape, name=name, dtype=dtype) * max(value[0].numel(), 1) ** -0.5
+            )
     return net
 
 

@@ -16,7 +16,9 @@ def randn(*shape, name="x", dtype=torch.float32):
 
 
 def close(left, right, tolerance=1e-5):
-    torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance * float(right.detach().abs().max()))
+    torch.testing.assert_close(
+        left, right, rtol=tolerance, atol=tolerance * float(right.detach().abs().max())
+    )
 
 
 def net(dtype=torch.float32):
@@ -25,7 +27,12 @@ def net(dtype=torch.float32):
 
 def images(dtype=DOUBLE):
     """Convolve twice, then one linear layer: every kind the package's networks have."""
-    layers = [nn.Conv2d(2, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 8, 3, stride=2, padding=1, padding_mode="circular"), nn.Tanh()]
+    layers = [
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(6, 8, 3, stride=2, padding=1, padding_mode="circular"),
+        nn.Tanh(),
+    ]
     whole = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 9, 3)).to(dtype)
     with torch.no_grad():
         for name, value in whole.named_parameters():

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.watch
 def browser():
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    path = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     assert path, "no browser: apt-get install chromium"
     with sync_playwright() as started:
         # Root has no sandbox; the page is our own.
@@ -23,8 +25,18 @@ def browser():
         opened.close()
 
 
-@pytest.mark.parametrize(("width", "scheme", "background"), [(420, "dark", "rgb(20, 23, 29)"), (1280, "light", "rgb(255, 255, 255)")])
-def test_the_page_is_readable_and_shows_values_under_the_pointer(browser, saved, tmp_path, width, scheme, background):  # noqa: F811
+@pytest.mark.parametrize(
+    ("width", "scheme", "background"),
+    [(420, "dark", "rgb(20, 23, 29)"), (1280, "light", "rgb(255, 255, 255)")],
+)
+def test_the_page_is_readable_and_shows_values_under_the_pointer(
+    browser,
+    saved,  # noqa: F811
+    tmp_path,
+    width,
+    scheme,
+    background,
+):
     path = report([saved / "sparse", saved / "<script>alert(1)"], tmp_path / "page.html")
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     told, asked = [], []

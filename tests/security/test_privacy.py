@@ -1,4 +1,6 @@
-"""Differential privacy of clients: what one can do to the sum, the noise, and epsilon where it is computed."""
+"""Differential privacy of clients: what one can do to the sum, the noise, and epsilon where it is
+computed.
+"""
 
 import math
 import sys
@@ -34,7 +36,9 @@ def final(algorithm, clients, **changes):
 def test_without_clip_and_noise_it_is_the_method_to_the_bit(recipe, net, clients):
     algorithm = recipe(net, training=WORK)
     plain = final(bf.equal_weights(algorithm), clients)
-    free = final(bf.private(algorithm, clip=math.inf, noise=0.0, participants=len(clients), key=KEY), clients)
+    free = final(
+        bf.private(algorithm, clip=math.inf, noise=0.0, participants=len(clients), key=KEY), clients
+    )
     assert tree_equal(free.state, plain.state)
     assert free.server == plain.server
     assert "epsilon" not in free.server
@@ -66,9 +70,13 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(recipe, clip, net, clients
     without = bf.private(honest, clip=clip, noise=0.0, participants=4, key=KEY)
     base = without.initial
     for factor in (1.0, -1.0, 1e4, 0.0):
-        algorithm = bf.private(byzantine(honest, ["client-001"], factor), clip=clip, noise=0.0, participants=4, key=KEY)
+        algorithm = bf.private(
+            byzantine(honest, ["client-001"], factor), clip=clip, noise=0.0, participants=4, key=KEY
+        )
         whole = summed(algorithm, clients)
-        rest = summed(algorithm, {name: data for name, data in clients.items() if name != "client-001"})
+        rest = summed(
+            algorithm, {name: data for name, data in clients.items() if name != "client-001"}
+        )
         assert (whole.weight, rest.weight) == (4.0, 3.0)
         by = zip_map(torch.sub, whole.total, rest.total)
         if whole.kind == "value":
@@ -88,16 +96,31 @@ def test_messages_are_shortened_after_they_are_decoded(net, clients):
     def feeding(*given):
         return replace(phase.assign(*given), up=ErrorFeedback(Coded(TopK(0.1))))
 
-    fed = bf.private(replace(honest, phases=(replace(phase, assign=feeding),)), clip=0.05, noise=0.0, participants=4, key=KEY)
+    fed = bf.private(
+        replace(honest, phases=(replace(phase, assign=feeding),)),
+        clip=0.05,
+        noise=0.0,
+        participants=4,
+        key=KEY,
+    )
     assert norm(summed(fed, {"client-000": clients["client-000"]}).total) <= 0.05
 
 
 def test_clients_may_shorten_first(net, clients):
     for recipe in (bf.fed_avg, bf.fed_paq):
-        algorithm = bf.private(recipe(net, training=WORK), clip=0.05, noise=0.0, participants=4, key=KEY, at_client=True)
+        algorithm = bf.private(
+            recipe(net, training=WORK),
+            clip=0.05,
+            noise=0.0,
+            participants=4,
+            key=KEY,
+            at_client=True,
+        )
         local = algorithm.phases[0].local
         message = {name: leaf.detach().clone() for name, leaf in algorithm.initial.items()}
-        payload = local.fit(message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()).payload
+        payload = local.fit(
+            message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()
+        ).payload
         moved = payload if local.kind == "delta" else zip_map(torch.sub, payload, message)
         assert 0.049 < norm(moved) < 0.05001
         assert not local.uses_global_randomness
@@ -105,7 +128,9 @@ def test_clients_may_shorten_first(net, clients):
 
 @pytest.mark.parametrize("kind", ["delta", "value"])
 def test_noise_has_the_stated_variance(kind):
-    """Over entries and rounds: mean 0 and sd z C / participants on the model; another name is another draw."""
+    """Over entries and rounds: mean 0 and sd z C / participants on the model; another name is
+    another draw.
+    """
     server = Noised(Add() if kind == "delta" else Average(), kind, 0.5, 2.0, 4, KEY, None)
     state, sent = {"a": torch.ones(200, 300), "b": torch.zeros(7)}, torch.full((200, 300), 0.25)
     found = []
@@ -118,13 +143,23 @@ def test_noise_has_the_stated_variance(kind):
     assert abs(float(noise.mean())) < 5 * 0.25 / count**0.5
     assert float(noise.std()) == pytest.approx(2.0 * 0.5 / 4, rel=5 / (2 * count) ** 0.5)
     assert abs(float((noise[0] * noise[1]).mean())) < 5 * 0.25**2 / noise[0].numel() ** 0.5
-    again, _ = server.step(state, Sum(Update({"a": 3 * sent + (3.0 if kind == "value" else 0.0), "b": torch.zeros(7)}, 3.0, kind)), 0)
+    again, _ = server.step(
+        state,
+        Sum(
+            Update(
+                {"a": 3 * sent + (3.0 if kind == "value" else 0.0), "b": torch.zeros(7)}, 3.0, kind
+            )
+        ),
+        0,
+    )
     assert torch.equal(again["a"].double(), found[0])
 
 
 def test_noise_is_added_though_nobody_has_rows(net, clients, digits):
     empty = {"nobody": digits[0][:0]}
-    algorithm = bf.private(bf.fed_avg(net, training=WORK), clip=0.1, noise=1.0, participants=4, key=KEY)
+    algorithm = bf.private(
+        bf.fed_avg(net, training=WORK), clip=0.1, noise=1.0, participants=4, key=KEY
+    )
     report = final(algorithm, {**clients, **empty}, rounds=1, sampler=lambda *_: ["nobody"])
     moved = norm(zip_map(torch.sub, report.state, algorithm.initial))
     entries = sum(leaf.numel() for leaf in report.state.values())
@@ -132,9 +167,17 @@ def test_noise_is_added_though_nobody_has_rows(net, clients, digits):
 
 
 def exact_epsilon(noise, count, delta):
-    """Of the Gaussian mechanism `count` times, as one of noise / sqrt(count) (Balle and Wang, 2018, theorem 8)."""
+    """Of the Gaussian mechanism `count` times, as one of noise / sqrt(count) (Balle and Wang, 2018,
+    theorem 8).
+    """
     mu = math.sqrt(count) / noise
-    return brentq(lambda e: gaussian.cdf(mu / 2 - e / mu) - math.exp(e) * gaussian.cdf(-mu / 2 - e / mu) - delta, 1e-9, 500)
+    return brentq(
+        lambda e: (
+            gaussian.cdf(mu / 2 - e / mu) - math.exp(e) * gaussian.cdf(-mu / 2 - e / mu) - delta
+        ),
+        1e-9,
+        500,
+    )
 
 
 @pytest.mark.parametrize(("noise", "count"), [(1.0, 1), (1.0, 10), (5.0, 1), (5.0, 100), (0.7, 3)])
@@ -145,7 +188,10 @@ def test_epsilon_of_the_gaussian_mechanism(noise, count):
     by_hand = count / (2 * noise**2) + math.sqrt(2 * count * math.log(1 / delta)) / noise
     assert exact_epsilon(noise, count, delta) <= found <= by_hand
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
-    twin = min(count * a / (2 * noise**2) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a in orders)
+    twin = min(
+        count * a / (2 * noise**2) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
+        for a in orders
+    )
     assert found == pytest.approx(twin, rel=1e-9)
 
 
@@ -153,7 +199,9 @@ def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_sampling():
     spent = [bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 10, 100)]
     assert spent == sorted(spent)
     assert bf.epsilon(2.0, 10, 1e-5) < bf.epsilon(1.0, 10, 1e-5)
-    sampled = [bf.epsilon(2.0, 10, 1e-5, participants=m, population=1000) for m in (1, 10, 100, 1000)]
+    sampled = [
+        bf.epsilon(2.0, 10, 1e-5, participants=m, population=1000) for m in (1, 10, 100, 1000)
+    ]
     assert sampled == sorted(sampled)
     # Everybody, replaced by somebody else: twice the sensitivity.
     assert sampled[-1] == pytest.approx(bf.epsilon(1.0, 10, 1e-5), rel=1e-9)
@@ -163,8 +211,12 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
     algorithm = bf.fed_avg(net, training=WORK)
     settings = {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
     assert not {"epsilon", "delta"} & set(final(bf.private(algorithm, **settings), clients).server)
-    result = bf.run(bf.private(algorithm, **settings, delta=1e-5), clients, rounds=3, progress=False)
-    assert [value for _, value in result.series("epsilon")] == [bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 3)]
+    result = bf.run(
+        bf.private(algorithm, **settings, delta=1e-5), clients, rounds=3, progress=False
+    )
+    assert [value for _, value in result.series("epsilon")] == [
+        bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 3)
+    ]
     assert result.final("delta") == 1e-5
     sampled = bf.private(algorithm, **{**settings, "participants": 2}, delta=1e-5, population=4)
     result = bf.run(sampled, clients, rounds=2, sampler=fraction(0.5), progress=False)
@@ -176,17 +228,32 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
 def test_without_dp_accounting_there_is_no_epsilon(net, clients, monkeypatch):
     bf.epsilon.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    algorithm, settings = bf.fed_avg(net, training=WORK), {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
-    with pytest.raises(MissingExtraError, match=r"dp-accounting is not installed; try: pip install 'bayesfed\[dp\]'"):
+    algorithm, settings = (
+        bf.fed_avg(net, training=WORK),
+        {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY},
+    )
+    with pytest.raises(
+        MissingExtraError,
+        match=r"dp-accounting is not installed; try: pip install 'bayesfed\[dp\]'",
+    ):
         bf.private(algorithm, **settings, delta=1e-5)
     assert "epsilon" not in final(bf.private(algorithm, **settings), clients, rounds=1).server
 
 
 def test_a_resumed_run_has_the_same_noise(net, clients):
-    algorithm = bf.private(bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=KEY)
+    algorithm = bf.private(
+        bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=KEY
+    )
     first = final(algorithm, clients, rounds=1)
-    assert tree_equal(final(algorithm, clients, resume=first.snapshot).state, final(algorithm, clients).state)
-    other = replace(algorithm, phases=bf.private(bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=bf.Key(8)).phases)
+    assert tree_equal(
+        final(algorithm, clients, resume=first.snapshot).state, final(algorithm, clients).state
+    )
+    other = replace(
+        algorithm,
+        phases=bf.private(
+            bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=bf.Key(8)
+        ).phases,
+    )
     assert not tree_equal(final(other, clients).state, final(algorithm, clients).state)
 
 
@@ -194,7 +261,11 @@ def test_private_training_learns(net, digits):
     train, test = digits
     clients = bf.federate(train, bf.iid(len(train), 20, bf.Key(0, "parts")))
     algorithm = bf.private(
-        bf.fed_avg(net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.3))), clip=1.0, noise=0.3, participants=20, key=KEY
+        bf.fed_avg(net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.3))),
+        clip=1.0,
+        noise=0.3,
+        participants=20,
+        key=KEY,
     )
     assert bf.run(algorithm, clients, rounds=6, test=test, progress=False).final("accuracy") > 0.5
 
@@ -216,7 +287,10 @@ def test_private_training_learns(net, digits):
 )
 def test_bad_settings_are_refused(net, settings, words):
     with pytest.raises(ArgumentError, match=words):
-        bf.private(bf.fed_avg(net), **{"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY, **settings})
+        bf.private(
+            bf.fed_avg(net),
+            **{"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY, **settings},
+        )
 
 
 def test_what_cannot_be_is_refused(net, clients, declared):
@@ -231,8 +305,12 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     twice = replace(twice, phases=(twice.phases[0], replace(twice.phases[0], name="again")))
     with pytest.raises(ArgumentError, match=r"a method of one phase, found \['train', 'again'\]"):
         bf.private(twice, **settings)
-    narrow = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], bf.fixed(sorted(clients), 2), training=WORK)
-    with pytest.raises(ClientError, match="expected clients of weight 1, found a weight for each entry"):
+    narrow = bf.hetero_fl(
+        [net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], bf.fixed(sorted(clients), 2), training=WORK
+    )
+    with pytest.raises(
+        ClientError, match="expected clients of weight 1, found a weight for each entry"
+    ):
         final(bf.private(narrow, **settings), clients)
     view = Clipped(Whole({"w": (2,)}), 1.0, {})
     with pytest.raises(UpdateError, match="clients of weight 1, found 3"):
@@ -241,15 +319,29 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(UpdateError, match="private: expected a sum, found Keep"):
         server.step({}, Keep(), 0)
     with pytest.raises(UpdateError, match="values of the state's leaves"):
-        Noised(Average(), "value", 1.0, 1.0, 4, KEY, None).step({}, Sum(Update({"w": torch.ones(2)}, 1.0, "value")), 0)
+        Noised(Average(), "value", 1.0, 1.0, 4, KEY, None).step(
+            {}, Sum(Update({"w": torch.ones(2)}, 1.0, "value")), 0
+        )
 
 
-@pytest.mark.parametrize("rule", [bf.NormGate(2.0), bf.Median(), bf.TrimmedMean(0.2), bf.Krum(1)], ids=["gate", "median", "trimmed", "krum"])
+@pytest.mark.parametrize(
+    "rule",
+    [bf.NormGate(2.0), bf.Median(), bf.TrimmedMean(0.2), bf.Krum(1)],
+    ids=["gate", "median", "trimmed", "krum"],
+)
 def test_a_rule_around_privacy_is_refused_as_privacy_around_a_rule_is(net, rule):
-    """A rule of whole updates or entries has another sensitivity than a sum, and the step would be divided by `participants` again."""
+    """A rule of whole updates or entries has another sensitivity than a sum, and the step would be
+    divided by `participants` again.
+    """
     noisy = bf.private(bf.fed_avg(net), clip=1.0, noise=1.0, participants=4, key=KEY, delta=1e-5)
     for private in (noisy, bf.equal_weights(noisy)):
-        with pytest.raises(ArgumentError, match="robust, 'fed_avg': expected a method without `private`, found a private one; try one of the two"):
+        with pytest.raises(
+            ArgumentError,
+            match=(
+                "robust, 'fed_avg': expected a method without `private`, found a private one; "
+                "try one of the two"
+            ),
+        ):
             bf.robust(private, rule)
     with pytest.raises(ArgumentError, match="a method whose server takes a sum"):
         bf.private(bf.robust(bf.fed_avg(net), rule), clip=1.0, noise=1.0, participants=4, key=KEY)

@@ -1,7 +1,8 @@
-"""STC (Sattler et al., "Robust and communication-efficient federated learning from non-IID data", 2019): sparse and ternary, both ways.
+"""STC (Sattler et al., "Robust and communication-efficient federated learning from non-IID data",
+2019): sparse and ternary, both ways.
 
-Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, in the client's memory; server residual R, the broadcast change and the cached sums
-P^(s) -> `DeltaServer`.
+Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, in the client's memory; server
+residual R, the broadcast change and the cached sums P^(s) -> `DeltaServer`.
 """
 
 from __future__ import annotations
@@ -36,20 +37,25 @@ def stc(
     training: Training | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Send the largest changes as signs and one magnitude in both directions, with residuals at the clients and at the server.
+    """Send the largest changes as signs and one magnitude in both directions, with residuals at the
+    clients and at the server.
 
     Parameters
     ----------
     share
         Share of a leaf's entries that a message changes.
     cache
-        A client that missed at most this many rounds gets the sum of the changes it missed; others get the model in 32-bit floats.
+        A client that missed at most this many rounds gets the sum of the changes it missed; others
+        get the model in 32-bit floats.
     training
         Local work of a round. Default, as in the paper: one step of 64 rows with ``Sgd(0.05)``.
     likelihood, link
         As in `fed_avg`.
     """
-    server, work = DeltaServer(Average(), Ternary(share), cache=cache), training or Training(steps=1)
+    server, work = (
+        DeltaServer(Average(), Ternary(share), cache=cache),
+        training or Training(steps=1),
+    )
     initial = server.initial(travelling(net, "static", where="stc"))
     return compose(
         "stc",

@@ -1,4 +1,6 @@
-"""`Factored`: the view that gives each client layers as factors of its own ranks (FedHM, Yao et al., 2.3)."""
+"""`Factored`: the view that gives each client layers as factors of its own ranks (FedHM, Yao et
+al., 2.3).
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,16 @@ def whole_of(state: Tree) -> Tree:
 
 def spectra_of(state: Tree) -> dict[str, Spectrum]:
     """Return the triplets in a state, by layer."""
-    names = [name.removeprefix(SVD).removesuffix("/values") for name in state if name.startswith(SVD) and name.endswith("/values")]
+    names = [
+        name.removeprefix(SVD).removesuffix("/values")
+        for name in state
+        if name.startswith(SVD) and name.endswith("/values")
+    ]
     found = {}
     for name in names:
-        u, values, v, rest, residual = (state[f"{SVD}{name}/{part}"] for part in ("u", "values", "v", "rest", "residual"))
+        u, values, v, rest, residual = (
+            state[f"{SVD}{name}/{part}"] for part in ("u", "values", "v", "rest", "residual")
+        )
         found[name] = Spectrum(u, values, v, float(rest), float(residual))
     return found
 
@@ -42,13 +50,17 @@ def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:
         parts = {"u": spectrum.u, "values": spectrum.values, "v": spectrum.v}
         figures = {"rest": spectrum.rest, "residual": spectrum.residual}
         state |= {f"{SVD}{name}/{part}": leaf for part, leaf in parts.items()}
-        state |= {f"{SVD}{name}/{part}": torch.tensor(value, dtype=torch.float64) for part, value in figures.items()}
+        state |= {
+            f"{SVD}{name}/{part}": torch.tensor(value, dtype=torch.float64)
+            for part, value in figures.items()
+        }
     return state
 
 
 @dataclass(frozen=True)
 class Factored:
-    """A view of layers as factors of a client's own ranks. The factors of a payload are multiplied out (1).
+    """A view of layers as factors of a client's own ranks. The factors of a payload are multiplied
+    out (1).
 
     Parameters
     ----------
@@ -59,8 +71,9 @@ class Factored:
     expected
         Names and shapes of what a client sends back.
     base
-        The state whose factors were sent. With it, the part of a layer that the ranks left out is added to the payload, so that a client that trains
-        nothing returns the whole network at any rank. Without it, as published, the mean loses that part.
+        The state whose factors were sent. With it, the part of a layer that the ranks left out is
+        added to the payload, so that a client that trains nothing returns the whole network at any
+        rank. Without it, as published, the mean loses that part.
     """
 
     layers: Mapping[str, Unrolling]
@@ -79,5 +92,10 @@ class Factored:
         full = align(payload, layouts)
         if self.base is not None:
             sent = align(self.restrict(self.base), layouts)
-            full |= {leaf: full[leaf] + (self.base[leaf] - sent[leaf]) for leaf in (leaf_of(name, "weight") for name in self.ranks)}
-        return Whole({name: tuple(leaf.shape) for name, leaf in full.items()}).lift(full, weight, kind)
+            full |= {
+                leaf: full[leaf] + (self.base[leaf] - sent[leaf])
+                for leaf in (leaf_of(name, "weight") for name in self.ranks)
+            }
+        return Whole({name: tuple(leaf.shape) for name, leaf in full.items()}).lift(
+            full, weight, kind
+        )

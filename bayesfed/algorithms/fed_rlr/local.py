@@ -1,4 +1,6 @@
-"""Training on the manifold of fixed-rank weights: `RiemannianSgd`, a client's steps, and `Retract`, the server's."""
+"""Training on the manifold of fixed-rank weights: `RiemannianSgd`, a client's steps, and `Retract`,
+the server's.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def free(tree: Tree) -> Tree:
 
 def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
     """Return names and shapes of a client's payload."""
-    factors = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
+    factors = {
+        f"{name}.{part}": shape
+        for name, point in points(tree).items()
+        for part, shape in transmission.shapes(point).items()
+    }
     return factors | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
 
 
@@ -56,13 +62,16 @@ class RiemannianOptions(LocalOptions):
 
 @dataclass(frozen=True)
 class RiemannianSgd:
-    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), without forming an ``M x N`` array.
+    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), without forming
+    an ``M x N`` array.
 
-    The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a Gaussian prior at the broadcast model
-    (`Gaussian.around`). It acts on all leaves. Free leaves take plain SGD steps and travel as changes.
+    The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a
+    Gaussian prior at the broadcast model (`Gaussian.around`). It acts on all leaves. Free leaves
+    take plain SGD steps and travel as changes.
 
-    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``, the share of the distance normal to the tangent
-    space there. Tangent vectors lose that share unless the server's retraction is the orthographic one.
+    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``,
+    the share of the distance normal to the tangent space there. Tangent vectors lose that share
+    unless the server's retraction is the orthographic one.
 
     It reads `RiemannianOptions`.
 
@@ -71,10 +80,11 @@ class RiemannianSgd:
     net
         The network, with layers of fixed rank.
     reset
-        Begin every round at the broadcast model. False, as in the paper, continues from the client's own model in its memory, unless that has other
-        ranks than the message.
+        Begin every round at the broadcast model. False, as in the paper, continues from the
+        client's own model in its memory, unless that has other ranks than the message.
     clip
-        Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are scaled down.
+        Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are
+        scaled down.
     """
 
     net: nn.Module
@@ -98,7 +108,9 @@ class RiemannianSgd:
         """What the payload's numbers mean."""
         return self.transmission.kind
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train; a client without rows says that nothing changed.
 
         Raises
@@ -115,29 +127,54 @@ class RiemannianSgd:
             # Dropout and its like draw from torch's global generator.
             with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
                 check_data(self.net, self.likelihood, own, data)
-                for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
+                for batch in batches(
+                    data, self.batch_size, steps, key.child("batches").generator()
+                ):
                     own, score = self._step(own, base, batch, rate, pull)
                     losses.append(score)
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not loss - loss == 0:
-            raise DataError(complain("local Riemannian SGD", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
+            raise DataError(
+                complain(
+                    "local Riemannian SGD",
+                    expected="a finite loss",
+                    actual=loss,
+                    hint="a smaller learning rate",
+                )
+            )
         begun, found = points(base), points(own)
         payload = {
             f"{name}.{part}": leaf
             for name, point in begun.items()
-            for part, leaf in self.transmission.send(point, found[name], key.child("send", name)).items()
+            for part, leaf in self.transmission.send(
+                point, found[name], key.child("send", name)
+            ).items()
         }
         payload |= {name: leaf - base[name] for name, leaf in free(own).items()}
         gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
-        within = sum(float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items())
-        figures = {"consensus_gap": gap, "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0}
+        within = sum(
+            float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items()
+        )
+        figures = {
+            "consensus_gap": gap,
+            "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0,
+        }
         kept = {} if self.reset else dict(own if len(data) else memory)
-        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures})
+        return Fit(
+            payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures}
+        )
 
-    def _step(self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float) -> tuple[Tree, Tensor]:
-        here, others = points(own), {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()}
+    def _step(
+        self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float
+    ) -> tuple[Tree, Tensor]:
+        here, others = (
+            points(own),
+            {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()},
+        )
         probe = probes(here)
-        loss = self.likelihood.loss(functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets)
+        loss = self.likelihood.loss(
+            functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets
+        )
         loss.backward()
         with torch.no_grad():
             for leaf in probe.values():
@@ -148,18 +185,26 @@ class RiemannianSgd:
             rate = rate * self._shrunk(gradients, others)
             for name, gradient in gradients.items():
                 direction = -rate * gradient
-                moved[name] = self._moved(name, here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
+                moved[name] = self._moved(
+                    name,
+                    here[name],
+                    direction + pull * difference(here[name], centres[name]) if pull else direction,
+                )
             result = with_points(own, moved)
             for name, leaf in others.items():
                 change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
-                result[name] = leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
+                result[name] = (
+                    leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
+                )
         return result, loss.detach()
 
     def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:
         if math.isinf(self.clip):
             return 1.0
         size = sum(float(norm(gradient)) ** 2 for gradient in gradients.values())
-        size += sum(float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None)
+        size += sum(
+            float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None
+        )
         return min(1.0, self.clip / max(math.sqrt(size), 1e-30))
 
     def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:
@@ -170,9 +215,11 @@ class RiemannianSgd:
 
 
 def _settled(message: Tree) -> Tree:
-    """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the matrices are those received.
+    """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the
+    matrices are those received.
 
-    Nothing that rounding did may look like a change to be sent back: ``u^T u s - s`` is of the core's size times the rounding.
+    Nothing that rounding did may look like a change to be sent back: ``u^T u s - s`` is of the
+    core's size times the rounding.
     """
     found = {}
     for name, point in points(message).items():

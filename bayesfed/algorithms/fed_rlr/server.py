@@ -37,14 +37,21 @@ class Retract:
         Raises
         ------
         UpdateError
-            If another reducer was used, the clients sent another kind, or a point cannot go where they say; with layer and round.
+            If another reducer was used, the clients sent another kind, or a point cannot go where
+            they say; with layer and round.
         """
         totals, weights = self._received(reducer)
         if not weights:
             return state, {}
         moved = {}
         for name, point in points(state).items():
-            mine = [{part: total[f"{name}.{part}"].to(point.u.dtype) for part in self.transmission.shapes(point)} for total in totals]
+            mine = [
+                {
+                    part: total[f"{name}.{part}"].to(point.u.dtype)
+                    for part in self.transmission.shapes(point)
+                }
+                for total in totals
+            ]
             try:
                 moved[name] = self.transmission.receive(point, mine, weights)
             except (ArgumentError, RuntimeError) as problem:
@@ -67,6 +74,13 @@ class Retract:
             updates = []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
-            raise UpdateError(complain("Retract", expected=f"updates of kind {self.transmission.kind!r}", actual=actual, hint="fed_rlr's own phase"))
+            raise UpdateError(
+                complain(
+                    "Retract",
+                    expected=f"updates of kind {self.transmission.kind!r}",
+                    actual=actual,
+                    hint="fed_rlr's own phase",
+                )
+            )
         heard = [update for update in updates if update.number() > 0]
         return [update.total for update in heard], [update.number() for update in heard]

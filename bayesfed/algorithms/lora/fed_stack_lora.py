@@ -1,4 +1,5 @@
-"""FedStackLoRA, or FLoRA (Wang et al., "FLoRA: federated fine-tuning large language models with heterogeneous low-rank adaptations", 2024).
+"""FedStackLoRA, or FLoRA (Wang et al., "FLoRA: federated fine-tuning large language models with
+heterogeneous low-rank adaptations", 2024).
 
 ======================  ==============================================
 paper                   here
@@ -45,9 +46,11 @@ def fed_stack_lora(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train new adapters every round and merge all of them, exactly, into the weights under the next ones.
+    """Train new adapters every round and merge all of them, exactly, into the weights under the
+    next ones.
 
-    As in the paper, a client that heard the last round gets the slices of all clients, and other clients get a whole delta.
+    As in the paper, a client that heard the last round gets the slices of all clients, and other
+    clients get a whole delta.
 
     Parameters
     ----------
@@ -63,13 +66,26 @@ def fed_stack_lora(
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, trained ones, or running statistics, or ranks do not fall from at most that to at least 1.
+        If the network has no adapters of one rank, trained ones, or running statistics, or ranks do
+        not fall from at most that to at least 1.
     """
-    (_, initial), nets = adapted(net, where="fed_stack_lora"), by_rank(net, ranks, where="fed_stack_lora")
+    (_, initial), nets = (
+        adapted(net, where="fed_stack_lora"),
+        by_rank(net, ranks, where="fed_stack_lora"),
+    )
     if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
-        raise ArgumentError(complain("fed_stack_lora", expected="adapters that are zero", actual=trained, hint="lora(merged(net), 8, key)"))
+        raise ArgumentError(
+            complain(
+                "fed_stack_lora",
+                expected="adapters that are zero",
+                actual=trained,
+                hint="lora(merged(net), 8, key)",
+            )
+        )
     layers = tuple(sorted(adapters(net)))
-    views = [Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)]
+    views = [
+        Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)
+    ]
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
     def model(state: Tree) -> Model:

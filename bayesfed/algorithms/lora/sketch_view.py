@@ -1,4 +1,5 @@
-"""Sketches of low-rank adapters: the view `Slices`, through which a client gets some slices, and `Sketched`, the client's side of FSLoRA.
+"""Sketches of low-rank adapters: the view `Slices`, through which a client gets some slices, and
+`Sketched`, the client's side of FSLoRA.
 
 The server knows which slices it drew, so a payload holds only columns of B and rows of A.
 """
@@ -23,7 +24,8 @@ from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
-# Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients that get whole adapters.
+# Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients
+# that get whole adapters.
 SCALE, SKETCH = "scale", "lora_sketch"
 # Last parts of the names of what stands for the slices that a client does not train.
 CODES, RANGES = "codes", "ranges"
@@ -31,9 +33,11 @@ CODES, RANGES = "codes", "ranges"
 
 @dataclass(frozen=True)
 class Slices:
-    """A view of some slices of every adapter and of all other leaves. A payload is put back among zeros.
+    """A view of some slices of every adapter and of all other leaves. A payload is put back among
+    zeros.
 
-    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA.
+    A sum of such updates is divided by the weights of all clients that took part, not of those that
+    had a slice: FSLoRA (5), HeteroLoRA.
 
     Parameters
     ----------
@@ -42,18 +46,22 @@ class Slices:
     full
         Names and shapes of the server's leaves.
     multiplied
-        Whether multipliers travel down, one number a slice. False where all are equal and the client's network has them.
+        Whether multipliers travel down, one number a slice. False where all are equal and the
+        client's network has them.
     broadcast
-        Send whole adapters with the indices of the slices to use: the paper's down-link, in which every client gets the same.
+        Send whole adapters with the indices of the slices to use: the paper's down-link, in which
+        every client gets the same.
     named
-        Send the indices with the slices, for clients that keep a memory or a posterior of every slice.
+        Send the indices with the slices, for clients that keep a memory or a posterior of every
+        slice.
     anchored
         Send the other slices as well, as the codes of `coarse`.
     by_coverage
-        Whether slices weigh nothing where a client lacks them, so that a sum is divided by the weights of those that had a slice.
+        Whether slices weigh nothing where a client lacks them, so that a sum is divided by the
+        weights of those that had a slice.
     rest
-        Values that stand for the slices that a client did not get. None stands for zeros, which suits changes; the server's own values suit averages
-        of values.
+        Values that stand for the slices that a client did not get. None stands for zeros, which
+        suits changes; the server's own values suit averages of values.
 
     Raises
     ------
@@ -74,9 +82,21 @@ class Slices:
         ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
         for name, draw in self.drawn.items():
             indices, rank = draw.indices, ranks.get(name, 0)
-            if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= rank or len(indices.unique()) != len(indices):
+            if (
+                not len(indices)
+                or int(indices.min()) < 0
+                or int(indices.max()) >= rank
+                or len(indices.unique()) != len(indices)
+            ):
                 actual = indices.tolist()
-                raise ArgumentError(complain(f"Slices, layer {name!r}", expected=f"distinct slices of {rank}", actual=actual, hint="random_sketch"))
+                raise ArgumentError(
+                    complain(
+                        f"Slices, layer {name!r}",
+                        expected=f"distinct slices of {rank}",
+                        actual=actual,
+                        hint="random_sketch",
+                    )
+                )
 
     @property
     def indices(self) -> dict[str, Tensor]:
@@ -92,7 +112,11 @@ class Slices:
         """Names and shapes of what a client sends back."""
         shapes = {name: tuple(shape) for name, shape in self.full.items()}
         for name, (layer, axis) in self._sliced.items():
-            shapes[name] = (*shapes[name][:axis], len(self.drawn[layer].indices), *shapes[name][axis + 1 :])
+            shapes[name] = (
+                *shapes[name][:axis],
+                len(self.drawn[layer].indices),
+                *shapes[name][axis + 1 :],
+            )
         return shapes
 
     def restrict(self, tree: Tree) -> Tree:
@@ -102,10 +126,14 @@ class Slices:
             for name, (layer, axis) in self._sliced.items():
                 rest = others(self.indices[layer], self.full[name][axis])
                 if len(rest):
-                    sent[f"{name}.{CODES}"], sent[f"{name}.{RANGES}"] = coarse(tree[name].index_select(axis, rest.to(tree[name].device)), axis)
+                    sent[f"{name}.{CODES}"], sent[f"{name}.{RANGES}"] = coarse(
+                        tree[name].index_select(axis, rest.to(tree[name].device)), axis
+                    )
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
-                sent[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
+                sent[leaf_of(name, SKETCH)] = draw.indices.to(
+                    torch.uint8 if int(draw.indices.max()) < 256 else torch.int32
+                )
             if self.multiplied:
                 sent[leaf_of(name, SCALE)] = draw.multipliers.float()
         return sent
@@ -113,7 +141,9 @@ class Slices:
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Put the slices back in place, then weigh."""
         check(payload, self.expected, where="payload")
-        whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}
+        whole = self.rest or {
+            name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced
+        }
         update = Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
         if not self.by_coverage:
             return update
@@ -124,30 +154,44 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sketched(Around):
-    """Let `local` train the slices in a message, cut from whole adapters where the message has indices, and multiplied where it has multipliers.
+    """Let `local` train the slices in a message, cut from whole adapters where the message has
+    indices, and multiplied where it has multipliers.
 
     Parameters
     ----------
     local
         The local step that trains the network.
     net
-        The network that `local` trains, with adapters of k slices. Their scale is a buffer where multipliers travel (`resized` by slice).
+        The network that `local` trains, with adapters of k slices. Their scale is a buffer where
+        multipliers travel (`resized` by slice).
     """
 
     net: nn.Module
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit the slices."""
         buffers = dict(self.net.named_buffers())
-        multipliers = {name: leaf * buffers[name].to(leaf) for name, leaf in message.items() if name in buffers and _is(name, SCALE)}
-        model, indices = read_sketch({name: leaf for name, leaf in message.items() if name not in multipliers})
+        multipliers = {
+            name: leaf * buffers[name].to(leaf)
+            for name, leaf in message.items()
+            if name in buffers and _is(name, SCALE)
+        }
+        model, indices = read_sketch(
+            {name: leaf for name, leaf in message.items() if name not in multipliers}
+        )
         with placed_buffers(self.net, buffers | multipliers):
             return self.local.fit(cut_slices(model, indices), memory, data, key, options)
 
 
 def read_sketch(message: Tree) -> tuple[Tree, dict[str, Tensor]]:
-    """Return a message without its indices, and these by layer; none where all of a message is meant."""
-    indices = {name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)}
+    """Return a message without its indices, and these by layer; none where all of a message is
+    meant.
+    """
+    indices = {
+        name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)
+    }
     return {name: leaf for name, leaf in message.items() if not _is(name, SKETCH)}, indices
 
 

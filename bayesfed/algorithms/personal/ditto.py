@@ -1,8 +1,10 @@
-"""Ditto (Li, Hu, Beirami and Smith, "Ditto: Fair and robust federated learning through personalization", 2021).
+"""Ditto (Li, Hu, Beirami and Smith, "Ditto: Fair and robust federated learning through
+personalization", 2021).
 
-Notation: w -> the server's state; v_k -> a client's memory, ``own/NAME``; lambda -> `strength`. Each client minimises
-``h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2``, (Ditto), beside the shared problem, which is that of FedAvg. A step on h_k is a gradient step on F_k
-and then the exact step on the penalty.
+Notation: w -> the server's state; v_k -> a client's memory, ``own/NAME``; lambda -> `strength`.
+Each client minimises ``h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2``, (Ditto), beside the shared
+problem, which is that of FedAvg. A step on h_k is a gradient step on F_k and then the exact step on
+the penalty.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ OWN = "own/"
 
 @dataclass(frozen=True)
 class OwnModel(Around):
-    """The shared local step, and steps on a model of the client's own that is drawn to the shared one.
+    """The shared local step, and steps on a model of the client's own that is drawn to the shared
+    one.
 
     Parameters
     ----------
@@ -49,7 +52,9 @@ class OwnModel(Around):
     own: Descent
     strength: float
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Take both; the client's own model begins as the message and stays in its memory."""
         fit = self.local.fit(message, without(memory, OWN), data, key, options)
         begun = to(under(memory, OWN), data.inputs.device) or message
@@ -60,7 +65,9 @@ class OwnModel(Around):
                 leaf.lerp_(message[name], rate * self.strength / (1 + rate * self.strength))
 
         told = LocalOptions(rate_factor=options.rate_factor, steps=options.steps)
-        after = self.own.train(begun, data, key.child("own"), told, after_step if self.strength else None).payload
+        after = self.own.train(
+            begun, data, key.child("own"), told, after_step if self.strength else None
+        ).payload
         return fit._replace(memory=fit.memory | {OWN + name: leaf for name, leaf in after.items()})
 
 
@@ -74,17 +81,19 @@ def ditto(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; beside it each client trains a model of its own, with a quadratic penalty on its distance to the shared one.
+    """Train as `fed_avg` does; beside it each client trains a model of its own, with a quadratic
+    penalty on its distance to the shared one.
 
     The shared model is that of `fed_avg`, bit for bit.
 
     Parameters
     ----------
     strength
-        lambda of ``lambda / 2 ||v - w||^2`` beside a mean loss. With 0 clients' own models are trained without each other.
+        lambda of ``lambda / 2 ||v - w||^2`` beside a mean loss. With 0 clients' own models are
+        trained without each other.
     training
-        Local work of a round, on the shared model and as much again on the client's own, by `Sgd` without momentum. Default: 50 steps of 64 rows with
-        ``Sgd(0.05)``.
+        Local work of a round, on the shared model and as much again on the client's own, by `Sgd`
+        without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     likelihood, codec, link
         As in `fed_avg`.
 
@@ -94,7 +103,9 @@ def ditto(
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(complain("ditto", expected="strength >= 0", actual=strength, hint="0.1"))
+        raise ArgumentError(
+            complain("ditto", expected="strength >= 0", actual=strength, hint="0.1")
+        )
     work = training or Training()
     sgd_of(work, "ditto")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
@@ -102,4 +113,12 @@ def ditto(
     def personal(state: Tree, memory: Tree) -> Personal:
         return Personal(Model(net, under(memory, OWN) or state))
 
-    return compose("ditto", net, OwnModel(descent, descent, strength), training=work, codec=codec, link=link, personal=personal)
+    return compose(
+        "ditto",
+        net,
+        OwnModel(descent, descent, strength),
+        training=work,
+        codec=codec,
+        link=link,
+        personal=personal,
+    )

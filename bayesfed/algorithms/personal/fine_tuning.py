@@ -1,4 +1,6 @@
-"""`personalised`: any method, after which each client fine-tunes the model that it received on its own rows."""
+"""`personalised`: any method, after which each client fine-tunes the model that it received on its
+own rows.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ TUNED = "tuned/"
 
 @dataclass(frozen=True)
 class FineTuned(Around):
-    """A local step, after which the client trains the model of the message on its own rows and keeps the result.
+    """A local step, after which the client trains the model of the message on its own rows and
+    keeps the result.
 
     Parameters
     ----------
@@ -51,7 +54,9 @@ class FineTuned(Around):
     expected: Shapes
     fixed: tuple[str, ...] = ()
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit as the method does, then fine-tune. A client without rows keeps no model.
 
         Raises
@@ -65,14 +70,25 @@ class FineTuned(Around):
         begun = to(self.begin(message, fit.memory), data.inputs.device)
         if shapes(begun) != dict(self.expected):
             actual = f"leaves {sorted(begun)}"
-            raise UpdateError(complain("personalised", expected="a message with the whole model", actual=actual, hint="fed_avg, fed_lora, fed_per"))
+            raise UpdateError(
+                complain(
+                    "personalised",
+                    expected="a message with the whole model",
+                    actual=actual,
+                    hint="fed_avg, fed_lora, fed_per",
+                )
+            )
 
         def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
             for name in self.fixed:
                 trained[name].copy_(begun[name])
 
-        tuned = self.descent.train(begun, data, key.child("personal"), LocalOptions(), held if self.fixed else None).payload
-        return fit._replace(memory=fit.memory | {TUNED + name: leaf for name, leaf in tuned.items()})
+        tuned = self.descent.train(
+            begun, data, key.child("personal"), LocalOptions(), held if self.fixed else None
+        ).payload
+        return fit._replace(
+            memory=fit.memory | {TUNED + name: leaf for name, leaf in tuned.items()}
+        )
 
 
 def personalised(
@@ -84,11 +100,14 @@ def personalised(
     likelihood: Likelihood | None = None,
     where: Predicate | None = None,
 ) -> Algorithm:
-    """Let each client fine-tune the model that it received, and keep the result: FedAvg with fine-tuning, and the same for other methods.
+    """Let each client fine-tune the model that it received, and keep the result: FedAvg with
+    fine-tuning, and the same for other methods.
 
-    What is sent and what the server computes do not change by a bit. A client fine-tunes in every round that it takes part in, after its work for the
-    method, so that it has a model of its own whenever the run ends; this costs `steps` more steps a round. A client that never took part has the
-    transmitted model. Where the method already has personal models (`fed_per`), fine-tuning begins with those.
+    What is sent and what the server computes do not change by a bit. A client fine-tunes in every
+    round that it takes part in, after its work for the method, so that it has a model of its own
+    whenever the run ends; this costs `steps` more steps a round. A client that never took part has
+    the transmitted model. Where the method already has personal models (`fed_per`), fine-tuning
+    begins with those.
 
     Parameters
     ----------
@@ -99,13 +118,15 @@ def personalised(
     likelihood
         Likelihood of the targets. Default: `Categorical()`.
     where
-        ``(parameter name, owning module) -> bool``: which parameters are fine-tuned. Default: all that are trained.
+        ``(parameter name, owning module) -> bool``: which parameters are fine-tuned. Default: all
+        that are trained.
 
     Raises
     ------
     ArgumentError
-        If the method has several phases, several sizes or a posterior, sends changes of the model to its clients (`stc`), or its network has running
-        statistics; if `where` chooses nothing; if a number is outside its domain.
+        If the method has several phases, several sizes or a posterior, sends changes of the model
+        to its clients (`stc`), or its network has running statistics; if `where` chooses nothing;
+        if a number is outside its domain.
 
     Examples
     --------
@@ -114,24 +135,58 @@ def personalised(
     """
     name = f"personalised, {algorithm.name!r}"
     if len(algorithm.phases) != 1 or algorithm.sizes or algorithm.posterior is not None:
-        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes" + (", a posterior" if algorithm.posterior else "")
+        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes" + (
+            ", a posterior" if algorithm.posterior else ""
+        )
         raise ArgumentError(
-            complain(name, expected="a method of one phase, one size, without posterior", actual=actual, hint="fed_avg, fed_prox, fed_lora")
+            complain(
+                name,
+                expected="a method of one phase, one size, without posterior",
+                actual=actual,
+                hint="fed_avg, fed_prox, fed_lora",
+            )
         )
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
     model = own(published(phase.server, algorithm.initial, 0, None), {}).model
     if not isinstance(model, Model) or isinstance(phase.local, Holding):
-        actual = "changes of the model" if isinstance(phase.local, Holding) else type(model).__name__
-        raise ArgumentError(complain(name, expected="messages that hold a network's parameters", actual=actual, hint="fed_avg, fed_prox, fed_lora"))
+        actual = (
+            "changes of the model" if isinstance(phase.local, Holding) else type(model).__name__
+        )
+        raise ArgumentError(
+            complain(
+                name,
+                expected="messages that hold a network's parameters",
+                actual=actual,
+                hint="fed_avg, fed_prox, fed_lora",
+            )
+        )
     net = model.net
     certain = running_statistics(net, certain=True)
-    if running := [one for one in running_statistics(net) if one in certain or one in algorithm.initial]:
-        raise ArgumentError(complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
+    if running := [
+        one for one in running_statistics(net) if one in certain or one in algorithm.initial
+    ]:
+        raise ArgumentError(
+            complain(
+                name,
+                expected="a network without running statistics",
+                actual=running,
+                hint="nn.GroupNorm",
+            )
+        )
     chosen = trainable(net)
-    fixed = [one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))]
+    fixed = [
+        one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))
+    ]
     if len(fixed) == len(chosen):
-        raise ArgumentError(complain(f"{name}, where", expected="a predicate that chooses a parameter", actual="none", hint="where=None"))
+        raise ArgumentError(
+            complain(
+                f"{name}, where",
+                expected="a predicate that chooses a parameter",
+                actual="none",
+                hint="where=None",
+            )
+        )
     work = Training(steps, batch_size, optimiser)
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
@@ -139,7 +194,9 @@ def personalised(
         return dict(own(message, memory).model.parameters)
 
     def changed(phase: Phase) -> Phase:
-        return replace(phase, local=FineTuned(phase.local, descent, begin, shapes(chosen), tuple(fixed)))
+        return replace(
+            phase, local=FineTuned(phase.local, descent, begin, shapes(chosen), tuple(fixed))
+        )
 
     def personal(state: Tree, memory: Tree) -> Personal:
         tuned = under(memory, TUNED)

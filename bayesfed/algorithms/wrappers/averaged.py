@@ -1,4 +1,6 @@
-"""`averaged`: predict by the mean of the server's last models (Polyak and Juditsky, 1992; Izmailov et al., 2018)."""
+"""`averaged`: predict by the mean of the server's last models (Polyak and Juditsky, 1992; Izmailov
+et al., 2018).
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ Served = TypeVar("Served")
 
 @checked(algorithm=ALGORITHM)
 def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
-    """Predict by the mean of the models that the server has after round `begin` and later ones, ``bf.averaged(bf.fed_avg(net), begin=20)``.
+    """Predict by the mean of the models that the server has after round `begin` and later ones,
+    ``bf.averaged(bf.fed_avg(net), begin=20)``.
 
-    The rounds go on from the last model as before, and no message changes: the mean is what `Result.model` and the sizes of a method are. It takes
-    out the noise of rounds in which few clients, small batches or sketches move the model about, as a learning rate that falls does, while the
-    rate stays high. The mean of adapters is that of each factor. The server keeps one more model. `swag` puts a Gaussian through the same models.
+    The rounds go on from the last model as before, and no message changes: the mean is what
+    `Result.model` and the sizes of a method are. It takes out the noise of rounds in which few
+    clients, small batches or sketches move the model about, as a learning rate that falls does,
+    while the rate stays high. The mean of adapters is that of each factor. The server keeps one
+    more model. `swag` puts a Gaussian through the same models.
 
     Parameters
     ----------
@@ -46,16 +51,36 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
 
     References
     ----------
-    Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Izmailov et al., "Averaging weights leads to wider optima and
-    better generalization" (2018).
+    Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Izmailov et
+    al., "Averaging weights leads to wider optima and better generalization" (2018).
     """
     if begin < 0:
-        raise ArgumentError(complain("averaged, begin", expected="a round >= 0", actual=begin, hint="two thirds of the rounds"))
+        raise ArgumentError(
+            complain(
+                "averaged, begin",
+                expected="a round >= 0",
+                actual=begin,
+                hint="two thirds of the rounds",
+            )
+        )
     if algorithm.posterior is not None or algorithm.personal:
         actual = f"{algorithm.name!r}, with a posterior or personal models"
-        raise ArgumentError(complain("averaged, algorithm", expected="a method of point estimates", actual=actual, hint="fed_avg, fed_lora, fs_lora"))
-    names = [name for name, leaf in algorithm.initial.items() if leaf.is_floating_point() and not name.startswith(OPTIMISER)]
-    own: Tree = {COUNT: torch.zeros(1, dtype=torch.float64)} | {MEAN + name: algorithm.initial[name].clone() for name in names}
+        raise ArgumentError(
+            complain(
+                "averaged, algorithm",
+                expected="a method of point estimates",
+                actual=actual,
+                hint="fed_avg, fed_lora, fs_lora",
+            )
+        )
+    names = [
+        name
+        for name, leaf in algorithm.initial.items()
+        if leaf.is_floating_point() and not name.startswith(OPTIMISER)
+    ]
+    own: Tree = {COUNT: torch.zeros(1, dtype=torch.float64)} | {
+        MEAN + name: algorithm.initial[name].clone() for name in names
+    }
 
     def of_mean(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
         def predict(state: Tree) -> Served:
@@ -68,7 +93,10 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     return replace(
         algorithm,
         initial=algorithm.initial | own,
-        phases=tuple(Averaging(phase.server, begin, number == final).in_phase(phase) for number, phase in enumerate(algorithm.phases)),
+        phases=tuple(
+            Averaging(phase.server, begin, number == final).in_phase(phase)
+            for number, phase in enumerate(algorithm.phases)
+        ),
         predictor=of_mean(algorithm.predictor),
         sizes={name: of_mean(size) for name, size in algorithm.sizes.items()},
     )
@@ -99,5 +127,8 @@ class Averaging(Beside):
         if not self.last or round < self.begin:
             return model | kept, info
         count = float(kept[COUNT])
-        means = {MEAN + name: (mean * count + model[name]) / (count + 1) for name, mean in under(kept, MEAN).items()}
+        means = {
+            MEAN + name: (mean * count + model[name]) / (count + 1)
+            for name, mean in under(kept, MEAN).items()
+        }
         return model | means | {COUNT: kept[COUNT] + 1}, info | {"averaged_models": count + 1}

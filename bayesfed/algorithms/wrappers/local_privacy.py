@@ -1,4 +1,5 @@
-"""`local_privacy`: local differential privacy of clients, by clipping and Gaussian noise before anything leaves a client.
+"""`local_privacy`: local differential privacy of clients, by clipping and Gaussian noise before
+anything leaves a client.
 
 ======================  ==================================================================
 notation                here
@@ -8,10 +9,11 @@ z; sigma = z C          `noise`; the sd of every entry of the noise on a client'
 2 C                     how far two changes within the bound can be apart: the sensitivity
 ======================  ==================================================================
 
-Nobody is trusted but the client itself: epsilon holds against the server, and against all who see the client's messages. Neighbours are any two
-sets of rows of one client, its real ones and any others. A round of a client is one Gaussian mechanism of sensitivity 2 C, so its noise multiplier is
-z / 2; rounds are composed by Rényi differential privacy. Every client is accounted as if it had taken part in every round, since a payload that was
-refused has been seen as well.
+Nobody is trusted but the client itself: epsilon holds against the server, and against all who see
+the client's messages. Neighbours are any two sets of rows of one client, its real ones and any
+others. A round of a client is one Gaussian mechanism of sensitivity 2 C, so its noise multiplier is
+z / 2; rounds are composed by Rényi differential privacy. Every client is accounted as if it had
+taken part in every round, since a payload that was refused has been seen as well.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class LocallyPrivate(Around):
-    """A local step around another, which clips its change, adds noise and returns no figures. Changes of values are measured from the message.
+    """A local step around another, which clips its change, adds noise and returns no figures.
+    Changes of values are measured from the message.
 
     Parameters
     ----------
@@ -55,14 +58,23 @@ class LocallyPrivate(Around):
     noise: float
     key: Key
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit, clip, and add noise; a client without rows adds noise as well."""
         fit = self.local.fit(message, memory, data, key, options)
-        payload = clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total if math.isfinite(self.clip) else fit.payload
+        payload = (
+            clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total
+            if math.isfinite(self.clip)
+            else fit.payload
+        )
         if self.noise:
-            # The path of `key` names phase, round and client; the seed of the noise is that of the client's own key.
+            # The path of `key` names phase, round and client; the seed of the noise is that of the
+            # client's own key.
             own = self.key.child(key.seed, *key.path)
-            payload = {name: self._noisy(leaf, own.child("noise", name)) for name, leaf in payload.items()}
+            payload = {
+                name: self._noisy(leaf, own.child("noise", name)) for name, leaf in payload.items()
+            }
         return Fit(payload, fit.memory, {})
 
     def _noisy(self, leaf: torch.Tensor, key: Key) -> torch.Tensor:
@@ -93,13 +105,20 @@ class Accounted:
         return published(self.server, state, round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Take the server's step, and add ``local_epsilon`` and ``local_delta`` after all rounds so far to the figures."""
+        """Take the server's step, and add ``local_epsilon`` and ``local_delta`` after all rounds so
+        far to the figures.
+        """
         state, info = self.server.step(state, reducer, round)
-        return state, {**info, "local_epsilon": local_epsilon(self.noise, round + 1, self.delta), "local_delta": self.delta}
+        return state, {
+            **info,
+            "local_epsilon": local_epsilon(self.noise, round + 1, self.delta),
+            "local_delta": self.delta,
+        }
 
 
 def local_epsilon(noise: float, rounds: int, delta: float) -> float:
-    """Return epsilon of one client at `delta` after it took part in so many rounds with noise of sd ``noise * clip``.
+    """Return epsilon of one client at `delta` after it took part in so many rounds with noise of sd
+    ``noise * clip``.
 
     Raises
     ------
@@ -109,45 +128,66 @@ def local_epsilon(noise: float, rounds: int, delta: float) -> float:
     return epsilon(noise / 2, rounds, delta)
 
 
-def local_privacy(algorithm: Algorithm, *, clip: float, noise: float, key: Key, delta: float | None = None) -> Algorithm:
-    """Let every client clip its change to norm `clip` and add noise with standard deviation ``noise * clip`` to it before it is sent.
+def local_privacy(
+    algorithm: Algorithm, *, clip: float, noise: float, key: Key, delta: float | None = None
+) -> Algorithm:
+    """Let every client clip its change to norm `clip` and add noise with standard deviation
+    ``noise * clip`` to it before it is sent.
 
-    All clients with rows weigh alike, and no figures (losses, numbers of rows of a step) leave a client. The mean of K clients has noise of
-    ``noise * clip / sqrt(K)``: at the same epsilon far more than `private` adds, which is the price of trusting nobody.
+    All clients with rows weigh alike, and no figures (losses, numbers of rows of a step) leave a
+    client. The mean of K clients has noise of ``noise * clip / sqrt(K)``: at the same epsilon far
+    more than `private` adds, which is the price of trusting nobody.
 
     Parameters
     ----------
     clip
-        Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed without noise only.
+        Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed
+        without noise only.
     noise
         Noise multiplier z; 0 gives no privacy.
     key
-        Key of the noise. Whoever knows it can remove the noise, so each site of a real federation passes its own, ``Key(secrets.randbits(62))``. In a
-        simulation one key serves all clients: their noise is drawn from streams of their own.
+        Key of the noise. Whoever knows it can remove the noise, so each site of a real federation
+        passes its own, ``Key(secrets.randbits(62))``. In a simulation one key serves all clients:
+        their noise is drawn from streams of their own.
     delta
-        Report ``local_epsilon`` at this delta after each round, for a client that took part in all rounds so far. Needs the extra ``dp``. Default: no
-        report.
+        Report ``local_epsilon`` at this delta after each round, for a client that took part in all
+        rounds so far. Needs the extra ``dp``. Default: no report.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, clients send something other than changes or values, or there are several phases.
+        If an argument is outside its domain, clients send something other than changes or values,
+        or there are several phases.
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
     where = f"local_privacy, {algorithm.name!r}"
     if not (clip > 0 and 0 <= noise < math.inf) or (noise and math.isinf(clip)):
         expected = "clip > 0 and noise >= 0; a finite clip with noise"
-        raise ArgumentError(complain(where, expected=expected, actual=(clip, noise), hint="clip=1.0, noise=4.0"))
+        raise ArgumentError(
+            complain(where, expected=expected, actual=(clip, noise), hint="clip=1.0, noise=4.0")
+        )
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, fed_paq, fed_lora"))
+        raise ArgumentError(
+            complain(
+                where,
+                expected="a method of one phase",
+                actual=names,
+                hint="fed_avg, fed_paq, fed_lora",
+            )
+        )
     if delta is not None:
         # Fail now, and not after the first round, if epsilon cannot be computed.
         local_epsilon(noise, 1, delta)
 
     def changed(phase: Phase) -> Phase:
         server = Accounted(phase.server, noise, delta) if delta is not None else phase.server
-        return replace(phase, assign=equally_weighted(phase.assign), local=LocallyPrivate(phase.local, clip, noise, key), server=server)
+        return replace(
+            phase,
+            assign=equally_weighted(phase.assign),
+            local=LocallyPrivate(phase.local, clip, noise, key),
+            server=server,
+        )
 
     return each_phase(algorithm, where, changed)

@@ -1,4 +1,6 @@
-"""The parts of `private`: clipping at the server and at clients, the sum of what was clipped, noise, and the report of epsilon."""
+"""The parts of `private`: clipping at the server and at clients, the sum of what was clipped,
+noise, and the report of epsilon.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ class Budget:
 
     def after(self, rounds: int) -> Info:
         """Return epsilon and delta after this many rounds."""
-        spent = epsilon(self.noise, rounds, self.delta, participants=self.participants, population=self.population)
+        spent = epsilon(
+            self.noise,
+            rounds,
+            self.delta,
+            participants=self.participants,
+            population=self.population,
+        )
         return {"epsilon": spent, "delta": self.delta}
 
 
@@ -45,7 +53,8 @@ class ClippedUpdate(Update):
 
 
 class ClippedSum(Sum):
-    """A sum of clipped updates, one of each client, and of nothing else: what a link or a wrapper changes after clipping is refused.
+    """A sum of clipped updates, one of each client, and of nothing else: what a link or a wrapper
+    changes after clipping is refused.
 
     Parameters
     ----------
@@ -65,10 +74,25 @@ class ClippedSum(Sum):
         UpdateError
             If the update was not clipped to the norm, or the client has one in the sum already.
         """
-        if not isinstance(update, ClippedUpdate) or update.clip > self.clip or client in self.clients:
-            actual = "a second one" if client in self.clients else "one that was not clipped, or was changed afterwards"
+        if (
+            not isinstance(update, ClippedUpdate)
+            or update.clip > self.clip
+            or client in self.clients
+        ):
+            actual = (
+                "a second one"
+                if client in self.clients
+                else "one that was not clipped, or was changed afterwards"
+            )
             hint = "`private` as the outermost wrapper, with the link Digital()"
-            raise UpdateError(complain(f"private, client {client!r}", expected="one clipped update", actual=actual, hint=hint))
+            raise UpdateError(
+                complain(
+                    f"private, client {client!r}",
+                    expected="one clipped update",
+                    actual=actual,
+                    hint=hint,
+                )
+            )
         super().add(client, update)
         self.clients.add(client)
 
@@ -80,7 +104,8 @@ class Clipped:
     Parameters
     ----------
     state
-        The server's state at the start of the round. Changes of clients that send values are measured from it.
+        The server's state at the start of the round. Changes of clients that send values are
+        measured from it.
     """
 
     view: View
@@ -97,14 +122,24 @@ class Clipped:
         Raises
         ------
         UpdateError
-            As the inner view does, and if it weighs entries one by one or the weight is neither 0 nor 1.
+            As the inner view does, and if it weighs entries one by one or the weight is neither 0
+            nor 1.
         """
         update = self.view.lift(payload, weight, kind)
         if update.by_entry or update.weight not in (0.0, 1.0):
             actual = "a weight for each entry" if update.by_entry else update.weight
-            raise UpdateError(complain("private", expected="clients of weight 1", actual=actual, hint="a view that covers everything"))
+            raise UpdateError(
+                complain(
+                    "private",
+                    expected="clients of weight 1",
+                    actual=actual,
+                    hint="a view that covers everything",
+                )
+            )
         if not update.weight:
-            update = Update({name: torch.zeros_like(leaf) for name, leaf in update.total.items()}, 0.0, kind)
+            update = Update(
+                {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}, 0.0, kind
+            )
         elif math.isfinite(self.clip):
             update = clipped(update, self.state, self.clip)
         return ClippedUpdate(update.total, update.weight, update.kind, self.clip)
@@ -112,7 +147,8 @@ class Clipped:
 
 @dataclass(frozen=True)
 class ClippedLocal(Around):
-    """A local step around another, which clips the payload before it is coded. Changes of values are measured from the message.
+    """A local step around another, which clips the payload before it is coded. Changes of values
+    are measured from the message.
 
     Parameters
     ----------
@@ -122,18 +158,23 @@ class ClippedLocal(Around):
 
     clip: float
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit, then clip."""
         fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(payload=clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total)
+        return fit._replace(
+            payload=clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total
+        )
 
 
 @dataclass(frozen=True)
 class Noised:
     """A server around another, which steps on the noisy sum divided by a fixed number of clients.
 
-    The noise of a round comes from the key and the sum: a resumed run reproduces it and reveals nothing new, and two runs with the same key whose
-    sums differ have independent noise, so that their difference reveals neither. A round in which no client was heard has noise like any other.
+    The noise of a round comes from the key and the sum: a resumed run reproduces it and reveals
+    nothing new, and two runs with the same key whose sums differ have independent noise, so that
+    their difference reveals neither. A round in which no client was heard has noise like any other.
 
     Parameters
     ----------
@@ -170,30 +211,65 @@ class Noised:
         Raises
         ------
         UpdateError
-            If the updates were not summed, or more than `participants` clients took part: the reported epsilon would not hold.
+            If the updates were not summed, or more than `participants` clients took part: the
+            reported epsilon would not hold.
         """
         if not isinstance(reducer, Sum):
-            raise UpdateError(complain("private", expected="a sum", actual=type(reducer).__name__, hint="private(algorithm, ...)"))
-        nobody = Update({name: torch.zeros_like(leaf) for name, leaf in state.items()}, 0.0, self.kind)
+            raise UpdateError(
+                complain(
+                    "private",
+                    expected="a sum",
+                    actual=type(reducer).__name__,
+                    hint="private(algorithm, ...)",
+                )
+            )
+        nobody = Update(
+            {name: torch.zeros_like(leaf) for name, leaf in state.items()}, 0.0, self.kind
+        )
         total = reducer.total or nobody
         came = total.number()
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
-            raise UpdateError(complain(f"private, round {round}", expected=f"at most {self.participants} clients", actual=came, hint=hint))
+            raise UpdateError(
+                complain(
+                    f"private, round {round}",
+                    expected=f"at most {self.participants} clients",
+                    actual=came,
+                    hint=hint,
+                )
+            )
         stream = self.key.child(round, _fingerprint(total.total))
-        summed = {name: self._noisy(name, leaf, state, self.participants - came, stream) for name, leaf in total.total.items()}
-        state, info = self.server.step(state, Sum(Update(summed, float(self.participants), total.kind)), round)
+        summed = {
+            name: self._noisy(name, leaf, state, self.participants - came, stream)
+            for name, leaf in total.total.items()
+        }
+        state, info = self.server.step(
+            state, Sum(Update(summed, float(self.participants), total.kind)), round
+        )
         return state, {**info, **(self.budget.after(round + 1) if self.budget else {})}
 
-    def _noisy(self, name: str, leaf: torch.Tensor, state: Tree, absent: float, stream: Key) -> torch.Tensor:
+    def _noisy(
+        self, name: str, leaf: torch.Tensor, state: Tree, absent: float, stream: Key
+    ) -> torch.Tensor:
         result = leaf
         if self.kind == "value" and absent:
             if name not in state:
-                raise UpdateError(complain("private", expected="values of the state's leaves", actual=name, hint="a method that sends changes"))
+                raise UpdateError(
+                    complain(
+                        "private",
+                        expected="values of the state's leaves",
+                        actual=name,
+                        hint="a method that sends changes",
+                    )
+                )
             result = result + absent * state[name]
         if self.noise:
-            drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=stream.child(name).generator())
-            result = (result.double() + self.noise * self.clip * drawn.to(leaf.device)).to(leaf.dtype)
+            drawn = torch.randn(
+                leaf.shape, dtype=torch.float64, generator=stream.child(name).generator()
+            )
+            result = (result.double() + self.noise * self.clip * drawn.to(leaf.device)).to(
+                leaf.dtype
+            )
         return result
 
 
@@ -201,7 +277,10 @@ def _fingerprint(tree: Tree) -> str:
     """Return a digest of all numbers of a tree."""
     content = blake2b(digest_size=16)
     for name, leaf in sorted(tree.items()):
-        content.update(name.encode() + leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        content.update(
+            name.encode()
+            + leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return content.hexdigest()
 
 
@@ -209,5 +288,9 @@ def check_not_private(server: Server | None, where: str, hint: str) -> None:
     """Raise `ArgumentError` if noise for privacy is added below this server."""
     while server is not None:
         if isinstance(server, Noised):
-            raise ArgumentError(complain(where, expected="a method without `private`", actual="a private one", hint=hint))
+            raise ArgumentError(
+                complain(
+                    where, expected="a method without `private`", actual="a private one", hint=hint
+                )
+            )
         server = getattr(server, "server", None)

@@ -1,4 +1,6 @@
-"""Changes to every phase of a method: equal weights, and checks of the link and the reducer that wrappers need."""
+"""Changes to every phase of a method: equal weights, and checks of the link and the reducer that
+wrappers need.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,19 @@ from bayesfed.trees import Tree
 
 @checked(algorithm=ALGORITHM)
 def equal_weights(algorithm: Algorithm) -> Algorithm:
-    """Give every client with a weight above zero the weight 1, so that nobody gains influence by claiming many rows.
+    """Give every client with a weight above zero the weight 1, so that nobody gains influence by
+    claiming many rows.
 
     Raises
     ------
     ArgumentError
         If clients send something other than changes or values.
     """
-    return each_phase(algorithm, "equal_weights", lambda phase: replace(phase, assign=equally_weighted(phase.assign)))
+    return each_phase(
+        algorithm,
+        "equal_weights",
+        lambda phase: replace(phase, assign=equally_weighted(phase.assign)),
+    )
 
 
 def each_phase(algorithm: Algorithm, where: str, changed: Callable[[Phase], Phase]) -> Algorithm:
@@ -41,21 +48,41 @@ def each_phase(algorithm: Algorithm, where: str, changed: Callable[[Phase], Phas
     for phase in algorithm.phases:
         if phase.local.kind not in VECTORS:
             actual = f"{phase.local.kind!r} in {algorithm.name!r}, phase {phase.name!r}"
-            raise ArgumentError(complain(where, expected="clients that send 'delta' or 'value'", actual=actual, hint="fed_avg, fed_paq, fed_lora"))
+            raise ArgumentError(
+                complain(
+                    where,
+                    expected="clients that send 'delta' or 'value'",
+                    actual=actual,
+                    hint="fed_avg, fed_paq, fed_lora",
+                )
+            )
     return replace(algorithm, phases=tuple(changed(phase) for phase in algorithm.phases))
 
 
 def check_digital(phase: Phase, where: str) -> None:
-    """Check that updates of a phase arrive one by one and that its server takes their sum; raise `ArgumentError` otherwise."""
+    """Check that updates of a phase arrive one by one and that its server takes their sum; raise
+    `ArgumentError` otherwise.
+    """
     link: Link | None = phase.link
     while link is not None:
         if isinstance(link, OverTheAir):
             hint = "Digital(): what the channel adds cannot be taken apart"
-            raise ArgumentError(complain(where, expected="updates that arrive one by one", actual="OverTheAir", hint=hint))
+            raise ArgumentError(
+                complain(
+                    where, expected="updates that arrive one by one", actual="OverTheAir", hint=hint
+                )
+            )
         link = getattr(link, "link", None)
     if phase.reducer is not Sum:
         actual = getattr(phase.reducer, "__name__", "another reducer")
-        raise ArgumentError(complain(where, expected="a method whose server takes a sum", actual=actual, hint="fed_avg, fed_paq, fed_lora"))
+        raise ArgumentError(
+            complain(
+                where,
+                expected="a method whose server takes a sum",
+                actual=actual,
+                hint="fed_avg, fed_paq, fed_lora",
+            )
+        )
 
 
 def equally_weighted(assign: Assign) -> Assign:
@@ -64,6 +91,10 @@ def equally_weighted(assign: Assign) -> Assign:
     def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         planned = assign(state, round, profile, key)
         # Invalid weights are left for the link to refuse.
-        return planned if isinstance(planned, Skip) or not 0 < planned.weight < math.inf else replace(planned, weight=1.0)
+        return (
+            planned
+            if isinstance(planned, Skip) or not 0 < planned.weight < math.inf
+            else replace(planned, weight=1.0)
+        )
 
     return plan

@@ -1,4 +1,6 @@
-"""`server_optimised`: any method whose server averages, with momentum or an adaptive optimiser at the server."""
+"""`server_optimised`: any method whose server averages, with momentum or an adaptive optimiser at
+the server.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from bayesfed.algorithms.wrappers.noising import Noised
 from bayesfed.algorithms.wrappers.phases import each_phase
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated.aggregation.robust import Robust
-from bayesfed.federated.aggregation.server_optimisers import OPTIMISER, FedAvgM, Optimised, ServerOptimiser, TakesMomentum
+from bayesfed.federated.aggregation.server_optimisers import (
+    OPTIMISER,
+    FedAvgM,
+    Optimised,
+    ServerOptimiser,
+    TakesMomentum,
+)
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Local, Profile, Skip
@@ -22,15 +30,19 @@ Served = TypeVar("Served")
 
 
 def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algorithm:
-    """Let the server step along the averaged change of a round by an optimiser: FedAvgM, FedAdam, FedYogi, FedAdagrad.
+    """Let the server step along the averaged change of a round by an optimiser: FedAvgM, FedAdam,
+    FedYogi, FedAdagrad.
 
-    This is the one way to a server optimiser, for every method whose server is `Average` or `Add`: `fed_avg`, `fed_prox`, `fed_paq`, `fed_lora`,
-    `hetero_fl` and others, also inside or outside of `private` and `robust`. The moments belong to the server's state: they are never sent, and a
-    run that is resumed continues with them bit for bit. Entries that no client of a round covers count as unchanged.
+    This is the one way to a server optimiser, for every method whose server is `Average` or `Add`:
+    `fed_avg`, `fed_prox`, `fed_paq`, `fed_lora`, `hetero_fl` and others, also inside or outside of
+    `private` and `robust`. The moments belong to the server's state: they are never sent, and a run
+    that is resumed continues with them bit for bit. Entries that no client of a round covers count
+    as unchanged.
 
-    `flex_lora` and `fed_stack_lora` take `FedAvgM`: momentum of the product of their adapters and of the merged weights. Clients of `fed_stack_lora`
-    keep the velocity beside the delta; those that did not hear the last round are sent both. `bayesian_lora` and `federated_svi` take any optimiser
-    with `MeanParameters`; `SummedGradients` has one of its own.
+    `flex_lora` and `fed_stack_lora` take `FedAvgM`: momentum of the product of their adapters and
+    of the merged weights. Clients of `fed_stack_lora` keep the velocity beside the delta; those
+    that did not hear the last round are sent both. `bayesian_lora` and `federated_svi` take any
+    optimiser with `MeanParameters`; `SummedGradients` has one of its own.
 
     Parameters
     ----------
@@ -42,24 +54,44 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     Raises
     ------
     ArgumentError
-        If `optimiser` is not an optimiser of the server, the method has several phases or another server, or running statistics travel with the
-        parameters, which are no directions of descent.
+        If `optimiser` is not an optimiser of the server, the method has several phases or another
+        server, or running statistics travel with the parameters, which are no directions of
+        descent.
 
     References
     ----------
-    Reddi et al., "Adaptive federated optimization" (2021), Algorithm 2; Hsu, Qi and Brown (2019) for momentum.
+    Reddi et al., "Adaptive federated optimization" (2021), Algorithm 2; Hsu, Qi and Brown (2019)
+    for momentum.
 
     Examples
     --------
     >>> algorithm = server_optimised(fed_avg(net), FedAdam(0.01))
     """
     where = f"server_optimised, {algorithm.name!r}"
-    if isinstance(optimiser, type) or not hasattr(optimiser, "step") or not hasattr(optimiser, "initial"):
+    if (
+        isinstance(optimiser, type)
+        or not hasattr(optimiser, "step")
+        or not hasattr(optimiser, "initial")
+    ):
         actual = optimiser.__name__ if isinstance(optimiser, type) else repr(optimiser)
-        raise ArgumentError(complain(where, expected="an optimiser of the server as a value", actual=actual, hint="FedAdam(0.01), FedAvgM()"))
+        raise ArgumentError(
+            complain(
+                where,
+                expected="an optimiser of the server as a value",
+                actual=actual,
+                hint="FedAdam(0.01), FedAvgM()",
+            )
+        )
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, fed_prox, fed_lora"))
+        raise ArgumentError(
+            complain(
+                where,
+                expected="a method of one phase",
+                actual=names,
+                hint="fed_avg, fed_prox, fed_lora",
+            )
+        )
 
     def planned(phase: Phase) -> Phase:
         def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -74,7 +106,11 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     def carried(phase: Phase, server: TakesMomentum) -> tuple[Algorithm, Tree]:
         if not isinstance(optimiser, FedAvgM):
             actual = type(optimiser).__name__
-            raise ArgumentError(complain(where, expected="momentum of products", actual=actual, hint="FedAvgM(1.0, 0.5)"))
+            raise ArgumentError(
+                complain(
+                    where, expected="momentum of products", actual=actual, hint="FedAvgM(1.0, 0.5)"
+                )
+            )
         phase, moments = server.with_momentum(planned(phase), optimiser, algorithm.initial)
         return replace(algorithm, phases=(phase,)), moments
 
@@ -82,7 +118,10 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     if isinstance(only.server, TakesMomentum):
         served, moments = carried(only, only.server)
     else:
-        served, moments = each_phase(algorithm, "server_optimised", changed), optimiser.initial(algorithm.initial)
+        served, moments = (
+            each_phase(algorithm, "server_optimised", changed),
+            optimiser.initial(algorithm.initial),
+        )
 
     def bare(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
         return lambda state: served(without(state, OPTIMISER))
@@ -94,21 +133,39 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
         predictor=bare(algorithm.predictor),
         posterior=bare(algorithm.posterior) if algorithm.posterior else None,
         sizes={name: bare(size) for name, size in algorithm.sizes.items()},
-        personal=(lambda state, memory: personal(without(state, OPTIMISER), memory)) if personal else None,
+        personal=(lambda state, memory: personal(without(state, OPTIMISER), memory))
+        if personal
+        else None,
     )
 
 
 def _check_averages(phase: Phase, where: str) -> None:
-    """Raise `ArgumentError` unless the server averages, possibly behind noise or a robust rule, and no running statistics travel."""
+    """Raise `ArgumentError` unless the server averages, possibly behind noise or a robust rule, and
+    no running statistics travel.
+    """
     server = phase.server
     while isinstance(server, Noised | Robust):
         server = server.server
     if not isinstance(server, Average | Add) and not getattr(server, "averages", False):
         hint = "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl"
-        raise ArgumentError(complain(where, expected="a server that is Average or Add", actual=type(server).__name__, hint=hint))
+        raise ArgumentError(
+            complain(
+                where,
+                expected="a server that is Average or Add",
+                actual=type(server).__name__,
+                hint=hint,
+            )
+        )
     local: Local | None = phase.local
     while local is not None:
         if isinstance(local, Buffered) and local.travels:
             actual = "running statistics that travel"
-            raise ArgumentError(complain(where, expected="parameters alone", actual=actual, hint="buffers='local', or static norms"))
+            raise ArgumentError(
+                complain(
+                    where,
+                    expected="parameters alone",
+                    actual=actual,
+                    hint="buffers='local', or static norms",
+                )
+            )
         local = getattr(local, "local", None)

@@ -19,24 +19,30 @@ _CLOSE = 0.95  # share of the budget that is close enough to stop
 
 @dataclass(frozen=True)
 class Budgeted:
-    """`Flexible` at a planned size: at most ``32 beta`` bits for each entry of the tree, header included, if that is possible.
+    """`Flexible` at a planned size: at most ``32 beta`` bits for each entry of the tree, header
+    included, if that is possible.
 
-    The tree is first encoded with the map's (rho, L) for beta. If the message is too large, the tree is encoded again: first with beta lowered in
-    proportion, then at the beta given by the line through the last two sizes, or by bisection if that beta is outside the bracket. This ends
-    when a message keeps to the budget, or after `tries` encodings with the smallest setting of the map. A message of the smallest setting
-    is sent even if it is too large, for example if the header alone exceeds the budget; `overrun_bits` reports it. The receiver need
-    not know the setting. The message depends on the tree and the key only.
+    The tree is first encoded with the map's (rho, L) for beta. If the message is too large, the
+    tree is encoded again: first with beta lowered in proportion, then at the beta given by the line
+    through the last two sizes, or by bisection if that beta is outside the bracket. This ends when
+    a message keeps to the budget, or after `tries` encodings with the smallest setting of the map.
+    A message of the smallest setting is sent even if it is too large, for example if the header
+    alone exceeds the budget; `overrun_bits` reports it. The receiver need not know the setting. The
+    message depends on the tree and the key only.
 
-    beta is relative to the size of the tree itself, so one map serves sub-models of any width: a share alpha of the model costs ``alpha beta S``.
+    beta is relative to the size of the tree itself, so one map serves sub-models of any width: a
+    share alpha of the model costs ``alpha beta S``.
 
     Parameters
     ----------
     settings
         The fitted map.
     beta
-        Planned size relative to 32 bits an entry, above 0. Outside the range of the map its first or last setting is used.
+        Planned size relative to 32 bits an entry, above 0. Outside the range of the map its first
+        or last setting is used.
     codec
-        Codec that the map was fitted with, for its ranking, kernels and codes; its share and levels are not used.
+        Codec that the map was fitted with, for its ranking, kernels and codes; its share and levels
+        are not used.
     tries
         Most encodings of a message, 2 to 30.
 
@@ -56,13 +62,16 @@ class Budgeted:
     def __post_init__(self) -> None:
         check_beta("Budgeted", self.beta)
         if not 2 <= self.tries <= 30:
-            raise ArgumentError(complain("Budgeted", expected="2 to 30 tries", actual=self.tries, hint="8"))
+            raise ArgumentError(
+                complain("Budgeted", expected="2 to 30 tries", actual=self.tries, hint="8")
+            )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message, more than once if it is too large."""
         budget, least, best = self.beta * full_bits(tree), self.settings.least, b""
         aim = high = min(max(self.beta, least), self.settings.most)
-        # The first line is through the origin. Headers and masks make it too steep; the next points correct that.
+        # The first line is through the origin. Headers and masks make it too steep; the next points
+        # correct that.
         low, before = least, (0.0, 0)
         for attempt in range(self.tries):
             if attempt == self.tries - 1 and not best:
@@ -71,7 +80,8 @@ class Budgeted:
             message = replace(self.codec, share=share, levels=levels).encode(tree, meta, key)
             bits = 8 * len(message)
             if bits <= budget:
-                # Early messages that fit are close to the budget in proportion; later ones may be far below it.
+                # Early messages that fit are close to the budget in proportion; later ones may be
+                # far below it.
                 if attempt < 2 or bits >= _CLOSE * budget:
                     return message
                 best, low = message, aim
@@ -91,7 +101,8 @@ class Budgeted:
         return self.codec.decode(message, key)
 
     def overrun_bits(self, message: bytes) -> int:
-        """Return by how many bits a message exceeds the budget of the tree in its header; 0 if it keeps to it.
+        """Return by how many bits a message exceeds the budget of the tree in its header; 0 if it
+        keeps to it.
 
         Raises
         ------
@@ -99,10 +110,17 @@ class Budgeted:
             If the message is damaged.
         """
         leaves, _ = unseal(message, limit=self.codec.limit)
-        return max(0, math.ceil(8 * len(message) - self.beta * 32 * sum(math.prod(leaf.shape) for leaf in leaves)))
+        return max(
+            0,
+            math.ceil(
+                8 * len(message) - self.beta * 32 * sum(math.prod(leaf.shape) for leaf in leaves)
+            ),
+        )
 
 
 def _on_line(first: tuple[float, float], second: tuple[float, float], bits: float) -> float:
-    """Return the aim at which the line through two points (aim, bits) has that many bits; 0 if the line is level."""
+    """Return the aim at which the line through two points (aim, bits) has that many bits; 0 if the
+    line is level.
+    """
     rise = (second[1] - first[1]) / (second[0] - first[0])
     return second[0] + (bits - second[1]) / rise if rise else 0.0

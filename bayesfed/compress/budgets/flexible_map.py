@@ -40,7 +40,8 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class FlexibleMap:
-    """The map from beta to (rho, L), piecewise linear and non-decreasing. It prints as a table; `to_json` and `from_json` store it.
+    """The map from beta to (rho, L), piecewise linear and non-decreasing. It prints as a table;
+    `to_json` and `from_json` store it.
 
     Parameters
     ----------
@@ -50,23 +51,50 @@ class FlexibleMap:
     Raises
     ------
     ArgumentError
-        If there are no points, a point is outside the ranges of `Flexible`, or the points are out of order.
+        If there are no points, a point is outside the ranges of `Flexible`, or the points are out
+        of order.
     """
 
     settings: tuple[Setting, ...]
 
     def __post_init__(self) -> None:
         if not self.settings:
-            raise ArgumentError(complain("FlexibleMap", expected="one setting or more", actual="none", hint="fit_flexible"))
+            raise ArgumentError(
+                complain(
+                    "FlexibleMap",
+                    expected="one setting or more",
+                    actual="none",
+                    hint="fit_flexible",
+                )
+            )
         for setting in self.settings:
             check_share("FlexibleMap", setting.share)
             check_levels("FlexibleMap", "levels", setting.levels, MOST_LEVELS)
             if not (0 < setting.beta < math.inf and 0 <= setting.error < math.inf):
-                raise ArgumentError(complain("FlexibleMap", expected="beta > 0 and error >= 0", actual=setting, hint="fit_flexible"))
+                raise ArgumentError(
+                    complain(
+                        "FlexibleMap",
+                        expected="beta > 0 and error >= 0",
+                        actual=setting,
+                        hint="fit_flexible",
+                    )
+                )
         for low, high in zip(self.settings, self.settings[1:], strict=False):
-            if not (low.beta < high.beta and low.share <= high.share and low.levels <= high.levels and low.error > high.error):
+            if not (
+                low.beta < high.beta
+                and low.share <= high.share
+                and low.levels <= high.levels
+                and low.error > high.error
+            ):
                 expected = "rising beta, falling error, rho and L that do not fall"
-                raise ArgumentError(complain("FlexibleMap", expected=expected, actual=f"{low}, then {high}", hint="fit_flexible"))
+                raise ArgumentError(
+                    complain(
+                        "FlexibleMap",
+                        expected=expected,
+                        actual=f"{low}, then {high}",
+                        hint="fit_flexible",
+                    )
+                )
 
     @property
     def least(self) -> float:
@@ -75,7 +103,9 @@ class FlexibleMap:
 
     @property
     def most(self) -> float:
-        """The largest beta of the map; above it the map is constant, and messages stay below their budget."""
+        """The largest beta of the map; above it the map is constant, and messages stay below their
+        budget.
+        """
         return self.settings[-1].beta
 
     def __call__(self, beta: float) -> tuple[float, int]:
@@ -89,7 +119,9 @@ class FlexibleMap:
         check_beta("FlexibleMap", beta)
         betas, shares, levels, _ = zip(*self.settings, strict=True)
         # An interpolated share may exceed the largest one by a rounding error.
-        return min(float(np.interp(beta, betas, shares)), shares[-1]), math.floor(float(np.interp(beta, betas, levels)))
+        return min(float(np.interp(beta, betas, shares)), shares[-1]), math.floor(
+            float(np.interp(beta, betas, levels))
+        )
 
     def error(self, beta: float) -> float:
         """Return the expected relative squared error at `beta`, linear between the points.
@@ -117,12 +149,24 @@ class FlexibleMap:
             If the text is not such JSON.
         """
         try:
-            return cls(tuple(Setting(float(beta), float(share), levels, float(error)) for beta, share, levels, error in json.loads(text)))
+            return cls(
+                tuple(
+                    Setting(float(beta), float(share), levels, float(error))
+                    for beta, share, levels, error in json.loads(text)
+                )
+            )
         except (TypeError, json.JSONDecodeError, ValueError) as problem:
-            raise ArgumentError(complain("FlexibleMap", expected="JSON of to_json", actual=problem, hint="fit_flexible")) from problem
+            raise ArgumentError(
+                complain(
+                    "FlexibleMap", expected="JSON of to_json", actual=problem, hint="fit_flexible"
+                )
+            ) from problem
 
     def __str__(self) -> str:
-        rows = (f"{f'1/{1 / row.beta:.4g}':>10}  {row.share:>8.4g}  {row.levels:>8}  {row.error:>8.4g}" for row in self.settings)
+        rows = (
+            f"{f'1/{1 / row.beta:.4g}':>10}  {row.share:>8.4g}  {row.levels:>8}  {row.error:>8.4g}"
+            for row in self.settings
+        )
         return "\n".join([f"{'beta':>10}  {'rho':>8}  {'L':>8}  {'error':>8}", *rows])
 
 

@@ -1,4 +1,6 @@
-"""Alphabets: the distinct integers of a sequence, how often they occur, and how they are written."""
+"""Alphabets: the distinct integers of a sequence, how often they occur, and how they are
+written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from numpy.typing import NDArray
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.bits import HIGHEST, damaged, read_signed, signed_bits, varint_bits, write_signed
+from bayesfed.compress.lossless.bits import (
+    HIGHEST,
+    damaged,
+    read_signed,
+    signed_bits,
+    varint_bits,
+    write_signed,
+)
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.errors import WireError, complain
 
@@ -42,11 +51,20 @@ def require_alphabet(where: str, symbols: Integers) -> None:
     """Raise `WireError` unless `write_alphabet` can write these symbols."""
     if not is_alphabet(symbols):
         expected = f"at most {MOST_SYMBOLS} different integers within a span of 2**63"
-        raise WireError(complain(where, expected=expected, actual=f"{len(symbols)}, {symbols[0]} to {symbols[-1]}", hint="Range()"))
+        raise WireError(
+            complain(
+                where,
+                expected=expected,
+                actual=f"{len(symbols)}, {symbols[0]} to {symbols[-1]}",
+                hint="Range()",
+            )
+        )
 
 
 def write_alphabet(symbols: Integers, out: Writer) -> None:
-    """Append ascending integers: twice their number, plus 1 if they are consecutive, varint; the least; else the gaps by Golomb."""
+    """Append ascending integers: twice their number, plus 1 if they are consecutive, varint; the
+    least; else the gaps by Golomb.
+    """
     gaps = np.diff(symbols) - 1
     dense = not gaps.any()
     out.varint(2 * len(symbols) + dense)
@@ -58,14 +76,20 @@ def write_alphabet(symbols: Integers, out: Writer) -> None:
 def alphabet_bits(symbols: Integers) -> float:
     """Return the length in bits of `write_alphabet`."""
     gaps = np.diff(symbols) - 1
-    return varint_bits(2 * len(symbols) + 1) + signed_bits(int(symbols[0])) + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
+    return (
+        varint_bits(2 * len(symbols) + 1)
+        + signed_bits(int(symbols[0]))
+        + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
+    )
 
 
 def read_alphabet(source: Reader, count: int) -> Integers:
     """Read ascending integers, at most `count`, the number of values in the sequence."""
     size, dense = divmod(source.varint(2 * min(count, MOST_SYMBOLS) + 1), 2)
     least = read_signed(source)
-    gaps = np.zeros(max(size - 1, 0), np.int64) if dense else Golomb().read(source, max(size - 1, 0))
+    gaps = (
+        np.zeros(max(size - 1, 0), np.int64) if dense else Golomb().read(source, max(size - 1, 0))
+    )
     if not size or least + sum(gaps.tolist()) + len(gaps) > HIGHEST:
         raise damaged("alphabet", "at least one integer, and of 64 bits", f"{size} from {least}")
     return np.concatenate([[0], np.cumsum(gaps + 1)]) + least

@@ -1,7 +1,9 @@
-"""Elias' universal codes: without parameters, and never much longer than the best code for any decreasing distribution.
+"""Elias' universal codes: without parameters, and never much longer than the best code for any
+decreasing distribution.
 
-x >= 0 is coded as N = x + 1 of L bits. Gamma writes L in unary and delta writes L in gamma; both then write the L - 1 bits below the
-highest. (P. Elias, "Universal codeword sets and representations of the integers", 1975.)
+x >= 0 is coded as N = x + 1 of L bits. Gamma writes L in unary and delta writes L in gamma; both
+then write the L - 1 bits below the highest. (P. Elias, "Universal codeword sets and representations
+of the integers", 1975.)
 """
 
 from __future__ import annotations
@@ -13,7 +15,19 @@ import numpy as np
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.bits import HIGHEST, Unsigned, bit_length, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.lossless.bits import (
+    HIGHEST,
+    Unsigned,
+    bit_length,
+    damaged,
+    once,
+    pack,
+    read_unary,
+    unary_bits,
+    unpack,
+    whole,
+    write_unary,
+)
 from bayesfed.compress.lossless.golomb import require_counts
 
 
@@ -100,7 +114,9 @@ def _below(numbers: Unsigned, tails: Integers) -> Unsigned:
 def _join(source: Reader, tails: Integers, where: str) -> Integers:
     if int(tails.max()) > 63:
         raise damaged(where, "numbers of at most 64 bits", f"{tails.max() + 1} bits")
-    values = unpack(source, tails, len(tails)) + ((np.uint64(1) << tails.view(np.uint64)) - np.uint64(1))
+    values = unpack(source, tails, len(tails)) + (
+        (np.uint64(1) << tails.view(np.uint64)) - np.uint64(1)
+    )
     if int(values.max()) > HIGHEST:
         raise damaged(where, "values of 64 bits", values.max())
     return values.view(np.int64)

@@ -1,4 +1,6 @@
-"""The model of `Range`: counts rounded to a few bits, how they are written, and how both sides turn them into shares of 2**24."""
+"""The model of `Range`: counts rounded to a few bits, how they are written, and how both sides turn
+them into shares of 2**24.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PRECISION = 24
 
 
 def rounded(counts: Integers) -> tuple[Integers, int]:
-    """Return the counts with only those bits below the highest that are worth sending, and the number of these bits."""
+    """Return the counts with only those bits below the highest that are worth sending, and the
+    number of these bits.
+    """
     # Rounding up adds at most half, so the sum stays below 2**24.
     counts = np.maximum(counts >> max(0, int(counts.sum()).bit_length() - PRECISION + 2), 1)
     exponents = _exponents(counts)
@@ -40,19 +44,25 @@ def rounded(counts: Integers) -> tuple[Integers, int]:
 
 
 def cross_entropy(counts: Integers, frequencies: Integers) -> float:
-    """Return the length in bits of symbols with these counts under the model of these frequencies."""
+    """Return the length in bits of symbols with these counts under the model of these
+    frequencies.
+    """
     return float(counts @ (PRECISION - np.log2(weights_of(frequencies))))
 
 
 def weights_of(frequencies: Integers) -> Integers:
-    """Return shares >= 1 that sum to 2**24, in integer arithmetic, so that the reader computes the same."""
+    """Return shares >= 1 that sum to 2**24, in integer arithmetic, so that the reader computes the
+    same.
+    """
     stops = np.cumsum(frequencies)
     shares: Integers = (stops << PRECISION) // stops[-1]
     return np.diff(shares, prepend=0)
 
 
 def write_model(frequencies: Integers, kept: int, out: Writer) -> None:
-    """Append the number of bits kept below the highest, one byte; the lengths, Golomb of the zigzag of differences; the kept bits."""
+    """Append the number of bits kept below the highest, one byte; the lengths, Golomb of the zigzag
+    of differences; the kept bits.
+    """
     exponents = _exponents(frequencies)
     widths = np.minimum(exponents - 1, kept)
     out.byte(kept)
@@ -63,7 +73,11 @@ def write_model(frequencies: Integers, kept: int, out: Writer) -> None:
 def model_bits(frequencies: Integers, kept: int) -> float:
     """Return the length in bits of `write_model`."""
     exponents = _exponents(frequencies)
-    return 8 + Golomb().predicted_bits(zigzag(np.diff(exponents, prepend=0))) + whole(int(np.minimum(exponents - 1, kept).sum()))
+    return (
+        8
+        + Golomb().predicted_bits(zigzag(np.diff(exponents, prepend=0)))
+        + whole(int(np.minimum(exponents - 1, kept).sum()))
+    )
 
 
 def read_model(source: Reader, size: int) -> Integers:
@@ -71,11 +85,19 @@ def read_model(source: Reader, size: int) -> Integers:
     kept = source.byte()
     exponents = unzigzag(Golomb().read(source, size)).cumsum()
     if kept >= PRECISION or exponents.min() < 1 or exponents.max() > PRECISION:
-        raise damaged("Range", f"frequencies of 1 to {PRECISION} bits", f"{exponents.min()} to {exponents.max()}, {kept} kept")
+        raise damaged(
+            "Range",
+            f"frequencies of 1 to {PRECISION} bits",
+            f"{exponents.min()} to {exponents.max()}, {kept} kept",
+        )
     widths = np.minimum(exponents - 1, kept)
-    frequencies: Integers = (unpack(source, widths, size).view(np.int64) | 1 << widths) << exponents - 1 - widths
+    frequencies: Integers = (
+        unpack(source, widths, size).view(np.int64) | 1 << widths
+    ) << exponents - 1 - widths
     if int(frequencies.sum()) > 1 << PRECISION:
-        raise damaged("Range", f"frequencies that sum to at most {1 << PRECISION}", frequencies.sum())
+        raise damaged(
+            "Range", f"frequencies that sum to at most {1 << PRECISION}", frequencies.sum()
+        )
     return frequencies
 
 

@@ -1,7 +1,7 @@
 """Golomb-Rice codes, for integers whose probabilities fall geometrically.
 
-With the parameter k, x >= 0 is coded as the quotient x >> k in unary and its k low bits. k is the optimum, computed exactly.
-(S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.)
+With the parameter k, x >= 0 is coded as the quotient x >> k in unary and its k low bits. k is the
+optimum, computed exactly. (S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import numpy as np
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.bits import HIGHEST, damaged, once, pack, read_unary, unary_bits, unpack, whole, write_unary
+from bayesfed.compress.lossless.bits import (
+    HIGHEST,
+    damaged,
+    once,
+    pack,
+    read_unary,
+    unary_bits,
+    unpack,
+    whole,
+    write_unary,
+)
 from bayesfed.errors import WireError, complain
 
 
@@ -64,14 +74,19 @@ class Golomb:
 def require_counts(where: str, values: Integers) -> None:
     """Raise `WireError` if an integer is negative."""
     if len(values) and values.min() < 0:
-        raise WireError(complain(where, expected="integers >= 0", actual=values.min(), hint=f"Signed({where}())"))
+        raise WireError(
+            complain(
+                where, expected="integers >= 0", actual=values.min(), hint=f"Signed({where}())"
+            )
+        )
 
 
 def _best(symbols: Integers, counts: Integers) -> tuple[int, int]:
     """Return the best parameter and the sum of its quotients, given how often each number occurs.
 
-    Increasing k by one costs one bit per value and saves D(k), the sum of ceil((x >> k) / 2), which falls with k. The best k is therefore the
-    first with D(k) <= n, and its quotients sum to at most 2 D(k).
+    Increasing k by one costs one bit per value and saves D(k), the sum of ceil((x >> k) / 2), which
+    falls with k. The best k is therefore the first with D(k) <= n, and its quotients sum to at most
+    2 D(k).
     """
     count = int(counts.sum())
     # Below this k the largest value alone saves more than n; from it on no sum overflows.

@@ -1,7 +1,8 @@
 """Canonical Huffman codes over the integers that occur.
 
-Lengths are optimal among those of at most 20 bits, by package-merge (L. L. Larmore, D. S. Hirschberg, "A fast algorithm for optimal
-length-limited Huffman codes", 1990); a symbol seen once in a million costs about 20 bits anyway. The code itself follows from the lengths.
+Lengths are optimal among those of at most 20 bits, by package-merge (L. L. Larmore, D. S.
+Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990); a symbol seen once
+in a million costs about 20 bits anyway. The code itself follows from the lengths.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from numpy.typing import NDArray
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.alphabet import alphabet_bits, histogram, is_alphabet, rank, read_alphabet, require_alphabet, write_alphabet
+from bayesfed.compress.lossless.alphabet import (
+    alphabet_bits,
+    histogram,
+    is_alphabet,
+    rank,
+    read_alphabet,
+    require_alphabet,
+    write_alphabet,
+)
 from bayesfed.compress.lossless.bits import (
     Unsigned,
     damaged,
@@ -33,10 +42,12 @@ LONGEST = 20
 
 @dataclass(frozen=True)
 class Huffman:
-    """At most 65,536 distinct integers within a span below 2**63; a whole number of bits each, and none if there is only one symbol.
+    """At most 65,536 distinct integers within a span below 2**63; a whole number of bits each, and
+    none if there is only one symbol.
 
-    Layout: the alphabet (`write_alphabet`); the lengths of the codewords, Golomb of the zigzag of their differences; the number of bits
-    that follow, varint; the codewords. The tables of a reader take up to 3 MB.
+    Layout: the alphabet (`write_alphabet`); the lengths of the codewords, Golomb of the zigzag of
+    their differences; the number of bits that follow, varint; the codewords. The tables of a reader
+    take up to 3 MB.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
@@ -62,18 +73,32 @@ class Huffman:
         if len(symbols) == 1:
             return np.full(count, symbols[0])
         lengths = unzigzag(Golomb().read(source, len(symbols))).cumsum()
-        if lengths.min() < 1 or lengths.max() > LONGEST or int((1 << LONGEST - lengths).sum()) != 1 << LONGEST:
-            raise damaged("Huffman", f"a complete code of lengths 1 to {LONGEST}", f"lengths {lengths.min()} to {lengths.max()}")
+        if (
+            lengths.min() < 1
+            or lengths.max() > LONGEST
+            or int((1 << LONGEST - lengths).sum()) != 1 << LONGEST
+        ):
+            raise damaged(
+                "Huffman",
+                f"a complete code of lengths 1 to {LONGEST}",
+                f"lengths {lengths.min()} to {lengths.max()}",
+            )
         total, longest = source.varint(LONGEST * count), int(lengths.max())
         if total < count:
             raise damaged("Huffman", f"at least {count} bits", total)
         views = _views(take_bits(source, total))
         order, _ = _canonical(lengths)
         table = np.repeat(order.astype(np.uint16), 1 << longest - lengths[order])
-        at = np.fromiter(_chase(_steps(views, lengths.astype(np.uint8)[table], longest), count), np.int64, count + 1)
+        at = np.fromiter(
+            _chase(_steps(views, lengths.astype(np.uint8)[table], longest), count),
+            np.int64,
+            count + 1,
+        )
         if at[-1] != total:
             raise damaged("Huffman", f"{count} codewords in {total} bits", f"{at[-1]} bits")
-        window = views[at[:-1] >> 3] >> (32 - longest - (at[:-1] & 7)).astype(np.uint32) & np.uint32((1 << longest) - 1)
+        window = views[at[:-1] >> 3] >> (32 - longest - (at[:-1] & 7)).astype(
+            np.uint32
+        ) & np.uint32((1 << longest) - 1)
         values: Integers = symbols[table[window]]
         return values
 
@@ -90,18 +115,23 @@ class Huffman:
         lengths = code_lengths(counts)
         total, table = int(lengths @ counts), alphabet_bits(symbols)
         if total:
-            table += Golomb().predicted_bits(zigzag(np.diff(lengths, prepend=0))) + varint_bits(total)
+            table += Golomb().predicted_bits(zigzag(np.diff(lengths, prepend=0))) + varint_bits(
+                total
+            )
         return table + whole(total)
 
 
 def code_lengths(counts: Integers) -> Integers:
-    """Return the lengths, at most 20, of the best prefix code for symbols with these counts, by package-merge."""
+    """Return the lengths, at most 20, of the best prefix code for symbols with these counts, by
+    package-merge.
+    """
     order = np.argsort(counts, kind="stable")
     leaves = counts[order]
     merged, origins = leaves[:0], []
     # The best code for n symbols has no codeword of more than n - 1 bits.
     for _ in range(min(LONGEST, len(counts) - 1)):
-        # Items in order of weight: each is a symbol, or a package of two neighbours of the level before.
+        # Items in order of weight: each is a symbol, or a package of two neighbours of the level
+        # before.
         packages = merged[: len(merged) // 2 * 2].reshape(-1, 2).sum(1)
         both = np.concatenate([leaves, packages])
         by_weight = np.argsort(both, kind="stable")
@@ -122,7 +152,9 @@ def _write_table(symbols: Integers, lengths: Integers, out: Writer) -> None:
 
 
 def _canonical(lengths: Integers) -> tuple[Integers, Unsigned]:
-    """Return the symbols in the order of their codewords, and the codewords as numbers with the length of the longest."""
+    """Return the symbols in the order of their codewords, and the codewords as numbers with the
+    length of the longest.
+    """
     order = np.argsort(lengths, kind="stable")
     shares = 1 << lengths.max() - lengths[order]
     return order, (np.cumsum(shares) - shares).view(np.uint64)
@@ -132,7 +164,9 @@ def _views(raw: bytes) -> NDArray[np.uint32]:
     """Return the 32 bits that start at each byte, and at the end."""
     padded = np.frombuffer(raw + bytes(4), np.uint8).astype(np.uint32)
     eight, sixteen, twentyfour = np.uint32(8), np.uint32(16), np.uint32(24)
-    views: NDArray[np.uint32] = padded[:-3] << twentyfour | padded[1:-2] << sixteen | padded[2:-1] << eight | padded[3:]
+    views: NDArray[np.uint32] = (
+        padded[:-3] << twentyfour | padded[1:-2] << sixteen | padded[2:-1] << eight | padded[3:]
+    )
     return views
 
 

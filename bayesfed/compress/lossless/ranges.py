@@ -1,14 +1,19 @@
-"""Range coding with a static model. Its length is the empirical entropy, up to some millionths, plus the tables.
+"""Range coding with a static model. Its length is the empirical entropy, up to some millionths,
+plus the tables.
 
-The alphabet, of at most 65,536 symbols, is chosen in one of two ways, by predicted length. *Direct*: the integers that occur. *Split*: an
-integer v at distance u = |v - c| from a centre c becomes a token, made of the sign of v - c and of the position and the m + 1 leading bits of u;
-the remaining low bits of u are written unchanged. Tokens and low bits are those of JPEG XL's hybrid integers.
+The alphabet, of at most 65,536 symbols, is chosen in one of two ways, by predicted length.
+*Direct*: the integers that occur. *Split*: an integer v at distance u = |v - c| from a centre c
+becomes a token, made of the sign of v - c and of the position and the m + 1 leading bits of u; the
+remaining low bits of u are written unchanged. Tokens and low bits are those of JPEG XL's hybrid
+integers.
 
-The coder is `constriction` (R. Bamler, 2022). Its ``Categorical(probabilities, perfect=False)`` of A symbols computes, in float64,
-``scale = (2**24 - A) / sum(probabilities)`` and starts symbol i at ``trunc(scale * cumulated_i) + i`` of 2**24. If the probabilities are integers
-w_i - 1 with w_i >= 1 and sum 2**24, the sum is exactly 2**24 - A, the scale exactly 1, and every start the exact sum of the weights below it. All
-sums are of integers below 2**53, so nothing is rounded and all machines agree. (``perfect=True`` calls log1p, where they could differ.) The tests
-decode its words in integer arithmetic; versions 0.4.2 and 0.5.0 write the same words.
+The coder is `constriction` (R. Bamler, 2022). Its ``Categorical(probabilities, perfect=False)`` of
+A symbols computes, in float64, ``scale = (2**24 - A) / sum(probabilities)`` and starts symbol i at
+``trunc(scale * cumulated_i) + i`` of 2**24. If the probabilities are integers w_i - 1 with w_i >= 1
+and sum 2**24, the sum is exactly 2**24 - A, the scale exactly 1, and every start the exact sum of
+the weights below it. All sums are of integers below 2**53, so nothing is rounded and all machines
+agree. (``perfect=True`` calls log1p, where they could differ.) The tests decode its words in
+integer arithmetic; versions 0.4.2 and 0.5.0 write the same words.
 """
 
 from __future__ import annotations
@@ -26,7 +31,15 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
 from bayesfed.compress.lossless.alphabet import alphabet_bits, histogram, rank, read_alphabet
 from bayesfed.compress.lossless.bits import damaged, pack, signed_bits, varint_bits, whole
-from bayesfed.compress.lossless.frequencies import PRECISION, cross_entropy, model_bits, read_model, rounded, weights_of, write_model
+from bayesfed.compress.lossless.frequencies import (
+    PRECISION,
+    cross_entropy,
+    model_bits,
+    read_model,
+    rounded,
+    weights_of,
+    write_model,
+)
 from bayesfed.compress.lossless.splits import choose_split, merged, read_split, write_head
 from bayesfed.errors import MissingExtraError
 
@@ -37,8 +50,9 @@ _CHUNK = 1 << 20  # symbols decoded at a time
 class Range:
     """Any 64-bit integers.
 
-    Layout: 0 if direct, else 1 + m and the centre, zigzag varint; the alphabet (`write_alphabet`); if it has more than one symbol,
-    the model (`write_model`), the number of words, varint, and the words, 32 bits little endian; if split, the low bits, packed.
+    Layout: 0 if direct, else 1 + m and the centre, zigzag varint; the alphabet (`write_alphabet`);
+    if it has more than one symbol, the model (`write_model`), the number of words, varint, and the
+    words, 32 bits little endian; if split, the low bits, packed.
 
     Raises
     ------
@@ -76,13 +90,22 @@ class Range:
         if len(symbols) > 1:
             weights = weights_of(read_model(source, len(symbols)))
             size = source.varint(len(source) // 4)
-            tokens = symbols[_decode(coder, weights, np.frombuffer(source.raw(4 * size), "<u4").astype(np.uint32), count)]
+            tokens = symbols[
+                _decode(
+                    coder,
+                    weights,
+                    np.frombuffer(source.raw(4 * size), "<u4").astype(np.uint32),
+                    count,
+                )
+            ]
         else:
             tokens = np.full(count, symbols[0])
         return tokens if split is None else split.join(source, tokens)
 
     def predicted_bits(self, values: Integers) -> float:
-        """Return the length in bits, up to two words and the rounding of the coder, some millionths."""
+        """Return the length in bits, up to two words and the rounding of the coder, some
+        millionths.
+        """
         return self.counted_bits(*histogram(values))
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
@@ -95,7 +118,12 @@ class Range:
         low = 0 if split is None else int(split.widths(split.tokens(symbols)) @ counts)
         if split is not None:
             symbols, counts = merged(split.tokens(symbols), counts)
-        total = 8 + (0 if split is None else signed_bits(split.centre)) + alphabet_bits(symbols) + whole(low)
+        total = (
+            8
+            + (0 if split is None else signed_bits(split.centre))
+            + alphabet_bits(symbols)
+            + whole(low)
+        )
         if len(symbols) > 1:
             frequencies, kept = rounded(counts)
             coded = cross_entropy(counts, frequencies) + 32
@@ -107,11 +135,16 @@ def _model(coder: ModuleType, weights: Integers) -> Any:
     return coder.stream.model.Categorical((weights - 1).astype(np.float64), perfect=False)
 
 
-def _decode(coder: ModuleType, weights: Integers, words: NDArray[np.uint32], count: int) -> NDArray[np.int32]:
-    # Every symbol costs bits, so a count that these words cannot hold is refused before memory is allocated.
+def _decode(
+    coder: ModuleType, weights: Integers, words: NDArray[np.uint32], count: int
+) -> NDArray[np.int32]:
+    # Every symbol costs bits, so a count that these words cannot hold is refused before memory is
+    # allocated.
     cheapest = PRECISION - math.log2(int(weights.max()))
     if count * cheapest > 32 * len(words) + 65:
-        raise damaged("Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits")
+        raise damaged(
+            "Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits"
+        )
     places = np.empty(count, np.int32)
     try:
         decoder, model = coder.stream.queue.RangeDecoder(words), _model(coder, weights)

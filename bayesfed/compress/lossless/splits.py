@@ -1,4 +1,6 @@
-"""Splits of integers into tokens and low bits, by which `Range` reduces any span to a small alphabet, like JPEG XL's hybrid integers."""
+"""Splits of integers into tokens and low bits, by which `Range` reduces any span to a small
+alphabet, like JPEG XL's hybrid integers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _SMALL_TABLE = 128.0  # bits
 
 @dataclass(frozen=True)
 class Split:
-    """A split of integers: tokens hold the sign, the position and the m + 1 leading bits of the distance from the centre, modulo 2**64.
+    """A split of integers: tokens hold the sign, the position and the m + 1 leading bits of the
+    distance from the centre, modulo 2**64.
 
     Parameters
     ----------
@@ -43,7 +46,9 @@ class Split:
     centre: int
 
     def tokens(self, values: Integers) -> Integers:
-        """Return the tokens: the distance itself below 2**(m + 1), then 2**m tokens for every further bit."""
+        """Return the tokens: the distance itself below 2**(m + 1), then 2**m tokens for every
+        further bit.
+        """
         distance, below = self._distance(values)
         shift = np.maximum(bit_length(distance) - 1 - self.leading, 0)
         token = (distance >> shift.view(np.uint64)).view(np.int64) + (shift << self.leading)
@@ -56,13 +61,17 @@ class Split:
 
     def low(self, values: Integers, tokens: Integers) -> Unsigned:
         """Return the low bits that the tokens leave out."""
-        return self._distance(values)[0] & (np.uint64(1) << self.widths(tokens).view(np.uint64)) - np.uint64(1)
+        return self._distance(values)[0] & (
+            np.uint64(1) << self.widths(tokens).view(np.uint64)
+        ) - np.uint64(1)
 
     def join(self, source: Reader, tokens: Integers) -> Integers:
         """Read the low bits and return the values."""
         widths = self.widths(tokens)
         if int(widths.max()) > 63 - self.leading:
-            raise damaged("Range", "distances of 64 bits", f"tokens {tokens.min()} to {tokens.max()}")
+            raise damaged(
+                "Range", "distances of 64 bits", f"tokens {tokens.min()} to {tokens.max()}"
+            )
         high = (np.abs(tokens) - (widths << self.leading)).view(np.uint64) << widths.view(np.uint64)
         distance = high | unpack(source, widths, len(tokens))
         offset: Integers = np.where(tokens < 0, -distance, distance).view(np.int64)
@@ -74,7 +83,9 @@ class Split:
 
 
 def choose_split(symbols: Integers, counts: Integers) -> Split | None:
-    """Return the split with about the shortest code for a sequence with this histogram; None for the integers themselves."""
+    """Return the split with about the shortest code for a sequence with this histogram; None for
+    the integers themselves.
+    """
     best, length = None, math.inf
     if is_alphabet(symbols):
         table, length = _table(symbols, counts), _entropy(counts)
@@ -87,10 +98,17 @@ def choose_split(symbols: Integers, counts: Integers) -> Split | None:
     few, often = symbols[::step], counts[::step]
     span = int(symbols[-1]) - int(symbols[0])
     # With more leading bits no low bits would be left, and tokens would be the integers themselves.
-    for split in (Split(leading, centre) for centre in sorted(centres) for leading in _LEADING if 2 << leading <= span):
+    for split in (
+        Split(leading, centre)
+        for centre in sorted(centres)
+        for leading in _LEADING
+        if 2 << leading <= span
+    ):
         tokens = split.tokens(few)
         kinds, numbers = merged(tokens, often)
-        trial = step * (float(split.widths(tokens) @ often) + _entropy(numbers)) + _table(kinds, numbers)
+        trial = step * (float(split.widths(tokens) @ often) + _entropy(numbers)) + _table(
+            kinds, numbers
+        )
         if trial < length:
             best, length = split, trial
     return best

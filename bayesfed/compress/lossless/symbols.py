@@ -25,13 +25,16 @@ class Counted(IntegerCode, Protocol):
     """A code whose length depends only on how often each integer occurs."""
 
     def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence with this histogram: integers in ascending order, and how often each occurs."""
+        """Return `predicted_bits` of a sequence with this histogram: integers in ascending order,
+        and how often each occurs.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A code of integers >= 0 extended to negative ones by zigzag: 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
+    """A code of integers >= 0 extended to negative ones by zigzag: 0, -1, 1, -2, ... become 0, 1,
+    2, 3, ...
 
     Parameters
     ----------
@@ -45,7 +48,14 @@ class Signed:
         """Append the integers; their number is not written."""
         if _too_large(values):
             actual = f"{values.min()} to {values.max()}"
-            raise WireError(complain("Signed", expected="magnitudes below 2**62", actual=actual, hint="Fixed() or Range()"))
+            raise WireError(
+                complain(
+                    "Signed",
+                    expected="magnitudes below 2**62",
+                    actual=actual,
+                    hint="Fixed() or Range()",
+                )
+            )
         self.code.write(zigzag(values), out)
 
     def read(self, source: Reader, count: int) -> Integers:
@@ -83,7 +93,8 @@ STANDARD: tuple[Counted, ...] = (
 class Cheapest:
     """The code that is predicted to be shortest; of equal ones the first in `codes`.
 
-    Layout: the tag, one byte; then the output of that code. An empty sequence takes no bytes. The tags:
+    Layout: the tag, one byte; then the output of that code. An empty sequence takes no bytes. The
+    tags:
 
     === ====================
     tag code
@@ -102,8 +113,8 @@ class Cheapest:
     Parameters
     ----------
     codes
-        Codes to try, all of them in `STANDARD`. A reader accepts every tag of the format. ``Range()`` is skipped if its package is not
-        installed.
+        Codes to try, all of them in `STANDARD`. A reader accepts every tag of the format.
+        ``Range()`` is skipped if its package is not installed.
 
     Raises
     ------
@@ -115,7 +126,14 @@ class Cheapest:
 
     def __post_init__(self) -> None:
         if not self.codes or any(code not in STANDARD for code in self.codes):
-            raise ArgumentError(complain("Cheapest", expected=f"codes among {STANDARD}", actual=self.codes, hint="Cheapest()"))
+            raise ArgumentError(
+                complain(
+                    "Cheapest",
+                    expected=f"codes among {STANDARD}",
+                    actual=self.codes,
+                    hint="Cheapest()",
+                )
+            )
 
     def write(self, values: Integers, out: Writer) -> None:
         """Append the integers; their number is not written."""
@@ -124,7 +142,14 @@ class Cheapest:
         predicted, code = self._best(values)
         if math.isinf(predicted):
             actual = f"{values.min()} to {values.max()}"
-            raise WireError(complain("Cheapest", expected=f"integers that one of {self.codes} can hold", actual=actual, hint="Cheapest()"))
+            raise WireError(
+                complain(
+                    "Cheapest",
+                    expected=f"integers that one of {self.codes} can hold",
+                    actual=actual,
+                    hint="Cheapest()",
+                )
+            )
         out.byte(STANDARD.index(code))
         code.write(values, out)
 
@@ -144,7 +169,10 @@ class Cheapest:
     def _best(self, values: Integers) -> tuple[float, Counted]:
         # Counting is most of the work of a prediction, so it is done once for all codes.
         symbols, counts = histogram(values)
-        return min(((code.counted_bits(symbols, counts), code) for code in self.codes), key=lambda pair: pair[0])
+        return min(
+            ((code.counted_bits(symbols, counts), code) for code in self.codes),
+            key=lambda pair: pair[0],
+        )
 
 
 def _too_large(values: Integers) -> bool:

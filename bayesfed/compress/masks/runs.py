@@ -1,7 +1,8 @@
 """Masks as plain bits and as run lengths.
 
-The place of an entry is its number in row order. Ascending places are written as the gaps between them in a Golomb-Rice code, which is optimal
-if entries are independent (S. W. Golomb, "Run-length encodings", 1966).
+The place of an entry is its number in row order. Ascending places are written as the gaps between
+them in a Golomb-Rice code, which is optimal if entries are independent (S. W. Golomb, "Run-length
+encodings", 1966).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class PlainMask:
 class RunMask:
     """The places of the rarer symbol, as gaps.
 
-    Layout: twice the number of places, plus one if they are places of zeros, varint; the gaps, `Golomb`. A mask without entries takes no bytes.
+    Layout: twice the number of places, plus one if they are places of zeros, varint; the gaps,
+    `Golomb`. A mask without entries takes no bytes.
     """
 
     def write(self, mask: Mask, out: Writer) -> None:
@@ -71,7 +73,12 @@ def require_matrix(mask: Mask) -> None:
     """Raise `WireError` unless the mask is a boolean matrix."""
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise WireError(
-            complain("mask", expected="a boolean matrix", actual=f"{mask.dtype} of shape {mask.shape}", hint="mask.reshape(len(mask), -1)")
+            complain(
+                "mask",
+                expected="a boolean matrix",
+                actual=f"{mask.dtype} of shape {mask.shape}",
+                hint="mask.reshape(len(mask), -1)",
+            )
         )
 
 

@@ -1,4 +1,6 @@
-"""`Float`: floating-point numbers as float32, IEEE half or bfloat16, with an optional entropy code of their exponents."""
+"""`Float`: floating-point numbers as float32, IEEE half or bfloat16, with an optional entropy code
+of their exponents.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from bayesfed.keys import Key
 
 Kind = Literal[32, 16, "bf16"]
 
-# Bytes, torch dtype, bits of precision (half a unit in the last place is 2**-bits, relative), half the smallest subnormal number.
+# Bytes, torch dtype, bits of precision (half a unit in the last place is 2**-bits, relative), half
+# the smallest subnormal number.
 _KINDS: dict[Kind, tuple[int, torch.dtype, int, float]] = {
     32: (4, torch.float32, 24, 0.0),
     16: (2, torch.float16, 11, 2.0**-25),
@@ -33,18 +36,21 @@ class Float:
     Parameters
     ----------
     kind
-        32 (lossless for float32 leaves), 16 (IEEE half: relative error at most 2**-11 between 6.1e-5 and 65504,
-        absolute 2**-25 below) or ``"bf16"`` (relative error at most 2**-8 over the range of float32).
+        32 (lossless for float32 leaves), 16 (IEEE half: relative error at most 2**-11 between
+        6.1e-5 and 65504, absolute 2**-25 below) or ``"bf16"`` (relative error at most 2**-8 over
+        the range of float32).
     entropy
-        Code of the highest byte of every number, after a rotation that moves the sign to the lowest bit, so that this byte
-        holds the exponent; trained weights have few distinct exponents. The other bytes are sent unchanged. None: all bytes are.
+        Code of the highest byte of every number, after a rotation that moves the sign to the lowest
+        bit, so that this byte holds the exponent; trained weights have few distinct exponents. The
+        other bytes are sent unchanged. None: all bytes are.
 
     Raises
     ------
     ArgumentError
         If `kind` is not one of these.
     WireError
-        On encoding NaN, infinity or a value outside the range of `kind`; on decoding a value that is not finite.
+        On encoding NaN, infinity or a value outside the range of `kind`; on decoding a value that
+        is not finite.
     """
 
     kind: Kind = 32
@@ -52,7 +58,14 @@ class Float:
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise ArgumentError(complain("Float", expected="kind 32, 16 or 'bf16'", actual=repr(self.kind), hint="Float(32)"))
+            raise ArgumentError(
+                complain(
+                    "Float",
+                    expected="kind 32, 16 or 'bf16'",
+                    actual=repr(self.kind),
+                    hint="Float(32)",
+                )
+            )
 
     @property
     def unbiased(self) -> bool:
@@ -67,14 +80,22 @@ class Float:
         if self.kind != 32 and not torch.isfinite(narrow).all():
             raise WireError(
                 complain(
-                    f"Float({self.kind!r})", expected="values within its range", actual=f"largest {peak(flat):g}", hint="Float(32) or a smaller step"
+                    f"Float({self.kind!r})",
+                    expected="values within its range",
+                    actual=f"largest {peak(flat):g}",
+                    hint="Float(32) or a smaller step",
                 )
             )
         words = narrow.view(torch.int16 if size == 2 else torch.int32).numpy().view(f"u{size}")
         if self.entropy is None:
             out.raw(words.astype(f"<u{size}").tobytes())
             return
-        planes = (words << 1 | words >> (8 * size - 1)).astype(f"<u{size}").view(np.uint8).reshape(-1, size)
+        planes = (
+            (words << 1 | words >> (8 * size - 1))
+            .astype(f"<u{size}")
+            .view(np.uint8)
+            .reshape(-1, size)
+        )
         self.entropy.write(planes[:, -1].astype(np.int64), out)
         out.raw(planes[:, :-1].tobytes())
 
@@ -87,20 +108,34 @@ class Float:
         else:
             planes = np.empty((count, size), np.uint8)
             planes[:, -1] = check_range(self.entropy.read(source, count), 0, 255)
-            planes[:, :-1] = np.frombuffer(source.raw((size - 1) * count), np.uint8).reshape(count, size - 1)
+            planes[:, :-1] = np.frombuffer(source.raw((size - 1) * count), np.uint8).reshape(
+                count, size - 1
+            )
             turned = planes.view(f"<u{size}").reshape(-1).astype(f"u{size}")
             words = turned >> 1 | turned << (8 * size - 1)
         wide = torch.from_numpy(words.view(f"i{size}")).view(dtype).float()
         if not torch.isfinite(wide).all():
             raise WireError(
-                complain(f"Float({self.kind!r})", expected="finite numbers", actual="NaN or Inf", hint="sending it again"), field="values"
+                complain(
+                    f"Float({self.kind!r})",
+                    expected="finite numbers",
+                    actual="NaN or Inf",
+                    hint="sending it again",
+                ),
+                field="values",
             )
         return wide.reshape(shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return half a unit in the last place of the largest entry, ``2**-p max|x|``, at least half the smallest subnormal number."""
+        """Return half a unit in the last place of the largest entry, ``2**-p max|x|``, at least
+        half the smallest subnormal number.
+        """
         _, _, bits, floor = _KINDS[self.kind]
-        return 0.0 if self.kind == 32 or not leaf.numel() else max(2.0**-bits * peak(entries(leaf, "Float")), floor)
+        return (
+            0.0
+            if self.kind == 32 or not leaf.numel()
+            else max(2.0**-bits * peak(entries(leaf, "Float")), floor)
+        )
 
     def variance(self, leaf: Tensor) -> float:
         """Return ``4**-p ||x||**2`` plus the error of subnormal numbers."""

@@ -1,18 +1,20 @@
-"""Random rounding of magnitudes between the smallest and the largest: AnycostFL's probabilistic quantisation.
+"""Random rounding of magnitudes between the smallest and the largest: AnycostFL's probabilistic
+quantisation.
 
-All random quantisers here have the same form: a magnitude between two points of an even grid is rounded to one of them, with the
-probability that keeps the mean (`entries.round_either_way`), and its index and sign are sent as one integer. They differ
-in the grid:
+All random quantisers here have the same form: a magnitude between two points of an even grid is
+rounded to one of them, with the probability that keeps the mean (`entries.round_either_way`), and
+its index and sign are sent as one integer. They differ in the grid:
 
-==================  =======================================  ==========================  =======================
-Name                Source                                   Grid of magnitudes          Zeros
-==================  =======================================  ==========================  =======================
-`Probabilistic`     AnycostFL (3)(4)                         u_min to u_max, L steps     stay zero, by a mask
-`Qsgd`              Alistarh et al. 2017, section 3.1        0 to the norm, s steps      level 0
-`FedPaqQuantiser`   Reisizadeh et al. 2020, example 1        the same                    the same
-==================  =======================================  ==========================  =======================
+=================  =================================  =======================  ====================
+Name               Source                             Grid of magnitudes       Zeros
+=================  =================================  =======================  ====================
+`Probabilistic`    AnycostFL (3)(4)                   u_min to u_max, L steps  stay zero, by a mask
+`Qsgd`             Alistarh et al. 2017, section 3.1  0 to the norm, s steps   level 0
+`FedPaqQuantiser`  Reisizadeh et al. 2020, example 1  the same                 the same
+=================  =================================  =======================  ====================
 
-In AnycostFL, (3) numbers the points from 1. An entry at u_min also needs ``Q_0 = u_min``, so there are L + 1 points here.
+In AnycostFL, (3) numbers the points from 1. An entry at u_min also needs ``Q_0 = u_min``, so there
+are L + 1 points here.
 """
 
 from __future__ import annotations
@@ -56,9 +58,11 @@ MOST_LEVELS = 1 << 24
 
 @dataclass(frozen=True)
 class Probabilistic:
-    """Round magnitudes of the non-zero entries at random to the grid ``Q_l = u_min + l (u_max - u_min) / L``, ``l = 0 .. L``.
+    """Round magnitudes of the non-zero entries at random to the grid
+    ``Q_l = u_min + l (u_max - u_min) / L``, ``l = 0 .. L``.
 
-    AnycostFL (3)(4). Unbiased, up to the rounding of the result to float32. Leaves of zeros and leaves with ``u_min = u_max`` are exact.
+    AnycostFL (3)(4). Unbiased, up to the rounding of the result to float32. Leaves of zeros and
+    leaves with ``u_min = u_max`` are exact.
 
     Parameters
     ----------
@@ -107,10 +111,21 @@ class Probabilistic:
         if len(dense) and (active := read_positions(source, as_matrix(shape), self.mask)).any():
             low = source.f32(SMALLEST, LARGEST)
             high = source.f32(low, LARGEST)
-            signed = check_range(self.code.read(source, int(active.sum())), -1 - self.levels, 1 + self.levels)
+            signed = check_range(
+                self.code.read(source, int(active.sum())), -1 - self.levels, 1 + self.levels
+            )
             if not signed.all():
-                raise WireError(complain("section", expected="signed levels", actual="a zero", hint="sending it again"))
-            dense[active] = np.sign(signed) * (low + (np.abs(signed) - 1) * ((high - low) / self.levels))
+                raise WireError(
+                    complain(
+                        "section",
+                        expected="signed levels",
+                        actual="a zero",
+                        hint="sending it again",
+                    )
+                )
+            dense[active] = np.sign(signed) * (
+                low + (np.abs(signed) - 1) * ((high - low) / self.levels)
+            )
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
@@ -119,11 +134,15 @@ class Probabilistic:
         return (high - low) / self.levels + rounding(high) if low < high else 0.0
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the exact value, the sum of ``(|u| - Q_l)(Q_{l+1} - |u|)``, plus the rounding of the result to float32."""
+        """Return the exact value, the sum of ``(|u| - Q_l)(Q_{l+1} - |u|)``, plus the rounding of
+        the result to float32.
+        """
         flat, active, low, high = self._grid(leaf)
         if low == high:
             return 0.0
-        exact = ((high - low) / self.levels) ** 2 * float(spread(self._places(flat[active], low, high)).sum())
+        exact = ((high - low) / self.levels) ** 2 * float(
+            spread(self._places(flat[active], low, high)).sum()
+        )
         return exact + len(flat) * rounding(high) ** 2
 
     def _grid(self, leaf: Tensor) -> tuple[Singles, Mask, float, float]:

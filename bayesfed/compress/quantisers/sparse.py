@@ -33,9 +33,10 @@ _TABLE = 256
 class Sparse:
     """Send the positions of the non-zero entries and their values.
 
-    With ``values=None`` float32 values are exact, except for the sign of a negative zero. If there are at most 256 distinct values, and a table
-    of them with an index for each entry is shorter than four bytes per entry, the table is sent: a ternary tensor costs its positions and about
-    one bit per sign.
+    With ``values=None`` float32 values are exact, except for the sign of a negative zero. If there
+    are at most 256 distinct values, and a table of them with an index for each entry is shorter
+    than four bytes per entry, the table is sent: a ternary tensor costs its positions and about one
+    bit per sign.
 
     Parameters
     ----------
@@ -57,7 +58,9 @@ class Sparse:
         return self.values is None or self.values.unbiased
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the positions, then the values; exact values after the number of rows of their table, 0 for no table."""
+        """Append the positions, then the values; exact values after the number of rows of their
+        table, 0 for no table.
+        """
         flat = entries(leaf, "Sparse")
         if not len(flat):
             return
@@ -84,7 +87,11 @@ class Sparse:
             elif count:
                 rows = source.varint(_TABLE)
                 table = read_singles(source, rows or count)
-                dense[active] = table[check_range(self.code.read(source, count), 0, rows - 1)] if rows else table
+                dense[active] = (
+                    table[check_range(self.code.read(source, count), 0, rows - 1)]
+                    if rows
+                    else table
+                )
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
@@ -102,7 +109,8 @@ def _kept(leaf: Tensor) -> Tensor:
 
 
 def _table(kept: Singles) -> Singles:
-    # In most leaves the first entries already have too many distinct values; only the other leaves are sorted as a whole.
+    # In most leaves the first entries already have too many distinct values; only the other leaves
+    # are sorted as a whole.
     if len(np.unique(kept[: 4 * _TABLE])) > _TABLE:
         return kept[:0]
     table = np.unique(kept)

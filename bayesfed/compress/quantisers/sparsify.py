@@ -1,4 +1,6 @@
-"""Sparsification: keep the largest entries (`TopK`) or kernels (`KernelWise`), and send them with another codec."""
+"""Sparsification: keep the largest entries (`TopK`) or kernels (`KernelWise`), and send them with
+another codec.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class TopK:
     Parameters
     ----------
     share
-        Share of entries to keep: ``ceil(share * n)``, at most the non-zero ones. Of equal magnitudes the earlier ones are kept.
+        Share of entries to keep: ``ceil(share * n)``, at most the non-zero ones. Of equal
+        magnitudes the earlier ones are kept.
     values
         Codec of the kept entries, a vector in row order.
     mask
@@ -78,7 +81,9 @@ class TopK:
         dense = np.zeros(math.prod(shape), np.float32)
         if len(dense):
             chosen = read_positions(source, as_matrix(shape), self.mask)
-            dense[chosen] = self.values.read(source, (int(chosen.sum()),), key.child("values")).numpy()
+            dense[chosen] = self.values.read(
+                source, (int(chosen.sum()),), key.child("values")
+            ).numpy()
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
@@ -88,7 +93,9 @@ class TopK:
         return max(peak(flat[~chosen]), self.values.bound(torch.from_numpy(flat[chosen])))
 
     def variance(self, leaf: Tensor) -> float:
-        """Return the energy of the dropped entries, at most ``(1 - share) ||x||**2``, plus the variance of the inner codec."""
+        """Return the energy of the dropped entries, at most ``(1 - share) ||x||**2``, plus the
+        variance of the inner codec.
+        """
         flat = entries(leaf, "TopK")
         chosen = self._choose(flat)
         return energy(flat[~chosen]) + self.values.variance(torch.from_numpy(flat[chosen]))
@@ -102,20 +109,24 @@ class TopK:
 class KernelWise:
     """Keep the kernels of largest Euclidean norm and set the others to zero. AnycostFL (2).
 
-    A kernel is ``[o, i]`` of the weight ``(out, in, ...)`` of a convolution; for matrices see `dense`. Vectors and scalars (biases) are kept
-    whole. Positions cost one bit per kernel rather than per entry.
+    A kernel is ``[o, i]`` of the weight ``(out, in, ...)`` of a convolution; for matrices see
+    `dense`. Vectors and scalars (biases) are kept whole. Positions cost one bit per kernel rather
+    than per entry.
 
     Parameters
     ----------
     share
-        rho of section III-C, the share of kernels to keep: exactly ``ceil(rho K)`` of K kernels; of equal norms the earlier ones. None: every
-        kernel that is not all zeros, so that only `values` loses information.
+        rho of section III-C, the share of kernels to keep: exactly ``ceil(rho K)`` of K kernels; of
+        equal norms the earlier ones. None: every kernel that is not all zeros, so that only
+        `values` loses information.
     values
-        Codec of the kept kernels, as a matrix with one kernel per row, and of leaves that are kept whole.
+        Codec of the kept kernels, as a matrix with one kernel per row, and of leaves that are kept
+        whole.
     mask
         Code of the positions of the kept kernels.
     dense
-        Kernels of a matrix: "row", the weights of one output; or "entry", each ``[o, i]``, as in a 1 x 1 convolution.
+        Kernels of a matrix: "row", the weights of one output; or "entry", each ``[o, i]``, as in a
+        1 x 1 convolution.
 
     Raises
     ------
@@ -132,7 +143,14 @@ class KernelWise:
         if self.share is not None:
             check_share("KernelWise", self.share)
         if self.dense not in get_args(Dense):
-            raise ArgumentError(complain("KernelWise", expected="dense 'row' or 'entry'", actual=repr(self.dense), hint="KernelWise(0.1)"))
+            raise ArgumentError(
+                complain(
+                    "KernelWise",
+                    expected="dense 'row' or 'entry'",
+                    actual=repr(self.dense),
+                    hint="KernelWise(0.1)",
+                )
+            )
 
     @property
     def unbiased(self) -> bool:
@@ -160,8 +178,17 @@ class KernelWise:
             chosen = read_positions(source, _layout(shape, self.dense), self.mask)
             count = int(chosen.sum())
             if self.share is not None and count != (expected := share_of(self.share, total)):
-                raise WireError(complain("KernelWise", expected=f"{expected} kernels", actual=count, hint="the share it was encoded with"))
-            dense[chosen] = self.values.read(source, (count, dense.shape[1]), key.child("values")).numpy()
+                raise WireError(
+                    complain(
+                        "KernelWise",
+                        expected=f"{expected} kernels",
+                        actual=count,
+                        hint="the share it was encoded with",
+                    )
+                )
+            dense[chosen] = self.values.read(
+                source, (count, dense.shape[1]), key.child("values")
+            ).numpy()
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
@@ -178,25 +205,33 @@ class KernelWise:
             return self.values.variance(leaf)
         kernels = self._kernels(leaf)
         chosen = self._choose(kernels)
-        return energy(kernels[~chosen].reshape(-1)) + self.values.variance(torch.from_numpy(kernels[chosen]))
+        return energy(kernels[~chosen].reshape(-1)) + self.values.variance(
+            torch.from_numpy(kernels[chosen])
+        )
 
     def _kernels(self, leaf: Tensor) -> Singles:
         return as_kernels(leaf, self.dense, "KernelWise")
 
     def _choose(self, kernels: Singles) -> Mask:
         norms = squared_norms(kernels)
-        return norms > 0 if self.share is None else largest(norms, share_of(self.share, len(kernels)))
+        return (
+            norms > 0 if self.share is None else largest(norms, share_of(self.share, len(kernels)))
+        )
 
 
 def as_kernels(leaf: Tensor, dense: Dense, where: str) -> Singles:
-    """Return a leaf with one kernel per row; each entry of a vector or scalar is a kernel. The array may share the leaf's memory."""
+    """Return a leaf with one kernel per row; each entry of a vector or scalar is a kernel. The
+    array may share the leaf's memory.
+    """
     shape = tuple(leaf.shape)
     total = math.prod(_layout(shape, dense)) if len(shape) > 1 else leaf.numel()
     return entries(leaf, where).reshape(total, leaf.numel() // max(total, 1))
 
 
 def squared_norms(kernels: Singles) -> Reals:
-    """Return the squared Euclidean norm of each row in float64, where no norm of float32 numbers overflows or underflows to 0."""
+    """Return the squared Euclidean norm of each row in float64, where no norm of float32 numbers
+    overflows or underflows to 0.
+    """
     wide = kernels.astype(np.float64)
     return np.asarray(np.einsum("ij,ij->i", wide, wide), np.float64)
 

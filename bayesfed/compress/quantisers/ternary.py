@@ -1,4 +1,6 @@
-"""Sparse ternary compression: the largest entries, all with one magnitude. Sattler et al. 2019 (STC), algorithm 1."""
+"""Sparse ternary compression: the largest entries, all with one magnitude. Sattler et al. 2019
+(STC), algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,19 @@ from bayesfed.keys import Key
 
 @dataclass(frozen=True)
 class Ternary:
-    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of their magnitudes.
+    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of
+    their magnitudes.
 
-    With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by ``1 - d`` with
-    ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, as error feedback requires.
-    A tensor that is already ternary, with at most k non-zero entries, is exact.
+    With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by
+    ``1 - d`` with ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, as
+    error feedback requires. A tensor that is already ternary, with at most k non-zero entries, is
+    exact.
 
     Parameters
     ----------
     share
-        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries. Of equal magnitudes the earlier ones are kept.
+        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries. Of equal
+        magnitudes the earlier ones are kept.
     mask
         Code of the positions. The paper uses the Golomb code of the gaps.
 
@@ -77,12 +82,16 @@ class Ternary:
         dense = np.zeros(math.prod(shape))
         if len(dense) and (chosen := read_positions(source, as_matrix(shape), self.mask)).any():
             magnitude, count = source.f32(SMALLEST, LARGEST), int(chosen.sum())
-            negative = np.unpackbits(np.frombuffer(source.raw(-(-count // 8)), np.uint8), count=count)
+            negative = np.unpackbits(
+                np.frombuffer(source.raw(-(-count // 8)), np.uint8), count=count
+            )
             dense[chosen] = np.where(negative, -magnitude, magnitude)
         return tensor(dense, shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return the exact value: the largest dropped entry, or the largest distance of a kept magnitude from mu."""
+        """Return the exact value: the largest dropped entry, or the largest distance of a kept
+        magnitude from mu.
+        """
         flat = entries(leaf, "Ternary")
         chosen, magnitude = _choose(flat, self.share)
         return max(peak(flat[~chosen]), peak(np.abs(flat[chosen]) - np.float64(magnitude)))
@@ -95,7 +104,8 @@ class Ternary:
 
 
 def ternary(leaf: Tensor, share: float) -> Tensor:
-    """Return the tensor that `Ternary` would decode, for servers that compress and for error feedback.
+    """Return the tensor that `Ternary` would decode, for servers that compress and for error
+    feedback.
 
     Parameters
     ----------
@@ -114,7 +124,9 @@ def ternary(leaf: Tensor, share: float) -> Tensor:
     check_share("ternary", share)
     flat = entries(leaf, "ternary")
     chosen, magnitude = _choose(flat, share)
-    return tensor(np.where(chosen, np.copysign(magnitude, flat), 0.0), tuple(leaf.shape)).to(leaf.device)
+    return tensor(np.where(chosen, np.copysign(magnitude, flat), 0.0), tuple(leaf.shape)).to(
+        leaf.device
+    )
 
 
 def _choose(flat: Singles, share: float) -> tuple[Mask, float]:

@@ -11,16 +11,24 @@ from torch import Tensor
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode
 from bayesfed.compress.lossless.symbols import Cheapest
-from bayesfed.compress.quantisers.entries import LARGEST, check_levels, check_range, entries, rounding, tensor
+from bayesfed.compress.quantisers.entries import (
+    LARGEST,
+    check_levels,
+    check_range,
+    entries,
+    rounding,
+    tensor,
+)
 from bayesfed.keys import Key
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Round each entry to the nearest of ``2**bits`` evenly spaced numbers from the leaf's minimum to its maximum.
+    """Round each entry to the nearest of ``2**bits`` evenly spaced numbers from the leaf's minimum
+    to its maximum.
 
-    Minimum and maximum are sent as float32 and are exact; a leaf of equal entries is exact and costs eight bytes. Biased; for
-    random rounding see `Probabilistic` and `Qsgd`.
+    Minimum and maximum are sent as float32 and are exact; a leaf of equal entries is exact and
+    costs eight bytes. Biased; for random rounding see `Probabilistic` and `Qsgd`.
 
     Parameters
     ----------
@@ -72,7 +80,9 @@ class Uniform:
         return tensor(np.clip(low + indices * ((high - low) / self._top), low, high), shape)
 
     def bound(self, leaf: Tensor) -> float:
-        """Return half the grid step, ``(max - min) / (2**bits - 1) / 2``, plus the rounding of the result to float32."""
+        """Return half the grid step, ``(max - min) / (2**bits - 1) / 2``, plus the rounding of the
+        result to float32.
+        """
         flat = entries(leaf, "Uniform")
         if not len(flat) or flat.min() == flat.max():
             return 0.0

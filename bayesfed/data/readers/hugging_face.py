@@ -1,4 +1,6 @@
-"""Data sets of Hugging Face's `datasets`: one split, with columns by name. The library itself is not imported."""
+"""Data sets of Hugging Face's `datasets`: one split, with columns by name. The library itself is
+not imported.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from bayesfed.errors.checks import checked
 
 
 class Split(Protocol):
-    """The part of ``datasets.Dataset`` that is used: the features of its columns, and rows as dictionaries."""
+    """The part of ``datasets.Dataset`` that is used: the features of its columns, and rows as
+    dictionaries.
+    """
 
     @property
     def features(self) -> Mapping[str, Any] | None:
@@ -44,32 +48,50 @@ def from_hugging_face(
     dataset
         One split of a ``datasets.DatasetDict``.
     inputs
-        One column of images, arrays or lists of one shape, or several columns of one number each, which become ``(N, columns)``. None: the only
-        column beside the label. Images become ``(rows, columns)`` if grey and ``(3, rows, columns)`` otherwise.
+        One column of images, arrays or lists of one shape, or several columns of one number each,
+        which become ``(N, columns)``. None: the only column beside the label. Images become
+        ``(rows, columns)`` if grey and ``(3, rows, columns)`` otherwise.
     label
         The column of targets.
     classes
-        Names of the classes in the order of their numbers. None: the names of the column's feature if it is a ``ClassLabel``, else all labels
-        that occur, integers by value and texts alphabetically.
+        Names of the classes in the order of their numbers. None: the names of the column's feature
+        if it is a ``ClassLabel``, else all labels that occur, integers by value and texts
+        alphabetically.
     regression
         Whether targets are numbers instead of labels.
     scale
-        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other types.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other
+        types.
 
     Raises
     ------
     DataError
-        If it is not one split of such a data set, a column is missing (the message names the nearest one), more than one column could be the inputs,
-        there are no rows, a label is missing (-1 in a test split), or inputs are texts, not finite or of different shapes (the message names the
-        row).
+        If it is not one split of such a data set, a column is missing (the message names the
+        nearest one), more than one column could be the inputs, there are no rows, a label is
+        missing (-1 in a test split), or inputs are texts, not finite or of different shapes (the
+        message names the row).
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
         if isinstance(dataset, Mapping):
             actual = f"the splits {', '.join(map(str, dataset))}"
-            raise DataError(complain("from_hugging_face", expected="one split", actual=actual, hint=f"dataset[{next(iter(dataset), 'train')!r}]"))
+            raise DataError(
+                complain(
+                    "from_hugging_face",
+                    expected="one split",
+                    actual=actual,
+                    hint=f"dataset[{next(iter(dataset), 'train')!r}]",
+                )
+            )
         hint = "datasets.load_dataset(..., split='train')"
-        raise DataError(complain("from_hugging_face", expected="a data set whose columns are known", actual=type(dataset).__name__, hint=hint))
+        raise DataError(
+            complain(
+                "from_hugging_face",
+                expected="a data set whose columns are known",
+                actual=type(dataset).__name__,
+                hint=hint,
+            )
+        )
     columns = _columns(inputs, label, list(features))
     several = inputs is not None and not isinstance(inputs, str)
     rows: list[np.ndarray[Any, Any]] = []
@@ -82,11 +104,20 @@ def from_hugging_face(
     def at(row: int) -> str:
         return f"row {row}, column {label!r}"
 
-    tensor = as_inputs(rows, scale, lambda row: f"row {row}, column {', '.join(map(repr, columns))}")
+    tensor = as_inputs(
+        rows, scale, lambda row: f"row {row}, column {', '.join(map(repr, columns))}"
+    )
     if regression:
         return Dataset(tensor, regression_targets(labels, at))
     names = getattr(features[label], "names", None)
-    return Dataset(tensor, *(class_numbers(labels, classes, at) if names is None else named_numbers(labels, names, classes, at)))
+    return Dataset(
+        tensor,
+        *(
+            class_numbers(labels, classes, at)
+            if names is None
+            else named_numbers(labels, names, classes, at)
+        ),
+    )
 
 
 def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -> list[str]:
@@ -95,16 +126,39 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
     chosen = others if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
     for name in (label, *chosen):
         if name not in there:
-            raise DataError(complain("from_hugging_face", expected=f"a column {name!r}", actual=f"{', '.join(there)}", hint=nearest(name, there)))
+            raise DataError(
+                complain(
+                    "from_hugging_face",
+                    expected=f"a column {name!r}",
+                    actual=f"{', '.join(there)}",
+                    hint=nearest(name, there),
+                )
+            )
     if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
         actual = f"{', '.join(chosen) or 'none'}"
         hint = f"inputs={others[0]!r}" if others else "another data set"
-        raise DataError(complain("from_hugging_face, inputs", expected="columns beside the label", actual=actual, hint=hint))
+        raise DataError(
+            complain(
+                "from_hugging_face, inputs",
+                expected="columns beside the label",
+                actual=actual,
+                hint=hint,
+            )
+        )
     return chosen
 
 
-def _joined(values: list[np.ndarray[Any, Any]], columns: list[str], number: int) -> np.ndarray[Any, Any]:
+def _joined(
+    values: list[np.ndarray[Any, Any]], columns: list[str], number: int
+) -> np.ndarray[Any, Any]:
     if any(value.ndim for value in values):
         shapes = {name: value.shape for name, value in zip(columns, values, strict=True)}
-        raise DataError(complain(f"row {number}", expected="one number a column, of several", actual=shapes, hint="inputs='...', one column"))
+        raise DataError(
+            complain(
+                f"row {number}",
+                expected="one number a column, of several",
+                actual=shapes,
+                hint="inputs='...', one column",
+            )
+        )
     return np.array([float(value) for value in values])

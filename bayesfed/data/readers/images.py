@@ -26,22 +26,26 @@ def from_image_folder(
     colour: Literal["rgb", "grey"] = "rgb",
     classes: Sequence[str] | None = None,
 ) -> Dataset:
-    """Read images ``folder/CLASS/picture.png``: inputs in [0, 1], ``(N, 3, rows, columns)``, or ``(N, rows, columns)`` in grey.
+    """Read images ``folder/CLASS/picture.png``: inputs in [0, 1], ``(N, 3, rows, columns)``, or
+    ``(N, rows, columns)`` in grey.
 
-    Rows are ordered by class and file name. The rotation in EXIF data is applied, and transparency is dropped. Files whose names begin with a dot,
-    and files of unknown suffix beside the folders of the classes, are ignored.
+    Rows are ordered by class and file name. The rotation in EXIF data is applied, and transparency
+    is dropped. Files whose names begin with a dot, and files of unknown suffix beside the folders
+    of the classes, are ignored.
 
     Parameters
     ----------
     folder
         The folder that holds a folder for each class.
     size
-        Rows and columns to resize every image to, regardless of its shape. None: all images must have one size.
+        Rows and columns to resize every image to, regardless of its shape. None: all images must
+        have one size.
     colour
         "rgb" or "grey".
     classes
-        Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: the names of the folders,
-        integers by value and texts alphabetically.
+        Names of the classes in the order of their numbers, such as ``.classes`` of the training set
+        for its test set. None: the names of the folders, integers by value and texts
+        alphabetically.
 
     Raises
     ------
@@ -50,20 +54,37 @@ def from_image_folder(
     ArgumentError
         If `size` or `colour` is not valid.
     DataError
-        If there are no classes, a class is empty or not in `classes`, an image is outside the folders of the classes, a file is not an image or has
-        more than 8 bits per colour, or sizes differ; the message names the file.
+        If there are no classes, a class is empty or not in `classes`, an image is outside the
+        folders of the classes, a file is not an image or has more than 8 bits per colour, or sizes
+        differ; the message names the file.
     """
     if colour not in ("rgb", "grey"):
-        raise ArgumentError(complain("from_image_folder, colour", expected="'rgb' or 'grey'", actual=repr(colour), hint="'rgb'"))
+        raise ArgumentError(
+            complain(
+                "from_image_folder, colour",
+                expected="'rgb' or 'grey'",
+                actual=repr(colour),
+                hint="'rgb'",
+            )
+        )
     if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ArgumentError(complain("from_image_folder, size", expected="rows and columns, at least 1", actual=size, hint="(32, 32)"))
+        raise ArgumentError(
+            complain(
+                "from_image_folder, size",
+                expected="rows and columns, at least 1",
+                actual=size,
+                hint="(32, 32)",
+            )
+        )
     try:
         from PIL import Image
     except ImportError as problem:
         raise MissingExtraError("Pillow", "images") from problem
     folder = Path(folder)
     files = list(_files(folder, set(Image.registered_extensions())))
-    targets, names = class_numbers([path.relative_to(folder).parts[0] for path in files], classes, lambda row: str(files[row]))
+    targets, names = class_numbers(
+        [path.relative_to(folder).parts[0] for path in files], classes, lambda row: str(files[row])
+    )
     pictures = (_picture(path, size, colour) for path in files)
     return Dataset(as_inputs(pictures, None, lambda row: str(files[row])), targets, names)
 
@@ -71,17 +92,42 @@ def from_image_folder(
 def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     """Yield the image files of all classes in order of their names."""
     if not folder.is_dir():
-        raise DataError(complain(str(folder), expected="a folder", actual="none", hint="checking the path"))
+        raise DataError(
+            complain(str(folder), expected="a folder", actual="none", hint="checking the path")
+        )
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if loose := [path for path in inside if path.is_file() and path.suffix.lower() in suffixes]:
-        raise DataError(complain(str(loose[0]), expected="pictures in a folder that names their class", actual="no such folder", hint="CLASS/a.png"))
+        raise DataError(
+            complain(
+                str(loose[0]),
+                expected="pictures in a folder that names their class",
+                actual="no such folder",
+                hint="CLASS/a.png",
+            )
+        )
     homes = [path for path in inside if path.is_dir()]
     if not homes:
-        raise DataError(complain(str(folder), expected="a folder for each class", actual="none", hint="the folder above or below"))
+        raise DataError(
+            complain(
+                str(folder),
+                expected="a folder for each class",
+                actual="none",
+                hint="the folder above or below",
+            )
+        )
     for home in homes:
-        files = sorted(path for path in home.rglob("*") if path.is_file() and not path.name.startswith("."))
+        files = sorted(
+            path for path in home.rglob("*") if path.is_file() and not path.name.startswith(".")
+        )
         if not files:
-            raise DataError(complain(str(home), expected="at least one picture", actual="none", hint="removing the folder"))
+            raise DataError(
+                complain(
+                    str(home),
+                    expected="at least one picture",
+                    actual="none",
+                    hint="removing the folder",
+                )
+            )
         yield from files
 
 
@@ -92,9 +138,15 @@ def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarra
     try:
         with Image.open(path) as opened:
             check_mode(opened, str(path))
-            picture: Image.Image = ImageOps.exif_transpose(opened).convert("RGB" if colour == "rgb" else "L")
+            picture: Image.Image = ImageOps.exif_transpose(opened).convert(
+                "RGB" if colour == "rgb" else "L"
+            )
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as problem:
-        raise DataError(complain(str(path), expected="a picture", actual=problem, hint="moving the file elsewhere")) from problem
+        raise DataError(
+            complain(
+                str(path), expected="a picture", actual=problem, hint="moving the file elsewhere"
+            )
+        ) from problem
     if size is not None:
         picture = picture.resize((size[1], size[0]))
     return numbers_of(picture, str(path))

@@ -17,35 +17,55 @@ from bayesfed.errors.checks import checked
 
 
 @checked()
-def from_torch(dataset: TorchDataset[Any], *, classes: Sequence[str] | None = None, regression: bool = False, scale: float | None = None) -> Dataset:
-    """Read every pair of a map-style or iterable data set: inputs ``(N, ...)``, float32, and targets ``(N,)``.
+def from_torch(
+    dataset: TorchDataset[Any],
+    *,
+    classes: Sequence[str] | None = None,
+    regression: bool = False,
+    scale: float | None = None,
+) -> Dataset:
+    """Read every pair of a map-style or iterable data set: inputs ``(N, ...)``, float32, and
+    targets ``(N,)``.
 
-    Transforms are applied once, while reading. A random transform therefore gives the same image in every epoch.
+    Transforms are applied once, while reading. A random transform therefore gives the same image in
+    every epoch.
 
     Parameters
     ----------
     dataset
-        Pairs (input, target). Inputs are tensors, arrays or Pillow images; targets are integers, texts or numbers.
+        Pairs (input, target). Inputs are tensors, arrays or Pillow images; targets are integers,
+        texts or numbers.
     classes
-        Names of the classes in the order of their numbers. None: ``classes`` of the data set, which those of torchvision have, or for a ``Subset``
-        those of the underlying data set; else all labels that occur, integers by value and texts alphabetically.
+        Names of the classes in the order of their numbers. None: ``classes`` of the data set, which
+        those of torchvision have, or for a ``Subset`` those of the underlying data set; else all
+        labels that occur, integers by value and texts alphabetically.
     regression
         Whether targets are numbers instead of labels.
     scale
-        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other types.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other
+        types.
 
     Raises
     ------
     DataError
-        If there are no rows, a row is not a pair, a label is missing or has no name, or inputs are texts, not finite or of different shapes; the
-        message names the row.
+        If there are no rows, a row is not a pair, a label is missing or has no name, or inputs are
+        texts, not finite or of different shapes; the message names the row.
     """
     rows: list[np.ndarray[Any, Any]] = []
     labels: list[object] = []
     for number, row in enumerate(_rows(dataset)):
         if not isinstance(row, tuple | list) or len(row) != 2:
-            actual = f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
-            raise DataError(complain(f"row {number}", expected="a pair (input, target)", actual=actual, hint="a data set of two tensors"))
+            actual = (
+                f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
+            )
+            raise DataError(
+                complain(
+                    f"row {number}",
+                    expected="a pair (input, target)",
+                    actual=actual,
+                    hint="a data set of two tensors",
+                )
+            )
         rows.append(numbers_of(row[0], f"row {number}, input"))
         labels.append(row[1].item() if hasattr(row[1], "item") and np.ndim(row[1]) == 0 else row[1])
 
@@ -56,17 +76,33 @@ def from_torch(dataset: TorchDataset[Any], *, classes: Sequence[str] | None = No
     if regression:
         return Dataset(inputs, regression_targets(labels, at))
     names = _names(dataset)
-    return Dataset(inputs, *(class_numbers(labels, classes, at) if names is None else named_numbers(labels, names, classes, at)))
+    return Dataset(
+        inputs,
+        *(
+            class_numbers(labels, classes, at)
+            if names is None
+            else named_numbers(labels, names, classes, at)
+        ),
+    )
 
 
 def _rows(dataset: Any) -> Iterator[Any]:
-    """Yield all rows; by number if there is a length, since plain iteration ends only with an IndexError."""
+    """Yield all rows; by number if there is a length, since plain iteration ends only with an
+    IndexError.
+    """
     if isinstance(dataset, IterableDataset):
         yield from dataset
         return
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         expected = "a torch.utils.data.Dataset"
-        raise DataError(complain("from_torch", expected=expected, actual=type(dataset).__name__, hint="TensorDataset(inputs, targets)"))
+        raise DataError(
+            complain(
+                "from_torch",
+                expected=expected,
+                actual=type(dataset).__name__,
+                hint="TensorDataset(inputs, targets)",
+            )
+        )
     for number in range(len(dataset)):
         yield dataset[number]
 

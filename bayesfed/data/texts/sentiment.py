@@ -1,9 +1,12 @@
-"""Sentences with the mean of twenty people's ratings, from four domains (Hutto and Gilbert, 2014, VADER).
+r"""Sentences with the mean of twenty people's ratings, from four domains (Hutto and Gilbert, 2014,
+VADER).
 
-They are part of the source distribution of vaderSentiment: one file for each domain, each line ``id TAB mean rating from -4 to 4 TAB text``::
+They are part of the source distribution of vaderSentiment: one file for each domain, each line
+``id TAB mean rating from -4 to 4 TAB text``::
 
     pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
-    tar xzOf vaderSentiment-3.3.2.tar.gz vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz
+    tar xzOf vaderSentiment-3.3.2.tar.gz \\
+        vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz
 
 ==========  ============================================  ======
 movies      Rotten Tomatoes reviews, by sentence          10,605
@@ -12,7 +15,8 @@ tweets      Twitter                                        4,200
 editorials  New York Times editorials, by sentence         5,190
 ==========  ============================================  ======
 
-The ids of products and editorials are ``document_sentence``: sentences of one of 300 reviews or 498 editorials have an author in common.
+The ids of products and editorials are ``document_sentence``: sentences of one of 300 reviews or 498
+editorials have an author in common.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ By = Literal["domain", "document"]
 _ARCHIVE = "vaderSentiment-3.3.2"
 _COMMAND = (
     "`pip download --no-deps --no-binary :all: vaderSentiment==3.3.2 && "
-    f"tar xzOf {_ARCHIVE}.tar.gz {_ARCHIVE}/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz`, then the folder hutto_ICWSM_2014"
+    f"tar xzOf {_ARCHIVE}.tar.gz {_ARCHIVE}/additional_resources/hutto_ICWSM_2014.tar.gz | "
+    "tar xz`, then the folder hutto_ICWSM_2014"
 )
 
 
@@ -49,7 +54,8 @@ def sentiment(
     neutral: bool = False,
     encoding: str = "utf-8",
 ) -> Texts:
-    """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it is below ``-threshold``; or as three.
+    """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it
+    is below ``-threshold``; or as three.
 
     Parameters
     ----------
@@ -58,10 +64,12 @@ def sentiment(
     domains
         Some of "movies", "products", "tweets" and "editorials", in the order of the rows.
     by
-        What `Texts.domains` names. "document": reviews and editorials apart, as "products/12"; sentences of movies and tweets, which have no document
-        in common, stay in "movies" and "tweets".
+        What `Texts.domains` names. "document": reviews and editorials apart, as "products/12";
+        sentences of movies and tweets, which have no document in common, stay in "movies" and
+        "tweets".
     threshold
-        Rows with ratings from ``-threshold`` to ``threshold`` are left out as undecided, unless `neutral`. At 0 these are 383 of 23,703.
+        Rows with ratings from ``-threshold`` to ``threshold`` are left out as undecided, unless
+        `neutral`. At 0 these are 383 of 23,703.
     neutral
         Whether these rows are a class of their own: 0 is then negative, 1 neutral and 2 positive.
     encoding
@@ -70,28 +78,71 @@ def sentiment(
     Raises
     ------
     ArgumentError
-        If there are no domains, a domain is unknown or occurs twice, `by` is unknown, or the threshold is not from 0 to 4.
+        If there are no domains, a domain is unknown or occurs twice, `by` is unknown, or the
+        threshold is not from 0 to 4.
     DataError
-        If a file is missing (the message names the command that gets it) or in another encoding, a line has no rating from -4 to 4 or no
-        text (the message names file and line), or no rows are left.
+        If a file is missing (the message names the command that gets it) or in another encoding, a
+        line has no rating from -4 to 4 or no text (the message names file and line), or no rows are
+        left.
     """
-    if not domains or isinstance(domains, str) or not set(domains) <= _FILES.keys() or len(set(domains)) != len(domains):
-        raise ArgumentError(complain("sentiment, domains", expected=f"some of {list(_FILES)}", actual=domains, hint="['movies', 'tweets']"))
+    if (
+        not domains
+        or isinstance(domains, str)
+        or not set(domains) <= _FILES.keys()
+        or len(set(domains)) != len(domains)
+    ):
+        raise ArgumentError(
+            complain(
+                "sentiment, domains",
+                expected=f"some of {list(_FILES)}",
+                actual=domains,
+                hint="['movies', 'tweets']",
+            )
+        )
     if by not in get_args(By):
-        raise ArgumentError(complain("sentiment, by", expected=f"one of {list(get_args(By))}", actual=by, hint="by='document'"))
+        raise ArgumentError(
+            complain(
+                "sentiment, by",
+                expected=f"one of {list(get_args(By))}",
+                actual=by,
+                hint="by='document'",
+            )
+        )
     if not 0 <= threshold < 4:
-        raise ArgumentError(complain("sentiment, threshold", expected="a number from 0 to 4", actual=threshold, hint="0.5"))
+        raise ArgumentError(
+            complain(
+                "sentiment, threshold",
+                expected="a number from 0 to 4",
+                actual=threshold,
+                hint="0.5",
+            )
+        )
     folder = Path(folder)
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
-        raise DataError(complain(str(folder), expected=", ".join(missing), actual="no such files", hint=_COMMAND))
+        raise DataError(
+            complain(
+                str(folder), expected=", ".join(missing), actual="no such files", hint=_COMMAND
+            )
+        )
     rows = [
-        (text, _label(rating, threshold, neutral), f"{name}/{document}" if document and by == "document" else name)
+        (
+            text,
+            _label(rating, threshold, neutral),
+            f"{name}/{document}" if document and by == "document" else name,
+        )
         for name in domains
         for document, rating, text in _rated(folder / _FILES[name], encoding)
         if neutral or rating > threshold or rating < -threshold
     ]
     if not rows:
-        raise DataError(complain(str(folder), expected=f"ratings beyond {threshold}", actual="none", hint="a smaller threshold"))
+        raise DataError(
+            complain(
+                str(folder),
+                expected=f"ratings beyond {threshold}",
+                actual="none",
+                hint="a smaller threshold",
+            )
+        )
     texts, labels, homes = zip(*rows, strict=True)
     return Texts(texts, torch.tensor(labels), homes)
 
@@ -103,7 +154,9 @@ def _label(rating: float, threshold: float, neutral: bool) -> int:
 
 
 def _rated(path: Path, encoding: str) -> Iterator[tuple[str, float, str]]:
-    """Yield the document, the rating and the text of each line; the document is "" where lines have none."""
+    """Yield the document, the rating and the text of each line; the document is "" where lines have
+    none.
+    """
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -115,5 +168,12 @@ def _rated(path: Path, encoding: str) -> Iterator[tuple[str, float, str]]:
                 raise ValueError("no text")
         except ValueError as problem:
             expected = f"an id, a rating from -4 to 4 and a text in {encoding}, by tabs"
-            raise DataError(complain(f"{path}, line {number}", expected=expected, actual=problem, hint="the published file")) from problem
+            raise DataError(
+                complain(
+                    f"{path}, line {number}",
+                    expected=expected,
+                    actual=problem,
+                    hint="the published file",
+                )
+            ) from problem
         yield identity.rpartition("_")[0], value, text.strip()

@@ -37,26 +37,58 @@ class Texts:
     domains: Sequence[str]
 
     def __post_init__(self) -> None:
-        lengths = (len(self.texts), len(self.labels) if self.labels.ndim == 1 else -1, len(self.domains))
+        lengths = (
+            len(self.texts),
+            len(self.labels) if self.labels.ndim == 1 else -1,
+            len(self.domains),
+        )
         if len(set(lengths)) != 1:
-            actual = f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
-            raise DataError(complain("Texts", expected="a label and a domain for every text", actual=actual, hint="leaving out texts that have none"))
+            actual = (
+                f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
+            )
+            raise DataError(
+                complain(
+                    "Texts",
+                    expected="a label and a domain for every text",
+                    actual=actual,
+                    hint="leaving out texts that have none",
+                )
+            )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
-            raise DataError(complain("Texts labels", expected="integers from 0", actual=self.labels[:5], hint="labels.long()"))
+            raise DataError(
+                complain(
+                    "Texts labels",
+                    expected="integers from 0",
+                    actual=self.labels[:5],
+                    hint="labels.long()",
+                )
+            )
         if blank := [row for row, text in enumerate(self.texts) if not text.strip()]:
-            raise DataError(complain("Texts", expected="texts with words", actual=f"blank ones in rows {blank[:5]}", hint="leaving them out"))
+            raise DataError(
+                complain(
+                    "Texts",
+                    expected="texts with words",
+                    actual=f"blank ones in rows {blank[:5]}",
+                    hint="leaving them out",
+                )
+            )
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitem__(self, rows: Tensor) -> Texts:
         chosen = rows.tolist()
-        return Texts([self.texts[row] for row in chosen], self.labels[rows], [self.domains[row] for row in chosen])
+        return Texts(
+            [self.texts[row] for row in chosen],
+            self.labels[rows],
+            [self.domains[row] for row in chosen],
+        )
 
     def split(self, share: float, key: Key) -> tuple[Texts, Texts]:
         """Return (train, test) with `share` of every class of every domain in the test set.
 
-        A text that occurs more than once is in one of them only, so that no text of the test set is trained on.
+        A text that occurs more than once is in one of them only, so that no text of the test set is
+        trained on.
 
         Raises
         ------
@@ -66,7 +98,9 @@ class Texts:
         first: dict[str, int] = {}
         for row, text in enumerate(self.texts):
             first.setdefault(text, row)
-        _, test = held_out([f"{self.domains[row]}/{int(self.labels[row])}" for row in first.values()], share, key)
+        _, test = held_out(
+            [f"{self.domains[row]}/{int(self.labels[row])}" for row in first.values()], share, key
+        )
         names = list(first)
         held = {names[place] for place in test.tolist()}
         tested = torch.tensor([text in held for text in self.texts], dtype=torch.bool)

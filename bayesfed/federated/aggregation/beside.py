@@ -1,4 +1,6 @@
-"""`Beside`: what servers share that keep leaves of their own beside the state of another, whose step they take first."""
+"""`Beside`: what servers share that keep leaves of their own beside the state of another, whose
+step they take first.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ class Beside(ABC):
 
     def parted(self, state: Tree) -> tuple[Tree, Tree]:
         """Return the inner server's state, and the leaves of one's own with their whole names."""
-        return without(state, self.OWN), {name: leaf for name, leaf in state.items() if name.startswith(self.OWN)}
+        return without(state, self.OWN), {
+            name: leaf for name, leaf in state.items() if name.startswith(self.OWN)
+        }
 
     def in_phase(self, phase: Phase) -> Phase:
-        """Return the inner server's phase with this server: turns are planned from the inner state alone."""
+        """Return the inner server's phase with this server: turns are planned from the inner state
+        alone.
+        """
 
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
             return phase.assign(without(state, self.OWN), round, profile, key)

@@ -12,7 +12,8 @@ from bayesfed.federated.core.update import Update
 class Keep:
     """Keep every update, for rules that need all of them (median, trimmed mean, Krum).
 
-    This takes the memory of K models, and excludes what sums allow: over-the-air addition and secure aggregation.
+    This takes the memory of K models, and excludes what sums allow: over-the-air addition and
+    secure aggregation.
 
     Parameters
     ----------
@@ -28,7 +29,8 @@ class Keep:
         Raises
         ------
         UpdateError
-            If a number of the update is not finite, or 2^50 or more in size, so that it could not be added to others.
+            If a number of the update is not finite, or 2^50 or more in size, so that it could not
+            be added to others.
         """
         checked(update)
         self.updates[client] = update

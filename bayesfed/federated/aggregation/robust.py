@@ -1,7 +1,9 @@
-"""`Robust`: a server that replaces the sum by a rule whose result a few hostile clients cannot move far.
+"""`Robust`: a server that replaces the sum by a rule whose result a few hostile clients cannot move
+far.
 
-The server keeps every update of a round: the memory of K models instead of one, no over-the-air addition, and no secure aggregation, since the rule
-has to see who sent what. All clients have the same weight, because a number of rows is only a claim of the client. The rules are in
+The server keeps every update of a round: the memory of K models instead of one, no over-the-air
+addition, and no secure aggregation, since the rule has to see who sent what. All clients have the
+same weight, because a number of rows is only a claim of the client. The rules are in
 `bayesfed.federated.aggregation.rules` and `bayesfed.federated.aggregation.selection`.
 """
 
@@ -25,7 +27,8 @@ class Rule(Protocol):
     """A function that takes the place of the sum of the clients' updates."""
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
-        """Return one update, whose mean takes the place of the clients' mean, and figures for the report.
+        """Return one update, whose mean takes the place of the clients' mean, and figures for the
+        report.
 
         Parameters
         ----------
@@ -67,11 +70,19 @@ class Robust:
         Raises
         ------
         UpdateError
-            If the updates were not kept, or the rule is not defined for them. The message names the round.
+            If the updates were not kept, or the rule is not defined for them. The message names the
+            round.
         """
         if not isinstance(reducer, Keep) or not reducer.updates:
             actual = type(reducer).__name__ if not isinstance(reducer, Keep) else "none"
-            raise UpdateError(complain("Robust", expected="updates kept apart", actual=actual, hint="robust(algorithm, rule)"))
+            raise UpdateError(
+                complain(
+                    "Robust",
+                    expected="updates kept apart",
+                    actual=actual,
+                    hint="robust(algorithm, rule)",
+                )
+            )
         ordered = {client: reducer.updates[client] for client in sorted(reducer.updates)}
         counted = {client: update for client, update in ordered.items() if update.weighs}
         if not counted:
@@ -86,5 +97,7 @@ class Robust:
 
 def added(updates: Mapping[str, Update]) -> Update:
     """Return the sum of at least one update, whose bits do not depend on their order."""
-    total = reduce(PartialSum.with_, updates.values(), PartialSum.nothing(next(iter(updates.values()))))
+    total = reduce(
+        PartialSum.with_, updates.values(), PartialSum.nothing(next(iter(updates.values())))
+    )
     return total.update()

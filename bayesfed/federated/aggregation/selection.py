@@ -1,4 +1,5 @@
-"""Robust rules for whole updates: `Krum` selects updates that lie close together, `NormGate` shortens long ones.
+"""Robust rules for whole updates: `Krum` selects updates that lie close together, `NormGate`
+shortens long ones.
 
 `bayesfed.federated.aggregation.rules` has a table of what each rule tolerates.
 """
@@ -23,14 +24,16 @@ from bayesfed.trees import Tree, check_shapes, shapes
 
 @dataclass(frozen=True)
 class Krum:
-    """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2`` nearest others.
+    """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2``
+    nearest others.
 
     Parameters
     ----------
     byzantine
         f, the largest number of hostile clients in a round.
     keep
-        m, the number of updates that are averaged: 1 is Krum, more is multi-Krum. Among equal scores the first client by name is taken.
+        m, the number of updates that are averaged: 1 is Krum, more is multi-Krum. Among equal
+        scores the first client by name is taken.
 
     Raises
     ------
@@ -39,7 +42,8 @@ class Krum:
 
     References
     ----------
-    Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent" (2017), section 4.
+    Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent"
+    (2017), section 4.
     """
 
     byzantine: int
@@ -47,7 +51,14 @@ class Krum:
 
     def __post_init__(self) -> None:
         if self.byzantine < 0 or self.keep < 1:
-            raise ArgumentError(complain("Krum", expected="byzantine >= 0, keep >= 1", actual=(self.byzantine, self.keep), hint="Krum(4, 8)"))
+            raise ArgumentError(
+                complain(
+                    "Krum",
+                    expected="byzantine >= 0, keep >= 1",
+                    actual=(self.byzantine, self.keep),
+                    hint="Krum(4, 8)",
+                )
+            )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum of the selected updates. The figures say who was left out.
@@ -60,10 +71,16 @@ class Krum:
         least = max(2 * self.byzantine + 3, self.byzantine + self.keep)
         if len(updates) < least:
             hint = "fewer byzantine or kept clients, or more a round"
-            raise UpdateError(complain("Krum", expected=f"at least {least} clients", actual=len(updates), hint=hint))
+            raise UpdateError(
+                complain(
+                    "Krum", expected=f"at least {least} clients", actual=len(updates), hint=hint
+                )
+            )
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
-        return added({client: update for client, update in updates.items() if client in kept}), _left_out(updates, kept)
+        return added(
+            {client: update for client, update in updates.items() if client in kept}
+        ), _left_out(updates, kept)
 
     def scores(self, distances: Tensor) -> Tensor:
         """Return each client's score, ``(n,)``, from squared distances ``(n, n)``."""
@@ -74,7 +91,8 @@ class Krum:
 
 @dataclass(frozen=True)
 class NormGate:
-    """Shorten changes that are longer than `factor` times the median length of the round, or leave them out.
+    """Shorten changes that are longer than `factor` times the median length of the round, or leave
+    them out.
 
     Parameters
     ----------
@@ -94,7 +112,11 @@ class NormGate:
 
     def __post_init__(self) -> None:
         if not self.factor >= 1:
-            raise ArgumentError(complain("NormGate", expected="a factor >= 1", actual=self.factor, hint="NormGate(2.0)"))
+            raise ArgumentError(
+                complain(
+                    "NormGate", expected="a factor >= 1", actual=self.factor, hint="NormGate(2.0)"
+                )
+            )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum. The figures are ``norm_bound`` and which clients exceeded it.
@@ -105,28 +127,51 @@ class NormGate:
             If clients cover different entries, or send values of other leaves than the state has.
         """
         lengths = {client: norm(change(update, state)) for client, update in updates.items()}
-        longest = self.factor * statistics.median(lengths.values()) if math.isfinite(self.factor) else math.inf
+        longest = (
+            self.factor * statistics.median(lengths.values())
+            if math.isfinite(self.factor)
+            else math.inf
+        )
         within = {client for client, length in lengths.items() if length <= longest}
-        figures = {"norm_bound": longest, **_left_out(updates, within, "left_out" if self.refuse else "shortened")}
+        figures = {
+            "norm_bound": longest,
+            **_left_out(updates, within, "left_out" if self.refuse else "shortened"),
+        }
         if self.refuse:
-            return added({client: update for client, update in updates.items() if client in within}), figures
-        return added({client: clipped(update, state, longest) for client, update in updates.items()}), figures
+            return added(
+                {client: update for client, update in updates.items() if client in within}
+            ), figures
+        return added(
+            {client: clipped(update, state, longest) for client, update in updates.items()}
+        ), figures
 
 
 def _distances(updates: Mapping[str, Update]) -> Tensor:
-    """Return squared distances between updates, ``(n, n)``, in double precision. They are computed from differences, without cancellation."""
+    """Return squared distances between updates, ``(n, n)``, in double precision. They are computed
+    from differences, without cancellation.
+    """
     distances: Tensor | None = None
     for values in _stacked(updates):
         squares = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
         distances = squares if distances is None else distances + squares
     if distances is None:
-        raise UpdateError(complain("Krum", expected="updates of at least one leaf", actual="none", hint="a model with parameters"))
+        raise UpdateError(
+            complain(
+                "Krum",
+                expected="updates of at least one leaf",
+                actual="none",
+                hint="a model with parameters",
+            )
+        )
     return distances
 
 
 def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
     """Yield each leaf of all updates, flat, ``(n, D)``."""
-    values = {client: change(Update(update.total, update.weight, "delta"), {}) for client, update in updates.items()}
+    values = {
+        client: change(Update(update.total, update.weight, "delta"), {})
+        for client, update in updates.items()
+    }
     first = next(iter(values.values()))
     for tree in values.values():
         check_shapes(tree, shapes(first), where="update")
@@ -135,4 +180,7 @@ def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
 
 
 def _left_out(updates: Mapping[str, Update], within: set[str], word: str = "left_out") -> Info:
-    return {word: float(len(updates) - len(within)), **{f"{client}.{word}": 1.0 for client in updates if client not in within}}
+    return {
+        word: float(len(updates) - len(within)),
+        **{f"{client}.{word}": 1.0 for client in updates if client not in within},
+    }

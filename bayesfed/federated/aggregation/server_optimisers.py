@@ -1,6 +1,7 @@
 """Optimisers of the server, as values: FedAvgM, FedAdagrad, FedAdam and FedYogi.
 
-The change that a round of averaging would make is taken as a negative gradient, and the server steps along it.
+The change that a round of averaging would make is taken as a negative gradient, and the server
+steps along it.
 
 ===========================  ==================================================================
 Reddi et al. (2021), Alg. 2  here
@@ -34,7 +35,9 @@ MOMENTUM, VARIANCE = f"{OPTIMISER}m/", f"{OPTIMISER}v/"
 
 
 class ServerOptimiser(Protocol):
-    """An optimiser of the server as a value. Its moments are leaves of the server's state, so they are saved and resumed with it."""
+    """An optimiser of the server as a value. Its moments are leaves of the server's state, so they
+    are saved and resumed with it.
+    """
 
     def initial(self, model: Tree) -> Tree:
         """Return the moments before round 0, named by prefixes that begin with ``optimiser/``."""
@@ -56,14 +59,23 @@ class ServerOptimiser(Protocol):
 
 
 def _check(name: str, learning_rate: float, shares: tuple[float, ...], tau: float = 1.0) -> None:
-    if not (0 < learning_rate < float("inf") and all(0 <= share < 1 for share in shares) and 0 < tau < float("inf")):
+    if not (
+        0 < learning_rate < float("inf")
+        and all(0 <= share < 1 for share in shares)
+        and 0 < tau < float("inf")
+    ):
         expected = "learning_rate > 0, momentum and betas in [0, 1), tau > 0"
-        raise ArgumentError(complain(name, expected=expected, actual=(learning_rate, *shares, tau), hint=f"{name}()"))
+        raise ArgumentError(
+            complain(
+                name, expected=expected, actual=(learning_rate, *shares, tau), hint=f"{name}()"
+            )
+        )
 
 
 @dataclass(frozen=True)
 class FedAvgM:
-    """Server momentum: ``m <- momentum m + Delta``, ``x <- x + learning_rate m`` (Hsu, Qi and Brown, 2019).
+    """Server momentum: ``m <- momentum m + Delta``, ``x <- x + learning_rate m`` (Hsu, Qi and
+    Brown, 2019).
 
     With momentum 0 and rate 1 it is plain averaging, bit for bit.
 
@@ -81,7 +93,8 @@ class FedAvgM:
 
     References
     ----------
-    Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual classification" (2019), section 4.3.
+    Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated
+    visual classification" (2019), section 4.3.
     """
 
     learning_rate: float = 1.0
@@ -92,22 +105,32 @@ class FedAvgM:
 
     def initial(self, model: Tree) -> Tree:
         """Return zeros, or nothing without momentum."""
-        return {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()} if self.momentum else {}
+        return (
+            {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()}
+            if self.momentum
+            else {}
+        )
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next momentum."""
-        # `lerp` with weight 1 returns its end exactly, so that plain averaging is a special case without rounding.
-        stepped = {name: leaf.lerp(averaged[name], self.learning_rate) for name, leaf in model.items()}
+        # `lerp` with weight 1 returns its end exactly, so that plain averaging is a special case
+        # without rounding.
+        stepped = {
+            name: leaf.lerp(averaged[name], self.learning_rate) for name, leaf in model.items()
+        }
         if not self.momentum:
             return stepped, {}
         kept = {name: self.momentum * leaf for name, leaf in under(moments, MOMENTUM).items()}
         stepped = {name: leaf + self.learning_rate * kept[name] for name, leaf in stepped.items()}
-        return stepped, {MOMENTUM + name: leaf + (averaged[name] - model[name]) for name, leaf in kept.items()}
+        return stepped, {
+            MOMENTUM + name: leaf + (averaged[name] - model[name]) for name, leaf in kept.items()
+        }
 
 
 @dataclass(frozen=True)
 class Adaptive(ABC):
-    """The parts that FedAdagrad, FedAdam and FedYogi share: ``x <- x + learning_rate m / (sqrt(v) + tau)``.
+    """The parts that FedAdagrad, FedAdam and FedYogi share:
+    ``x <- x + learning_rate m / (sqrt(v) + tau)``.
 
     Parameters
     ----------
@@ -118,7 +141,8 @@ class Adaptive(ABC):
     beta2
         Factor on the previous second moment, in [0, 1). `FedAdagrad` does not use it.
     tau
-        Degree of adaptivity: changes far below it are not scaled up. The second moment begins at ``tau ** 2``.
+        Degree of adaptivity: changes far below it are not scaled up. The second moment begins at
+        ``tau ** 2``.
 
     Raises
     ------
@@ -137,16 +161,26 @@ class Adaptive(ABC):
     def initial(self, model: Tree) -> Tree:
         """Return zero first moments, and second moments of ``tau ** 2``."""
         first = {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()}
-        return first | {VARIANCE + name: torch.full_like(leaf, self.tau**2) for name, leaf in model.items()}
+        return first | {
+            VARIANCE + name: torch.full_like(leaf, self.tau**2) for name, leaf in model.items()
+        }
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next moments (Reddi et al., 2021, Algorithm 2)."""
         first, second = under(moments, MOMENTUM), under(moments, VARIANCE)
         change = {name: averaged[name] - leaf for name, leaf in model.items()}
-        m = {name: self.beta1 * first[name] + (1 - self.beta1) * leaf for name, leaf in change.items()}
+        m = {
+            name: self.beta1 * first[name] + (1 - self.beta1) * leaf
+            for name, leaf in change.items()
+        }
         v = {name: self._second(second[name], leaf.square()) for name, leaf in change.items()}
-        stepped = {name: leaf + self.learning_rate * m[name] / (v[name].sqrt() + self.tau) for name, leaf in model.items()}
-        return stepped, {MOMENTUM + name: leaf for name, leaf in m.items()} | {VARIANCE + name: leaf for name, leaf in v.items()}
+        stepped = {
+            name: leaf + self.learning_rate * m[name] / (v[name].sqrt() + self.tau)
+            for name, leaf in model.items()
+        }
+        return stepped, {MOMENTUM + name: leaf for name, leaf in m.items()} | {
+            VARIANCE + name: leaf for name, leaf in v.items()
+        }
 
     @abstractmethod
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
@@ -154,21 +188,27 @@ class Adaptive(ABC):
 
 
 class FedAdagrad(Adaptive):
-    """Adagrad on the server: ``v <- v + Delta^2`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+    """Adagrad on the server: ``v <- v + Delta^2`` (Reddi et al., "Adaptive federated optimization",
+    2021).
+    """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
 
 
 class FedAdam(Adaptive):
-    """Adam on the server: ``v <- beta2 v + (1 - beta2) Delta^2`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+    """Adam on the server: ``v <- beta2 v + (1 - beta2) Delta^2`` (Reddi et al., "Adaptive federated
+    optimization", 2021).
+    """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 class FedYogi(Adaptive):
-    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)`` (Reddi et al.,
+    "Adaptive federated optimization", 2021).
+    """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()
@@ -176,10 +216,13 @@ class FedYogi(Adaptive):
 
 @runtime_checkable
 class TakesMomentum(Protocol):
-    """A server whose step is no average leaf by leaf, and that says itself what momentum is: of products of adapters, of merged weights."""
+    """A server whose step is no average leaf by leaf, and that says itself what momentum is: of
+    products of adapters, of merged weights.
+    """
 
     def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
-        """Return the server's phase with momentum, and further leaves of the state before round 0, whose names begin with ``optimiser/``.
+        """Return the server's phase with momentum, and further leaves of the state before round 0,
+        whose names begin with ``optimiser/``.
 
         Parameters
         ----------
@@ -195,7 +238,8 @@ class TakesMomentum(Protocol):
 
 @dataclass(frozen=True)
 class Optimised(Beside):
-    """The averaging of another server, followed by the step of an optimiser. Clients see the model alone.
+    """The averaging of another server, followed by the step of an optimiser. Clients see the model
+    alone.
 
     Parameters
     ----------

@@ -1,10 +1,13 @@
-"""Cohorts: clients whose work has the same shape take their gradient steps at once (`bayesfed.federated.clients.vmap_training`).
+"""Cohorts: clients whose work has the same shape take their gradient steps at once
+(`bayesfed.federated.clients.vmap_training`).
 
-Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures, so links, gate, ledger, error feedback and
-refusals are the same as without cohorts. Payloads may differ in their last bits.
+Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures,
+so links, gate, ledger, error feedback and refusals are the same as without cohorts. Payloads may
+differ in their last bits.
 
-`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a round with a cohort divided by the seconds without,
-with one thread on a busy machine, so the figures are approximate::
+`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a
+round with a cohort divided by the seconds without, with one thread on a busy machine, so the
+figures are approximate::
 
     network          parameters   rows a step   8 clients   16 clients   64 clients
     64-32-10              2,410             8        0.59         0.37         0.22
@@ -19,8 +22,8 @@ with one thread on a busy machine, so the figures are approximate::
     784-256-256-10      269,322            16        1.18         0.98         1.31
     784-256-256-10      269,322            64        0.98         1.04         1.18
 
-Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most 65,536 parameters each, if parameters times rows is
-at most two million.
+Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most
+65,536 parameters each, if parameters times rows is at most two million.
 """
 
 from __future__ import annotations
@@ -45,12 +48,15 @@ from bayesfed.trees import Tree, size
 Cohort = int | Literal["auto"]
 """Largest number of clients that are batched, or "auto"."""
 BATCHED = "batched"
-# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a client, and most parameters times rows of a step.
+# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a
+# client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
 
 
 class Turn(NamedTuple):
-    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in keyed mode its secret."""
+    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in
+    keyed mode its secret.
+    """
 
     task: Task
     data: Dataset | ClientError
@@ -65,15 +71,17 @@ class Cohorts:
     Parameters
     ----------
     size
-        Largest number of clients in a cohort. "auto" batches only where measurements say that it is faster.
+        Largest number of clients in a cohort. "auto" batches only where measurements say that it is
+        faster.
     turns
-        Number of turns so far, by phase and by how they were answered: ``"batched"`` or ``"one by one: REASON"``.
+        Number of turns so far, by phase and by how they were answered: ``"batched"`` or
+        ``"one by one: REASON"``.
 
     Raises
     ------
     ArgumentError
-        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and the local step cannot be batched; under "auto"
-        such clients train one by one.
+        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and
+        the local step cannot be batched; under "auto" such clients train one by one.
     """
 
     size: Cohort
@@ -81,8 +89,17 @@ class Cohorts:
     _obstacles: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.size != "auto" and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2):
-            raise ArgumentError(complain("cohort", expected="a number of clients >= 2, or 'auto'", actual=repr(self.size), hint="'auto'"))
+        if self.size != "auto" and (
+            not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2
+        ):
+            raise ArgumentError(
+                complain(
+                    "cohort",
+                    expected="a number of clients >= 2, or 'auto'",
+                    actual=repr(self.size),
+                    hint="'auto'",
+                )
+            )
 
     def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
         """Yield every client's outcome, in the order of the turns. As many turns are read ahead as fit in a cohort."""
@@ -136,7 +153,14 @@ class Cohorts:
         layers = "" if side.plain else "layers that act at clients"
         reason = self._obstacles.get(phase) or obstacle(side.core) or layers
         if reason and self.size != "auto":
-            raise ArgumentError(complain(f"cohort, phase {phase!r}", expected="a local that can be batched", actual=reason, hint="cohort='auto'"))
+            raise ArgumentError(
+                complain(
+                    f"cohort, phase {phase!r}",
+                    expected="a local that can be batched",
+                    actual=reason,
+                    hint="cohort='auto'",
+                )
+            )
         return reason
 
     def _no_gain(self, local: Local, members: Sequence[Member]) -> str:
@@ -145,7 +169,10 @@ class Cohorts:
             return "no others of its shape" if rows else "no rows"
         if self.size != "auto" or pays(parameters, rows, len(members)):
             return ""
-        return f"nothing is won by batching {len(members)} clients of {parameters:,} parameters and {rows} rows a step"
+        return (
+            f"nothing is won by batching {len(members)} clients of {parameters:,} parameters "
+            f"and {rows} rows a step"
+        )
 
 
 def pays(parameters: int, rows: int, clients: int) -> bool:
@@ -168,7 +195,11 @@ def _alone(side: ClientSide, turn: Turn, member: Member) -> tuple[Fit | ClientEr
 
 
 def _noted(fit: Fit | ClientError, clients: int) -> Fit | ClientError:
-    return fit if isinstance(fit, ClientError) else fit._replace(info={**fit.info, "cohort": float(clients)})
+    return (
+        fit
+        if isinstance(fit, ClientError)
+        else fit._replace(info={**fit.info, "cohort": float(clients)})
+    )
 
 
 def _packed(side: ClientSide, turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:

@@ -1,4 +1,5 @@
-"""Where clients live: `InProcess`, serially or over worker processes or threads, with the same bits.
+"""Where clients live: `InProcess`, serially or over worker processes or threads, with the same
+bits.
 
 The pool owns the data sets and what each client remembers; the engine sees neither.
 """
@@ -66,39 +67,50 @@ class InProcess:
     data
         A data set for each client, by name, or a `Population`. Some may be empty, but not all.
     samples
-        Number of rows of each client by name. If it is given, nothing of `data` is read before a client is asked, as with a `Population`.
+        Number of rows of each client by name. If it is given, nothing of `data` is read before a
+        client is asked, as with a `Population`.
     workers
         Number of worker processes or threads. 0 runs clients one after another in this process.
     kind
-        "process", or "thread" for local steps that draw only from their own key, not from torch's or Pyro's global state.
+        "process", or "thread" for local steps that draw only from their own key, not from torch's
+        or Pyro's global state.
     devices
         Device figures by client name, for planners, or a function ``(name) -> figures``.
     deadline_s
-        Seconds a client may take, counted from when a worker process starts on it. The worker of one that takes longer is killed, and the client
-        fails with a `ClientError`. Seconds of the clock are not reproducible, so set this far above what an honest client takes.
+        Seconds a client may take, counted from when a worker process starts on it. The worker of
+        one that takes longer is killed, and the client fails with a `ClientError`. Seconds of the
+        clock are not reproducible, so set this far above what an honest client takes.
     secrets
         Each client's own secret, by name, for a run in keyed mode.
     cohort
-        Number of clients that take their gradient steps at once (`bayesfed.federated.clients.cohorts`); 1 trains clients one by one. "auto" batches
-        those for which measurement says that it pays: small networks. Payloads then differ in their last bits from those of clients one by one.
-        ``cohorts.turns`` says which clients were batched and why others were not, and so does ``report.clients[name]["cohort"]``.
+        Number of clients that take their gradient steps at once
+        (`bayesfed.federated.clients.cohorts`); 1 trains clients one by one. "auto" batches those
+        for which measurement says that it pays: small networks. Payloads then differ in their last
+        bits from those of clients one by one. ``cohorts.turns`` says which clients were batched and
+        why others were not, and so does ``report.clients[name]["cohort"]``.
     start
-        Start method of worker processes, as in `multiprocessing`: "fork", "spawn" or "forkserver". Default: "fork" on Linux, "spawn" elsewhere.
-        Results are the same under each. Forked workers start in milliseconds and inherit everything. Others import torch first, which takes
-        seconds, and receive local steps, data and secrets by `cloudpickle`; a script then needs ``if __name__ == "__main__":``.
+        Start method of worker processes, as in `multiprocessing`: "fork", "spawn" or "forkserver".
+        Default: "fork" on Linux, "spawn" elsewhere. Results are the same under each. Forked workers
+        start in milliseconds and inherit everything. Others import torch first, which takes
+        seconds, and receive local steps, data and secrets by `cloudpickle`; a script then needs
+        ``if __name__ == "__main__":``.
     memory_bytes
-        Bytes of what clients keep between rounds that this process holds. Beyond it, the clients that were not heard for longest have theirs on disk.
-        Default: 512 MiB for a population, no bound otherwise.
+        Bytes of what clients keep between rounds that this process holds. Beyond it, the clients
+        that were not heard for longest have theirs on disk. Default: 512 MiB for a population, no
+        bound otherwise.
     memory_folder
-        Folder of that file, which is gone when the process ends. Default: the folder of temporary files.
+        Folder of that file, which is gone when the process ends. Default: the folder of temporary
+        files.
 
     Notes
     -----
-    A client that raises is named in a `ClientError`, whatever the kind of worker. One that ends its process (``os._exit``, out of memory, a signal)
-    costs a worker process, which is replaced; the client is tried once more, and named if its worker dies again. With threads or ``workers=0`` the
-    process that ends is this one. A client that hangs is stopped if there is a deadline: its worker process is killed and replaced. A thread cannot
-    be stopped from outside, so a deadline is refused there. Worker processes are gone after `close`, and end by themselves if this one is killed.
-    Each computes on one thread.
+    A client that raises is named in a `ClientError`, whatever the kind of worker. One that ends its
+    process (``os._exit``, out of memory, a signal) costs a worker process, which is replaced; the
+    client is tried once more, and named if its worker dies again. With threads or ``workers=0`` the
+    process that ends is this one. A client that hangs is stopped if there is a deadline: its worker
+    process is killed and replaced. A thread cannot be stopped from outside, so a deadline is
+    refused there. Worker processes are gone after `close`, and end by themselves if this one is
+    killed. Each computes on one thread.
 
     Raises
     ------
@@ -107,8 +119,9 @@ class InProcess:
     CheckpointError
         While running, if memories cannot be written to the disk.
     ArgumentError
-        If there cannot be such workers, a secret is not one, or there are both workers and cohorts. While running, if workers do not start; if
-        local steps, data, codecs or links cannot be pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
+        If there cannot be such workers, a secret is not one, or there are both workers and cohorts.
+        While running, if workers do not start; if local steps, data, codecs or links cannot be
+        pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
     """
 
     def __init__(
@@ -128,48 +141,123 @@ class InProcess:
     ) -> None:
         if not isinstance(data, Mapping):
             raise ArgumentError(
-                complain("InProcess, data", expected="a data set for each client by name", actual=shown(data), hint="{'name': data_set}")
+                complain(
+                    "InProcess, data",
+                    expected="a data set for each client by name",
+                    actual=shown(data),
+                    hint="{'name': data_set}",
+                )
             )
         if samples is not None and len(data):
             data = Population(list(data), samples, data.__getitem__)
         lazy = isinstance(data, Population)
-        if not data or not (bool(data.samples.any()) if isinstance(data, Population) else any(len(part) for part in data.values())):
+        if not data or not (
+            bool(data.samples.any())
+            if isinstance(data, Population)
+            else any(len(part) for part in data.values())
+        ):
             raise DataError(
-                complain("InProcess", expected="a client with data", actual=f"{len(data)} clients, all empty", hint="federate(data, iid(...))")
+                complain(
+                    "InProcess",
+                    expected="a client with data",
+                    actual=f"{len(data)} clients, all empty",
+                    hint="federate(data, iid(...))",
+                )
             )
         if workers < 0 or kind not in ("process", "thread"):
             raise ArgumentError(
-                complain("InProcess", expected="workers >= 0 and kind 'process' or 'thread'", actual=(workers, kind), hint="workers=2")
+                complain(
+                    "InProcess",
+                    expected="workers >= 0 and kind 'process' or 'thread'",
+                    actual=(workers, kind),
+                    hint="workers=2",
+                )
             )
         if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
-            raise ArgumentError(complain("InProcess.start", expected=f"one of {methods}, those of this system", actual=start, hint="None"))
-        if workers and kind == "process" and not lazy and any(part.inputs.device.type != "cpu" for part in data.values()):
             raise ArgumentError(
-                complain("InProcess", expected="data on the CPU for process workers", actual="data on an accelerator", hint="workers=0")
+                complain(
+                    "InProcess.start",
+                    expected=f"one of {methods}, those of this system",
+                    actual=start,
+                    hint="None",
+                )
+            )
+        if (
+            workers
+            and kind == "process"
+            and not lazy
+            and any(part.inputs.device.type != "cpu" for part in data.values())
+        ):
+            raise ArgumentError(
+                complain(
+                    "InProcess",
+                    expected="data on the CPU for process workers",
+                    actual="data on an accelerator",
+                    hint="workers=0",
+                )
             )
         if deadline_s is not None and not (workers and kind == "process"):
             found = f"kind={kind!r}, workers={workers}"
             raise ArgumentError(
-                complain("InProcess.deadline_s", expected="process workers, which can be stopped", actual=found, hint="workers=1, kind='process'")
+                complain(
+                    "InProcess.deadline_s",
+                    expected="process workers, which can be stopped",
+                    actual=found,
+                    hint="workers=1, kind='process'",
+                )
             )
         if deadline_s is not None and not 0 < deadline_s < math.inf:
-            raise ArgumentError(complain("InProcess.deadline_s", expected="seconds above 0", actual=deadline_s, hint="600.0"))
+            raise ArgumentError(
+                complain(
+                    "InProcess.deadline_s",
+                    expected="seconds above 0",
+                    actual=deadline_s,
+                    hint="600.0",
+                )
+            )
         if workers and cohort != 1:
-            raise ArgumentError(complain("InProcess.cohort", expected="workers=0: a cohort is one process", actual=workers, hint="cohort=1"))
+            raise ArgumentError(
+                complain(
+                    "InProcess.cohort",
+                    expected="workers=0: a cohort is one process",
+                    actual=workers,
+                    hint="cohort=1",
+                )
+            )
         self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
         if memory_bytes is not None and not memory_bytes >= 0:
-            raise ArgumentError(complain("InProcess.memory_bytes", expected="a number of bytes", actual=memory_bytes, hint="2**30"))
-        self._data: Mapping[str, Dataset] = data if lazy else {name: data[name] for name in sorted(data)}
-        self._secrets = check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
+            raise ArgumentError(
+                complain(
+                    "InProcess.memory_bytes",
+                    expected="a number of bytes",
+                    actual=memory_bytes,
+                    hint="2**30",
+                )
+            )
+        self._data: Mapping[str, Dataset] = (
+            data if lazy else {name: data[name] for name in sorted(data)}
+        )
+        self._secrets = (
+            check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
+        )
         devices = devices or {}
         if isinstance(data, Population):
             self.profiles: Sequence[Profile] = Profiles(data.names, data.samples, devices)
         else:
-            self.profiles = tuple(Profile(name, len(part), figures_of(devices, name)) for name, part in self._data.items())
+            self.profiles = tuple(
+                Profile(name, len(part), figures_of(devices, name))
+                for name, part in self._data.items()
+            )
         self._workers, self._kind = workers, kind
-        self.memory_bytes = (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
+        self.memory_bytes = (
+            (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
+        )
         self.memory_folder = memory_folder
-        self._memories = Memories(data.names if isinstance(data, Population) else list(self._data), self.memory_bytes, memory_folder)
+        self._memories = Memories(
+            data.names if isinstance(data, Population) else list(self._data),
+            self.memory_bytes,
+            memory_folder,
+        )
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
         self._crew: Workers | WorkerThreads | None = None
@@ -225,7 +313,12 @@ class InProcess:
         def turns() -> Iterator[Turn]:
             for task in tasks:
                 asked.append(task)
-                yield Turn(task, loaded(task, self._data), self._recall(task.client), self._secrets.get(task.client))
+                yield Turn(
+                    task,
+                    loaded(task, self._data),
+                    self._recall(task.client),
+                    self._secrets.get(task.client),
+                )
 
         if self.cohorts:
             for outcome in self.cohorts.answers(sides, turns()):

@@ -1,4 +1,6 @@
-"""Clients by name where there may be a million: `Profiles`, made when they are asked for, `Roster`, to look them up, and `Versions`."""
+"""Clients by name where there may be a million: `Profiles`, made when they are asked for, `Roster`,
+to look them up, and `Versions`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Profiles(Sequence[Profile]):
         Figures of their devices.
     """
 
-    def __init__(self, names: Sequence[str], samples: np.ndarray[Any, Any], devices: Devices) -> None:
+    def __init__(
+        self, names: Sequence[str], samples: np.ndarray[Any, Any], devices: Devices
+    ) -> None:
         self.names, self.samples, self._devices = names, samples, devices
 
     def __len__(self) -> int:
@@ -61,8 +65,14 @@ class Roster(Mapping[str, Profile]):
 
     def __init__(self, profiles: Sequence[Profile]) -> None:
         self.profiles = profiles
-        self._made = None if isinstance(profiles, Profiles) else {profile.name: profile for profile in profiles}
-        self.names: Sequence[str] = profiles.names if isinstance(profiles, Profiles) else list(self._made or ())
+        self._made = (
+            None
+            if isinstance(profiles, Profiles)
+            else {profile.name: profile for profile in profiles}
+        )
+        self.names: Sequence[str] = (
+            profiles.names if isinstance(profiles, Profiles) else list(self._made or ())
+        )
 
     @property
     def ordered(self) -> Sequence[str]:
@@ -83,7 +93,9 @@ class Roster(Mapping[str, Profile]):
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._made if self._made is not None else place_of(self.names, name) is not None
+        return (
+            name in self._made if self._made is not None else place_of(self.names, name) is not None
+        )
 
     def __getitem__(self, name: str) -> Profile:
         if self._made is not None:
@@ -94,7 +106,8 @@ class Roster(Mapping[str, Profile]):
 
 
 class Versions(Mapping[str, int]):
-    """By client: the round in which it last heard from the server, in four bytes a client. Clients that never did are not in it.
+    """By client: the round in which it last heard from the server, in four bytes a client. Clients
+    that never did are not in it.
 
     Parameters
     ----------
@@ -107,7 +120,10 @@ class Versions(Mapping[str, int]):
     """
 
     def __init__(
-        self, names: Sequence[str], rounds: np.ndarray[Any, np.dtype[np.int32]] | None = None, others: Mapping[str, int] | None = None
+        self,
+        names: Sequence[str],
+        rounds: np.ndarray[Any, np.dtype[np.int32]] | None = None,
+        others: Mapping[str, int] | None = None,
     ) -> None:
         self._names = names
         self._rounds = np.full(len(names), NEVER, dtype=np.int32) if rounds is None else rounds

@@ -31,7 +31,9 @@ ADDRESS = ("client", "round", "phase")
 
 @dataclass(frozen=True)
 class Task:
-    """What one client is asked: the message and how to read and answer it; `run` and the fields before the message make the envelope."""
+    """What one client is asked: the message and how to read and answer it; `run` and the fields
+    before the message make the envelope.
+    """
 
     client: str
     round: int

@@ -1,4 +1,5 @@
-"""Worker processes: each answers for one client at a time; one that dies or hangs is replaced, and costs nobody but its own client.
+"""Worker processes: each answers for one client at a time; one that dies or hangs is replaced, and
+costs nobody but its own client.
 
 The server unpickles nothing that comes back (`bayesfed.federated.clients.worker_loop`).
 """
@@ -30,21 +31,28 @@ class Workers:
     count
         Number of processes. No more are started than there are clients.
     site
-        What every worker holds. Forked processes inherit it; others receive it once, when they start.
+        What every worker holds. Forked processes inherit it; others receive it once, when they
+        start.
     deadline_s
         Seconds a worker may take for one client before it is killed.
     start
         Start method of `multiprocessing`.
     """
 
-    def __init__(self, count: int, site: Site, deadline_s: float = math.inf, start: StartMethod = "fork") -> None:
+    def __init__(
+        self, count: int, site: Site, deadline_s: float = math.inf, start: StartMethod = "fork"
+    ) -> None:
         self.site, self._deadline_s, self._count = site, deadline_s, min(count, len(site.data))
         self._launcher = Launcher(site, start)
         self._workers: list[Worker] = []
         self._finalizer = weakref.finalize(self, stop_all, self._workers, os.getpid())
 
-    def map(self, tasks: Iterable[Task], memory: Callable[[str], Tree]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks in their order, at most two a worker ahead; `memory` returns that of a client."""
+    def map(
+        self, tasks: Iterable[Task], memory: Callable[[str], Tree]
+    ) -> Iterator[tuple[Task, Outcome]]:
+        """Answer tasks in their order, at most two a worker ahead; `memory` returns that of a
+        client.
+        """
         # Workers that are still busy are at tasks of a round that was given up.
         for worker in [worker for worker in self._workers if worker.job]:
             self._remove(worker)
@@ -58,7 +66,10 @@ class Workers:
                     queued.append(waiting[-1])
             while queued and (idle := self._idle()):
                 job = queued.popleft()
-                job.frames = (self._launcher.pickled(job.task, "codecs and links that reach a process"), to_safetensors(memory(job.task.client)))
+                job.frames = (
+                    self._launcher.pickled(job.task, "codecs and links that reach a process"),
+                    to_safetensors(memory(job.task.client)),
+                )
                 self._begin(idle, job)
             if waiting and (outcome := waiting[0].outcome) is not None:
                 yield waiting.popleft().task, outcome
@@ -86,21 +97,30 @@ class Workers:
             self._lost(worker, job)
 
     def _lost(self, worker: Worker, job: Job) -> None:
-        """Replace a worker that is past its deadline or gone, and try the client of the latter once more.
+        """Replace a worker that is past its deadline or gone, and try the client of the latter once
+        more.
 
         The first death may have been another client's fault (memory); the second was this one's.
         """
         task, how = job.task, self._remove(worker)
         if worker.late:
-            job.outcome = ClientError(task.client, task.round, "deadline", f"no answer within {self._deadline_s:g} s; its worker process was stopped")
+            job.outcome = ClientError(
+                task.client,
+                task.round,
+                "deadline",
+                f"no answer within {self._deadline_s:g} s; its worker process was stopped",
+            )
             return
         if not job.tried:
             job.tried = True
-            # Where no fresh worker can be had, the client is named, and the next one finds out whether that lasts.
+            # Where no fresh worker can be had, the client is named, and the next one finds out
+            # whether that lasts.
             with suppress(ArgumentError):
                 self._begin(self._hire(1)[0], job)
                 return
-        reason = f"its worker process died, and so did a fresh one ({how}); try workers=0 to see why"
+        reason = (
+            f"its worker process died, and so did a fresh one ({how}); try workers=0 to see why"
+        )
         job.outcome = ClientError(task.client, task.round, "worker", reason)
 
     def _listen(self) -> None:

@@ -42,12 +42,25 @@ class WorkerThreads:
         shared = [phase for phase, side in site.sides.items() if side.uses_global_randomness]
         if shared:
             expected = "locals with random streams of their own for threads"
-            raise ArgumentError(complain("InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"))
-        self.site, self._count, self._numbers, self._own = site, count, list[int](), threading.local()
+            raise ArgumentError(
+                complain(
+                    "InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"
+                )
+            )
+        self.site, self._count, self._numbers, self._own = (
+            site,
+            count,
+            list[int](),
+            threading.local(),
+        )
         self._executor = ThreadPoolExecutor(count, initializer=self._enter)
 
-    def map(self, tasks: Iterable[Task], memory: Callable[[str], Tree]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks in their order, at most two a worker ahead; `memory` returns that of a client."""
+    def map(
+        self, tasks: Iterable[Task], memory: Callable[[str], Tree]
+    ) -> Iterator[tuple[Task, Outcome]]:
+        """Answer tasks in their order, at most two a worker ahead; `memory` returns that of a
+        client.
+        """
         waiting = deque[tuple[Task, Future[Outcome]]]()
         for task in tasks:
             waiting.append((task, self._executor.submit(self._answer, task, memory(task.client))))
@@ -75,11 +88,15 @@ class WorkerThreads:
 def wait_until_gone(numbers: Collection[int]) -> None:
     """Wait until the system has no threads of these native numbers.
 
-    Python's `join` returns before the libraries of a thread have cleaned up behind it. A process that is forked meanwhile inherits their locks as
-    they are, and waits for ever in its first matrix product (MKL's allocator).
+    Python's `join` returns before the libraries of a thread have cleaned up behind it. A process
+    that is forked meanwhile inherits their locks as they are, and waits for ever in its first
+    matrix product (MKL's allocator).
     """
     end = time.monotonic() + PATIENCE_S
-    while any(Path(f"/proc/self/task/{number}").exists() for number in numbers) and time.monotonic() < end:
+    while (
+        any(Path(f"/proc/self/task/{number}").exists() for number in numbers)
+        and time.monotonic() < end
+    ):
         time.sleep(1e-3)
 
 

@@ -1,6 +1,7 @@
 """The seams of a federated method, as protocols and values.
 
-In the order of their imports: `update` (what is summed), `limbs`, `limbs_jit`, `forms` and `sums` (sums that are exact in any order), `options` (what
-the server tells a local step), `costs` (what sending takes), `protocols` (view, local step, link, and what passes between them), `algorithm`
+In the order of their imports: `update` (what is summed), `limbs`, `limbs_jit`, `forms` and `sums`
+(sums that are exact in any order), `options` (what the server tells a local step), `costs` (what
+sending takes), `protocols` (view, local step, link, and what passes between them), `algorithm`
 (servers, phases and the method) and `wrappers` (a local step around another).
 """

@@ -1,4 +1,6 @@
-"""`Algorithm`: a federated method as data, made of its phases, its servers and the model that it trains."""
+"""`Algorithm`: a federated method as data, made of its phases, its servers and the model that it
+trains.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,14 @@ from bayesfed.trees import Tree, to
 
 @dataclass(frozen=True)
 class Model:
-    """A `Predictor`: a network with given parameters, in evaluation mode. Call it on inputs ``(B, ...)``.
+    """A `Predictor`: a network with given parameters, in evaluation mode. Call it on inputs
+    ``(B, ...)``.
 
     Parameters
     ----------
     net
-        Network; never changed. Where `parameters` lacks one of its parameters or buffers, the network's own is used.
+        Network; never changed. Where `parameters` lacks one of its parameters or buffers, the
+        network's own is used.
     parameters
         Parameters by name, and buffers for methods that send them (running statistics).
     """
@@ -49,14 +53,28 @@ class Model:
         """
         if not isinstance(inputs, Tensor):
             raise DataError(
-                complain("model", expected="a tensor of inputs (B, ...)", actual=shown(inputs), hint="data.inputs, torch.as_tensor(array)")
+                complain(
+                    "model",
+                    expected="a tensor of inputs (B, ...)",
+                    actual=shown(inputs),
+                    hint="data.inputs, torch.as_tensor(array)",
+                )
             )
         with torch.no_grad(), evaluating(self.net):
             try:
-                output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
+                output: Tensor = functional_call(
+                    self.net, to(self.parameters, inputs.device), (inputs,)
+                )
             except RuntimeError as problem:
-                actual, hint = f"{shown(inputs)}: {str(problem).splitlines()[0]}", "rows of the width and type that were trained on"
-                raise DataError(complain("model", expected="inputs that the network takes", actual=actual, hint=hint)) from problem
+                actual, hint = (
+                    f"{shown(inputs)}: {str(problem).splitlines()[0]}",
+                    "rows of the width and type that were trained on",
+                )
+                raise DataError(
+                    complain(
+                        "model", expected="inputs that the network takes", actual=actual, hint=hint
+                    )
+                ) from problem
         return output
 
 
@@ -69,7 +87,9 @@ class Predictor(Protocol):
         ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return outputs, ``(B, ...)``: logits or probabilities of classes, or a regression's mean."""
+        """Return outputs, ``(B, ...)``: logits or probabilities of classes, or a
+        regression's mean.
+        """
         ...
 
 
@@ -181,14 +201,18 @@ class Algorithm:
     posterior
         ``(state) -> Posterior``, for `to_arviz`; None for methods without a posterior.
     sizes
-        Predictors by the name of their size, largest first, for methods with models of several sizes.
+        Predictors by the name of their size, largest first, for methods with models of several
+        sizes.
     checks
-        Functions that are called before every round with what it is run with; each raises an error if the method must not be run so.
+        Functions that are called before every round with what it is run with; each raises an error
+        if the method must not be run so.
     personal
-        ``(state, memory) -> Personal``: the model of one client, from the server's state and from what the client keeps; an empty memory is that of
-        a client that never took part. None for methods in which all clients share the transmitted model.
+        ``(state, memory) -> Personal``: the model of one client, from the server's state and from
+        what the client keeps; an empty memory is that of a client that never took part. None for
+        methods in which all clients share the transmitted model.
     unfinished
-        ``(state, rounds) -> str``: what a run that ends here lacks, and what to try, of which `bayesfed.run` warns; empty if it lacks nothing.
+        ``(state, rounds) -> str``: what a run that ends here lacks, and what to try, of which
+        `bayesfed.run` warns; empty if it lacks nothing.
 
     Raises
     ------
@@ -209,7 +233,12 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
-                complain("Algorithm", expected="phases of distinct names", actual=[p.name for p in self.phases], hint="Phase('train', ...)")
+                complain(
+                    "Algorithm",
+                    expected="phases of distinct names",
+                    actual=[p.name for p in self.phases],
+                    hint="Phase('train', ...)",
+                )
             )
 
 
@@ -228,7 +257,8 @@ class Conditions:
     remembering
         Names of the clients that keep a memory from earlier rounds.
     changed
-        Names of the settings in which the run differs from the one that it continues; empty for a new run.
+        Names of the settings in which the run differs from the one that it continues; empty for a
+        new run.
     """
 
     algorithm: Algorithm
@@ -243,7 +273,9 @@ class Posterior(Protocol):
 
     @property
     def constants(self) -> Tree:
-        """Figures of the posterior that need no draws: inclusion probabilities, means and standard deviations."""
+        """Figures of the posterior that need no draws: inclusion probabilities, means and standard
+        deviations.
+        """
         ...
 
     @property
@@ -260,7 +292,9 @@ class Posterior(Protocol):
         ...
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
-        """Return the distribution of the targets given one draw, of batch shape ``(B,)``. Random numbers it needs come from `key`."""
+        """Return the distribution of the targets given one draw, of batch shape ``(B,)``. Random
+        numbers it needs come from `key`.
+        """
         ...
 
 
@@ -285,7 +319,8 @@ class Partial(Protocol):
     def at_client(self, memory: Tree, data: Dataset | None = None, name: str = "") -> Posterior:
         """Return the posterior of the client that keeps this memory.
 
-        For equal keys, all clients' draws have equal shared sites, and clients of different names have local ones that are independent.
+        For equal keys, all clients' draws have equal shared sites, and clients of different names
+        have local ones that are independent.
         """
         ...
 
@@ -295,5 +330,7 @@ class Dense(Protocol):
     """A posterior that knows densities at its own draws."""
 
     def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
-        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is known, in nats."""
+        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is
+        known, in nats.
+        """
         ...

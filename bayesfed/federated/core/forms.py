@@ -1,4 +1,6 @@
-"""`Form`: what updates must have in common to be added: kind, names, types and shapes, and whether every entry has a weight of its own."""
+"""`Form`: what updates must have in common to be added: kind, names, types and shapes, and whether
+every entry has a weight of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Part = Literal["total", "weight"]
 
 
 class Entry(NamedTuple):
-    """One leaf of an update: whether it belongs to the total or to the weights, its name, dtype and shape."""
+    """One leaf of an update: whether it belongs to the total or to the weights, its name, dtype and
+    shape.
+    """
 
     part: Part
     name: str
@@ -29,7 +33,9 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the numbers of a leaf are: the number of their limbs, and their columns among all leaves with as many limbs."""
+    """Where the numbers of a leaf are: the number of their limbs, and their columns among all
+    leaves with as many limbs.
+    """
 
     limbs: int
     columns: slice
@@ -62,11 +68,20 @@ class Form:
         UpdateError
             If a leaf has no numbers, but booleans.
         """
-        entries = [Entry(part, name, leaf.dtype, tuple(leaf.shape)) for part, name, leaf in leaves(update)]
+        entries = [
+            Entry(part, name, leaf.dtype, tuple(leaf.shape)) for part, name, leaf in leaves(update)
+        ]
         if odd := [entry.name for entry in entries if entry.dtype is torch.bool]:
-            text = complain(f"adding updates, leaf {odd[0]!r}", expected="numbers", actual=torch.bool, hint="numbers 0 and 1")
+            text = complain(
+                f"adding updates, leaf {odd[0]!r}",
+                expected="numbers",
+                actual=torch.bool,
+                hint="numbers 0 and 1",
+            )
             raise UpdateError(text, field="dtype")
-        return cls(update.kind, tuple(sorted(entries, key=lambda entry: entry[:2])), update.by_entry)
+        return cls(
+            update.kind, tuple(sorted(entries, key=lambda entry: entry[:2])), update.by_entry
+        )
 
     @cached_property
     def places(self) -> dict[tuple[Part, str], Place]:
@@ -89,15 +104,41 @@ class Form:
         if other == self:
             return
         if other.kind != self.kind:
-            raise UpdateError(complain("adding updates", expected=f"kind {self.kind!r}", actual=repr(other.kind), hint="one kind for all clients"))
+            raise UpdateError(
+                complain(
+                    "adding updates",
+                    expected=f"kind {self.kind!r}",
+                    actual=repr(other.kind),
+                    hint="one kind for all clients",
+                )
+            )
         if other.by_entry != self.by_entry:
-            raise UpdateError(complain("adding updates", expected="weights of one form", actual="a number and a tree", hint="one view for all"))
+            raise UpdateError(
+                complain(
+                    "adding updates",
+                    expected="weights of one form",
+                    actual="a number and a tree",
+                    hint="one view for all",
+                )
+            )
         for part in ("total", "weight"):
-            mine, theirs = ({one.name: one.shape for one in form.entries if one.part == part} for form in (self, other))
-            check_shapes({name: torch.empty(shape, device="meta") for name, shape in theirs.items()}, mine, where=f"adding updates, {part}")
+            mine, theirs = (
+                {one.name: one.shape for one in form.entries if one.part == part}
+                for form in (self, other)
+            )
+            check_shapes(
+                {name: torch.empty(shape, device="meta") for name, shape in theirs.items()},
+                mine,
+                where=f"adding updates, {part}",
+            )
         for entry, wrong in zip(self.entries, other.entries, strict=True):
             if entry.dtype != wrong.dtype:
-                text = complain(f"adding updates, leaf {entry.name!r}", expected=entry.dtype, actual=wrong.dtype, hint="one type for all clients")
+                text = complain(
+                    f"adding updates, leaf {entry.name!r}",
+                    expected=entry.dtype,
+                    actual=wrong.dtype,
+                    hint="one type for all clients",
+                )
                 raise UpdateError(text, field="dtype")
 
 

@@ -1,8 +1,9 @@
 """Numbers as sums of 64-bit integers, so that the order in which they are added does not matter.
 
-A number x with ``|x| < 2^50`` is written as ``x = 2^10 d_0 + 2^-30 d_1 + 2^-70 d_2 (+ 2^-110 d_3)`` with integer digits of at most 40 bits; what is
-left is rounded. Digits are added as int64, which is exact and has room for `ROOM` numbers: any order and any partition of the numbers gives the
-same digits, or digits that `normalised` makes the same.
+A number x with ``|x| < 2^50`` is written as ``x = 2^10 d_0 + 2^-30 d_1 + 2^-70 d_2 (+ 2^-110 d_3)``
+with integer digits of at most 40 bits; what is left is rounded. Digits are added as int64, which is
+exact and has room for `ROOM` numbers: any order and any partition of the numbers gives the same
+digits, or digits that `normalised` makes the same.
 
 ==================  ======  ========================
 numbers             limbs   exact down to
@@ -12,8 +13,9 @@ float32 and lower   3       2^-70, about 8.5e-22
 float64             4       2^-110, about 7.7e-34
 ==================  ======  ========================
 
-Large arrays are added by kernels in numba where it is installed (extra ``fast``), else by torch in blocks that stay in the cache. Both round to even,
-and all their steps are exact, so that both give the same bits.
+Large arrays are added by kernels in numba where it is installed (extra ``fast``), else by torch in
+blocks that stay in the cache. Both round to even, and all their steps are exact, so that both give
+the same bits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Bits of a digit, the numbers' upper bound, and how many numbers can be added before digits are carried.
+# Bits of a digit, the numbers' upper bound, and how many numbers can be added before digits are
+# carried.
 DIGIT, TOP, ROOM = 40, 2.0**50, 1 << 22
 # Exponents of the limbs.
 EXPONENTS = (10, -30, -70, -110)
@@ -37,16 +40,24 @@ LARGE, BLOCK = 1 << 14, 1 << 14
 
 
 def limbs_of(dtype: torch.dtype) -> int:
-    """Return the number of limbs for leaves of a dtype: 4 for float64, 3 for other floating-point numbers, 1 for integers."""
+    """Return the number of limbs for leaves of a dtype: 4 for float64, 3 for other floating-point
+    numbers, 1 for integers.
+    """
     if not (dtype.is_floating_point or dtype.is_complex):
         return 1
     return 4 if dtype in (torch.float64, torch.complex128) else 3
 
 
 def refused(leaves: Sequence[Tensor]) -> int | None:
-    """Return the index of the first leaf with a number that is not finite or 2^50 or more in size, for integers 2^40; None if there is none."""
+    """Return the index of the first leaf with a number that is not finite or 2^50 or more in size,
+    for integers 2^40; None if there is none.
+    """
     kernels = _kernels(leaves)
-    if kernels is None and len({leaf.dtype for leaf in leaves}) == 1 and _is_below(torch.cat(list(leaves))):
+    if (
+        kernels is None
+        and len({leaf.dtype for leaf in leaves}) == 1
+        and _is_below(torch.cat(list(leaves)))
+    ):
         # The usual case of small leaves, in one call.
         return None
     for number, leaf in enumerate(leaves):
@@ -79,7 +90,8 @@ def add(leaves: Sequence[Tensor], limbs: Tensor) -> None:
 
 
 def value(limbs: Tensor) -> Tensor:
-    """Return the numbers that limbs stand for, ``(n,)``: float64 within 0.50001 units in the last place, or int64 for one limb.
+    """Return the numbers that limbs stand for, ``(n,)``: float64 within 0.50001 units in the last
+    place, or int64 for one limb.
 
     Parameters
     ----------
@@ -98,7 +110,9 @@ def value(limbs: Tensor) -> Tensor:
 
 
 def normalised(limbs: Tensor) -> Tensor:
-    """Return limbs of the same numbers with all digits but the first in [-2^39, 2^39): equal numbers have equal limbs then."""
+    """Return limbs of the same numbers with all digits but the first in [-2^39, 2^39): equal
+    numbers have equal limbs then.
+    """
     result = limbs.clone()
     for number in range(len(limbs) - 1, 0, -1):
         carry = (result[number] + (1 << (DIGIT - 1))) >> DIGIT
@@ -108,7 +122,9 @@ def normalised(limbs: Tensor) -> Tensor:
 
 
 def quanta(number: float) -> int:
-    """Return a number as a count of 2^-110, rounded to even. It must be finite and below 2^50 in size."""
+    """Return a number as a count of 2^-110, rounded to even. It must be finite and below 2^50 in
+    size.
+    """
     return round(math.ldexp(number, -EXPONENTS[-1]))
 
 
@@ -123,19 +139,28 @@ def _blocks(limbs: Tensor) -> Iterator[slice]:
 
 
 def _add_blocks(values: Tensor, limbs: Tensor) -> None:
-    steps = torch.tensor([[0.0], *([2.0**exponent] for exponent in EXPONENTS[: len(limbs)])], dtype=torch.float64, device=limbs.device)
+    steps = torch.tensor(
+        [[0.0], *([2.0**exponent] for exponent in EXPONENTS[: len(limbs)])],
+        dtype=torch.float64,
+        device=limbs.device,
+    )
     scales = steps.reciprocal()
     scales[0] = 0.0
     for at in _blocks(limbs):
-        # Numbers rounded to multiples of 2^10, of 2^-30, ...: what one adds to the one before are the digits. All of this is exact.
+        # Numbers rounded to multiples of 2^10, of 2^-30, ...: what one adds to the one before are
+        # the digits. All of this is exact.
         rounded = (values[at].to(torch.float64) * scales).round_().mul_(steps)
         limbs[:, at] += (rounded[1:] - rounded[:-1]).mul_(scales[1:]).long()
 
 
 def _value(limbs: Tensor) -> Tensor:
-    # The first digit has up to 64 bits: a further one is split off, so that each is exact as a float.
+    # The first digit has up to 64 bits: a further one is split off, so that each is exact as a
+    # float.
     digits = normalised(torch.cat([torch.zeros_like(limbs[:1]), limbs]))
-    terms = [digit.double() * 2.0**exponent for digit, exponent in zip(digits, (50, *EXPONENTS), strict=False)]
+    terms = [
+        digit.double() * 2.0**exponent
+        for digit, exponent in zip(digits, (50, *EXPONENTS), strict=False)
+    ]
     total, errors = terms[0], []
     for term in terms[1:]:
         # The error of a sum is a float (Knuth's TwoSum).
@@ -160,7 +185,9 @@ def _compiled() -> ModuleType | None:
 
 
 def _kernels(arrays: Sequence[Tensor]) -> ModuleType | None:
-    large = sum(array.shape[-1] for array in arrays) >= LARGE and all(array.device.type == "cpu" for array in arrays)
+    large = sum(array.shape[-1] for array in arrays) >= LARGE and all(
+        array.device.type == "cpu" for array in arrays
+    )
     return _compiled() if large else None
 
 
@@ -177,4 +204,8 @@ def _is_below(leaf: Tensor) -> bool:
 def _array(leaf: Tensor) -> Any:
     """Return an array of a type that kernels are compiled for."""
     known = leaf.dtype in (torch.float32, torch.float64, torch.int64)
-    return (leaf if known else leaf.float() if leaf.is_floating_point() else leaf.long()).contiguous().numpy()
+    return (
+        (leaf if known else leaf.float() if leaf.is_floating_point() else leaf.long())
+        .contiguous()
+        .numpy()
+    )

@@ -1,4 +1,5 @@
-"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled. Imported only where numba is installed (extra ``fast``).
+"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled. Imported
+only where numba is installed (extra ``fast``).
 
 Without ``fastmath`` nothing is reordered, so that the bits are those of torch.
 """
@@ -34,7 +35,9 @@ def digit(rest: Any, exponent: Any) -> Any:
 
 @numba.njit(inline="always")
 def first_is_zero(values: Any) -> Any:
-    """Return whether the first digit of all numbers ``(n,)`` is 0, to which half a step of 2^10 is rounded."""
+    """Return whether the first digit of all numbers ``(n,)`` is 0, to which half a step of 2^10 is
+    rounded.
+    """
     small = 0
     for i in range(len(values)):
         small += abs(values[i]) <= 2.0**9
@@ -43,10 +46,17 @@ def first_is_zero(values: Any) -> Any:
 
 @numba.njit(**EXACT)
 def add_three(values: Any, first: Any, second: Any, third: Any) -> None:
-    """Add numbers ``(n,)`` to three limbs ``(n,)``. Blocks whose first digits are all 0 leave the first limb: memory is what costs."""
+    """Add numbers ``(n,)`` to three limbs ``(n,)``. Blocks whose first digits are all 0 leave the
+    first limb: memory is what costs.
+    """
     for start in range(0, len(values), BLOCK):
         stop = min(start + BLOCK, len(values))
-        block, a, b, c = values[start:stop], first[start:stop], second[start:stop], third[start:stop]
+        block, a, b, c = (
+            values[start:stop],
+            first[start:stop],
+            second[start:stop],
+            third[start:stop],
+        )
         if first_is_zero(block):
             for i in range(len(block)):
                 one, rest = digit(np.float64(block[i]), -30)

@@ -1,7 +1,9 @@
-"""`Sum`, the default reducer, and `PartialSum`, the share of a sum that an edge aggregator or another process adds.
+"""`Sum`, the default reducer, and `PartialSum`, the share of a sum that an edge aggregator or
+another process adds.
 
-Each client's numbers are rounded to the lowest digit of `bayesfed.federated.core.limbs`; the sum of what is left is exact. So neither the order of
-the clients nor who adds which of them changes a bit of the result.
+Each client's numbers are rounded to the lowest digit of `bayesfed.federated.core.limbs`; the sum of
+what is left is exact. So neither the order of the clients nor who adds which of them changes a bit
+of the result.
 """
 
 from __future__ import annotations
@@ -20,21 +22,24 @@ from bayesfed.federated.core.forms import Entry, Form, Part, flat, leaves
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Tree
 
-# Largest size of the sum of as many clients as there is room for, and how many digits its count of quanta has.
+# Largest size of the sum of as many clients as there is room for, and how many digits its count of
+# quanta has.
 MOST_QUANTA = limbs.quanta(limbs.TOP) * limbs.ROOM
 LONGEST_QUANTA = len(f"-{MOST_QUANTA:x}")
 
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The exact sum of some clients' updates. Partial sums can be added in any order, and sent as bytes.
+    """The exact sum of some clients' updates. Partial sums can be added in any order, and sent as
+    bytes.
 
     Parameters
     ----------
     form
         Form of the updates.
     limbs
-        By number of limbs L: ``(L, n)`` int64, the numbers of all leaves of this precision one after another.
+        By number of limbs L: ``(L, n)`` int64, the numbers of all leaves of this precision one
+        after another.
     quanta
         Sum of the weights, in units of 2^-110; 0 if every entry has a weight of its own.
     count
@@ -61,13 +66,28 @@ class PartialSum:
     def nothing(cls, like: Update) -> Self:
         """Return the sum of no updates, for updates of the form of this one."""
         form, device = Form.of(like), next((leaf.device for leaf in like.total.values()), None)
-        return cls(form, {number: torch.zeros(number, size, dtype=torch.int64, device=device) for number, size in form.sizes.items()})
+        return cls(
+            form,
+            {
+                number: torch.zeros(number, size, dtype=torch.int64, device=device)
+                for number, size in form.sizes.items()
+            },
+        )
 
     def __add__(self, other: PartialSum) -> PartialSum:
         self.form.check(other.form)
-        left, right = (self, other) if self.count + other.count <= limbs.ROOM else (self.carried(), other.carried())
-        added = {number: leaf + right.limbs[number].to(leaf.device) for number, leaf in left.limbs.items()}
-        return replace(left, limbs=added, quanta=left.quanta + right.quanta, count=left.count + right.count)
+        left, right = (
+            (self, other)
+            if self.count + other.count <= limbs.ROOM
+            else (self.carried(), other.carried())
+        )
+        added = {
+            number: leaf + right.limbs[number].to(leaf.device)
+            for number, leaf in left.limbs.items()
+        }
+        return replace(
+            left, limbs=added, quanta=left.quanta + right.quanta, count=left.count + right.count
+        )
 
     def carried(self) -> Self:
         """Return the same sum with its digits carried, so that further additions have room.
@@ -79,7 +99,14 @@ class PartialSum:
         """
         result = {number: limbs.normalised(leaf) for number, leaf in self.limbs.items()}
         if any(leaf.numel() and int(leaf[0].abs().amax()) >= 1 << 61 for leaf in result.values()):
-            raise UpdateError(complain("adding updates", expected="a sum below 2^71 in size", actual="a larger one", hint="smaller weights"))
+            raise UpdateError(
+                complain(
+                    "adding updates",
+                    expected="a sum below 2^71 in size",
+                    actual="a larger one",
+                    hint="smaller weights",
+                )
+            )
         return replace(self, limbs=result, count=1)
 
     def update(self) -> Update:
@@ -89,16 +116,34 @@ class PartialSum:
         for part, name, dtype, shape in self.form.entries:
             number, columns = self.form.places[part, name]
             leaf = values[number][columns].to(dtype.to_real() if dtype.is_complex else dtype)
-            trees[part][name] = torch.view_as_complex(leaf.reshape(*shape, 2)) if dtype.is_complex else leaf.reshape(shape)
-        return Update(trees["total"], trees["weight"] if self.form.by_entry else limbs.from_quanta(self.quanta), self.form.kind)
+            trees[part][name] = (
+                torch.view_as_complex(leaf.reshape(*shape, 2))
+                if dtype.is_complex
+                else leaf.reshape(shape)
+            )
+        return Update(
+            trees["total"],
+            trees["weight"] if self.form.by_entry else limbs.from_quanta(self.quanta),
+            self.form.kind,
+        )
 
     def to_bytes(self) -> bytes:
         """Return the sum as a message of the wire format, with a digest."""
         tree = {}
         for entry in self.form.entries:
             number, columns = self.form.places[entry.part, entry.name]
-            tree[f"{entry.part}/{NAMES[entry.dtype]}/{entry.name}"] = self.limbs[number][:, columns].reshape(number, *entry.shape)
-        return pack(tree, {"kind": self.form.kind, "count": self.count, "by_entry": self.form.by_entry, "quanta": f"{self.quanta:x}"})
+            tree[f"{entry.part}/{NAMES[entry.dtype]}/{entry.name}"] = self.limbs[number][
+                :, columns
+            ].reshape(number, *entry.shape)
+        return pack(
+            tree,
+            {
+                "kind": self.form.kind,
+                "count": self.count,
+                "by_entry": self.form.by_entry,
+                "quanta": f"{self.quanta:x}",
+            },
+        )
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
@@ -113,7 +158,12 @@ class PartialSum:
         try:
             return cls._read(tree, meta)
         except (ValueError, KeyError, TypeError) as problem:
-            text = complain("partial sum", expected="a message of PartialSum.to_bytes", actual=problem, hint="sending it again")
+            text = complain(
+                "partial sum",
+                expected="a message of PartialSum.to_bytes",
+                actual=problem,
+                hint="sending it again",
+            )
             raise WireError(text, field="payload") from problem
 
     @classmethod
@@ -121,20 +171,47 @@ class PartialSum:
         entries = []
         for key, leaf in tree.items():
             part, dtype, name = key.split("/", 2)
-            entry = Entry("weight" if part == "weight" else "total", name, DTYPES[dtype], tuple(leaf.shape[1:]))
-            if part not in ("total", "weight") or dtype == "b1" or leaf.dtype is not torch.int64 or leaf.shape[:1] != (limbs.limbs_of(entry.dtype),):
+            entry = Entry(
+                "weight" if part == "weight" else "total",
+                name,
+                DTYPES[dtype],
+                tuple(leaf.shape[1:]),
+            )
+            if (
+                part not in ("total", "weight")
+                or dtype == "b1"
+                or leaf.dtype is not torch.int64
+                or leaf.shape[:1] != (limbs.limbs_of(entry.dtype),)
+            ):
                 raise ValueError(f"leaf {key!r} as {leaf.dtype} {tuple(leaf.shape)}")
             entries.append((entry, leaf))
         entries.sort(key=lambda pair: pair[0][:2])
-        kind, count, by_entry, quanta = (meta[name] for name in ("kind", "count", "by_entry", "quanta"))
+        kind, count, by_entry, quanta = (
+            meta[name] for name in ("kind", "count", "by_entry", "quanta")
+        )
         form = Form(kind, tuple(entry for entry, _ in entries), by_entry)
-        if kind not in get_args(Kind) or type(count) is not int or not 0 < count <= limbs.ROOM or type(by_entry) is not bool:
+        if (
+            kind not in get_args(Kind)
+            or type(count) is not int
+            or not 0 < count <= limbs.ROOM
+            or type(by_entry) is not bool
+        ):
             raise ValueError(f"{kind!r}, {count!r} clients, weights by entry {by_entry!r}")
-        if by_entry != any(entry.part == "weight" for entry, _ in entries) or not len(quanta) <= LONGEST_QUANTA:
+        if (
+            by_entry != any(entry.part == "weight" for entry, _ in entries)
+            or not len(quanta) <= LONGEST_QUANTA
+        ):
             raise ValueError("weights of another form")
         joined = {}
         for number in form.sizes:
-            joined[number] = torch.cat([leaf.reshape(number, -1) for entry, leaf in entries if limbs.limbs_of(entry.dtype) == number], 1)
+            joined[number] = torch.cat(
+                [
+                    leaf.reshape(number, -1)
+                    for entry, leaf in entries
+                    if limbs.limbs_of(entry.dtype) == number
+                ],
+                1,
+            )
             low, high = joined[number].aminmax() if joined[number].numel() else (0, 0)
             if int(low) < -(count << limbs.DIGIT) or int(high) > count << limbs.DIGIT:
                 raise ValueError(f"digits beyond those of {count} clients")
@@ -147,7 +224,8 @@ class PartialSum:
         return replace(self, limbs={number: leaf.clone() for number, leaf in self.limbs.items()})
 
     def with_(self, update: Update) -> Self:
-        """Return the sum with an update added to the limbs of this one, which changes and must no longer be used.
+        """Return the sum with an update added to the limbs of this one, which changes and must no
+        longer be used.
 
         Raises
         ------
@@ -158,7 +236,10 @@ class PartialSum:
         values = checked(update)
         room = self if self.count < limbs.ROOM else self.carried()
         for number, whole in room.limbs.items():
-            limbs.add([values[key] for key, place in self.form.places.items() if place.limbs == number], whole)
+            limbs.add(
+                [values[key] for key, place in self.form.places.items() if place.limbs == number],
+                whole,
+            )
         quanta = 0 if isinstance(update.weight, dict) else limbs.quanta(update.weight)
         return replace(room, quanta=room.quanta + quanta, count=room.count + 1)
 
@@ -175,10 +256,20 @@ def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
     if (wrong := limbs.refused(list(values.values()))) is not None:
         (part, name), leaf = list(values.items())[wrong]
         where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
-        text = complain(where, expected="finite numbers below 2^50 in size", actual=f"{float(leaf.abs().amax()):g}", hint="a smaller step or weight")
+        text = complain(
+            where,
+            expected="finite numbers below 2^50 in size",
+            actual=f"{float(leaf.abs().amax()):g}",
+            hint="a smaller step or weight",
+        )
         raise UpdateError(text, field="values")
     if not isinstance(update.weight, dict) and not abs(update.weight) < limbs.TOP:
-        text = complain("adding updates, weight", expected="a finite number below 2^50", actual=update.weight, hint="the number of rows")
+        text = complain(
+            "adding updates, weight",
+            expected="a finite number below 2^50",
+            actual=update.weight,
+            hint="the number of rows",
+        )
         raise UpdateError(text, field="weight")
     return values
 
@@ -204,10 +295,14 @@ class Sum:
         Raises
         ------
         UpdateError
-            If a number of the update is not finite, or 2^50 or more in size, or its form is not that of the others. The sum is as before then.
+            If a number of the update is not finite, or 2^50 or more in size, or its form is not
+            that of the others. The sum is as before then.
         """
         held = self._held()
-        self._partial, self._total = PartialSum.of(update) if held is None else held.with_(update), None
+        self._partial, self._total = (
+            PartialSum.of(update) if held is None else held.with_(update),
+            None,
+        )
 
     def include(self, partial: PartialSum) -> None:
         """Add the sum of some clients.
@@ -222,7 +317,9 @@ class Sum:
 
     @property
     def partial(self) -> PartialSum | None:
-        """The sum so far as integers, for whoever adds it to other sums; None before the first update."""
+        """The sum so far as integers, for whoever adds it to other sums; None before the first
+        update.
+        """
         held = self._held()
         return held and held.copy()
 

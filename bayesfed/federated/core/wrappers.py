@@ -11,7 +11,8 @@ from bayesfed.federated.core.update import Kind
 
 @dataclass(frozen=True)
 class Around:
-    """A local step around another, with the same kind of payload, the same options and the same use of global randomness.
+    """A local step around another, with the same kind of payload, the same options and the same use
+    of global randomness.
 
     Parameters
     ----------

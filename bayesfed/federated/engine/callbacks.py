@@ -16,7 +16,9 @@ from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
-"""Called after every round; True ends the run. `run` enters one that is a context manager before the first round, and leaves it at the end."""
+"""Called after every round; True ends the run. `run` enters one that is a context manager before
+the first round, and leaves it at the end.
+"""
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``(outputs, targets) -> one figure per row``, ``(B,)``."""
 
@@ -31,11 +33,15 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.is_floating_point():
         hint = "metric=lambda outputs, targets: (outputs[:, 0] - targets).square()"
-        raise ArgumentError(complain("accuracy", expected="class labels", actual=shown(targets), hint=hint))
+        raise ArgumentError(
+            complain("accuracy", expected="class labels", actual=shown(targets), hint=hint)
+        )
     return (outputs.argmax(dim=1) == targets).float()
 
 
-def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
+def score(
+    model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000
+) -> float:
     """Return the mean of a metric over a data set.
 
     Parameters
@@ -55,7 +61,9 @@ def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_s
         If there are no rows.
     """
     if not len(data):
-        raise ArgumentError(complain("score", expected="data to score on", actual="an empty set", hint="a test set"))
+        raise ArgumentError(
+            complain("score", expected="data to score on", actual="an empty set", hint="a test set")
+        )
     total = 0.0
     for start in range(0, len(data), batch_size):
         part = data[slice(start, start + batch_size)]
@@ -63,8 +71,11 @@ def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_s
     return total / len(data)
 
 
-def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1) -> Callback:
-    """Return a callback that scores the transmitted model and enters the result in the report's metrics.
+def evaluate(
+    data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1
+) -> Callback:
+    """Return a callback that scores the transmitted model and enters the result in the report's
+    metrics.
 
     Parameters
     ----------
@@ -94,11 +105,15 @@ def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy"
 
 
 def elbo(report: RoundReport) -> None:
-    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training, minus the server's KL divergence.
+    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training,
+    minus the server's KL divergence.
 
-    This is an estimate at temperature 1: each client's likelihood term is its mean over the batches of the round.
+    This is an estimate at temperature 1: each client's likelihood term is its mean over the batches
+    of the round.
     """
-    if "kl" in report.server and all({"nll", "samples"} <= info.keys() for info in report.clients.values()):
+    if "kl" in report.server and all(
+        {"nll", "samples"} <= info.keys() for info in report.clients.values()
+    ):
         data = sum(info["nll"] * info["samples"] for info in report.clients.values())
         report.metrics["elbo"] = -(data + report.server["kl"])
 
@@ -106,8 +121,9 @@ def elbo(report: RoundReport) -> None:
 def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -> Callback:
     """Return a callback that enters ``elbo``, the lower bound on log p(data) in nats.
 
-    The posterior of the method must have importance weights (`federated_svi`, without local latents). All rounds use the same base draws, so that
-    changes of the figure come from the posterior and not from the draws.
+    The posterior of the method must have importance weights (`federated_svi`, without local
+    latents). All rounds use the same base draws, so that changes of the figure come from the
+    posterior and not from the draws.
 
     Parameters
     ----------
@@ -123,27 +139,48 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     Raises
     ------
     ArgumentError
-        If there are no rows, or `draws` or `every` is below 1; during a run, if the posterior has no importance weights.
+        If there are no rows, or `draws` or `every` is below 1; during a run, if the posterior has
+        no importance weights.
     """
     if not len(data) or draws < 1 or every < 1:
         actual = (len(data), draws, every)
-        raise ArgumentError(complain("evidence", expected="rows, draws and every >= 1", actual=actual, hint="evidence(train)"))
+        raise ArgumentError(
+            complain(
+                "evidence",
+                expected="rows, draws and every >= 1",
+                actual=actual,
+                hint="evidence(train)",
+            )
+        )
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
-            posterior = report.algorithm.posterior(report.state) if report.algorithm.posterior else None
+            posterior = (
+                report.algorithm.posterior(report.state) if report.algorithm.posterior else None
+            )
             if not isinstance(posterior, Weighing):
                 actual = type(posterior).__name__
-                raise ArgumentError(complain("evidence", expected="a posterior with log_weights", actual=actual, hint="federated_svi"))
-            report.metrics["elbo"] = float(posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean())
+                raise ArgumentError(
+                    complain(
+                        "evidence",
+                        expected="a posterior with log_weights",
+                        actual=actual,
+                        hint="federated_svi",
+                    )
+                )
+            report.metrics["elbo"] = float(
+                posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean()
+            )
 
     return callback
 
 
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
-    """Return a callback that stops the run when a metric has not improved for `patience` scored rounds.
+    """Return a callback that stops the run when a metric has not improved for `patience` scored
+    rounds.
 
-    It must come after the callback that enters the metric. A resumed run also counts the rounds in the history of its snapshot.
+    It must come after the callback that enters the metric. A resumed run also counts the rounds in
+    the history of its snapshot.
 
     Parameters
     ----------
@@ -160,7 +197,9 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
         If `patience` is below 1.
     """
     if patience < 1:
-        raise ArgumentError(complain("early_stop", expected="patience >= 1", actual=patience, hint="5"))
+        raise ArgumentError(
+            complain("early_stop", expected="patience >= 1", actual=patience, hint="5")
+        )
     best, since, seen = -math.inf, 0, False
 
     def callback(report: RoundReport) -> bool:
@@ -198,7 +237,14 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
 
     def callback(report: RoundReport) -> None:
         if leaf not in report.state:
-            raise ArgumentError(complain("keep", expected=f"one of {sorted(report.state)}", actual=repr(leaf), hint="a leaf of the state"))
+            raise ArgumentError(
+                complain(
+                    "keep",
+                    expected=f"one of {sorted(report.state)}",
+                    actual=repr(leaf),
+                    hint="a leaf of the state",
+                )
+            )
         if report.round == 0 or report.snapshot.round % every == 0:
             frames[report.round] = report.state[leaf].clone()
 
@@ -206,7 +252,8 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
 
 
 def progress(total: int, *, label: str = "rounds") -> Callback:
-    """Return a callback that draws a progress bar with the latest metrics and density, if standard error is a terminal or in a notebook.
+    """Return a callback that draws a progress bar with the latest metrics and density, if standard
+    error is a terminal or in a notebook.
 
     Parameters
     ----------
@@ -218,7 +265,12 @@ def progress(total: int, *, label: str = "rounds") -> Callback:
     from tqdm import tqdm
 
     # In a file or a log each update would be a line.
-    bar = tqdm(total=total, desc=label, unit="round", disable=not (sys.stderr.isatty() or "ipykernel" in sys.modules))
+    bar = tqdm(
+        total=total,
+        desc=label,
+        unit="round",
+        disable=not (sys.stderr.isatty() or "ipykernel" in sys.modules),
+    )
 
     def callback(report: RoundReport) -> None:
         figures = {name: f"{value:.4g}" for name, value in report.metrics.items()}

@@ -1,4 +1,6 @@
-"""What is recorded during an exchange, and the policy on clients that fail: `Occasion` and `Entries`."""
+"""What is recorded during an exchange, and the policy on clients that fail: `Occasion` and
+`Entries`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ NO_COST = Cost()
 
 @dataclass(frozen=True)
 class Occasion:
-    """The phase, round and run of an exchange, the server's state before it, and the policy on clients' errors.
+    """The phase, round and run of an exchange, the server's state before it, and the policy on
+    clients' errors.
 
     Parameters
     ----------
@@ -78,7 +81,9 @@ class Entries:
 
     def skipped(self, client: str, reason: str) -> None:
         """Record a client that is left out before anything is sent."""
-        self.rows.append(self._row(client, "down", Cost(), accepted=False, reason=f"assign: {reason}"))
+        self.rows.append(
+            self._row(client, "down", Cost(), accepted=False, reason=f"assign: {reason}")
+        )
         self.silent = True
 
     def answered(self, client: str, cost: Cost, seconds: float, info: Info) -> None:
@@ -92,10 +97,23 @@ class Entries:
         self.silent = True
 
     def stray(self, client: str, bits: int, error: ClientError) -> None:
-        """Record a message that is refused under every policy. The client it claims to come from may still answer."""
-        self.rows.append(self._row(client, "up", Cost(bits), accepted=False, reason=f"{error.stage}: {error.reason}", field=error.field))
+        """Record a message that is refused under every policy. The client it claims to come from
+        may still answer.
+        """
+        self.rows.append(
+            self._row(
+                client,
+                "up",
+                Cost(bits),
+                accepted=False,
+                reason=f"{error.stage}: {error.reason}",
+                field=error.field,
+            )
+        )
 
-    def failed(self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0) -> None:
+    def failed(
+        self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0
+    ) -> None:
         """Record a client that failed or was refused.
 
         Raises
@@ -104,12 +122,15 @@ class Entries:
             `error` itself, under the policy "raise".
         """
         reason = f"{error.stage}: {error.reason}"
-        self.rows.append(self._row(client, "up", cost, seconds, accepted=False, reason=reason, field=error.field))
+        self.rows.append(
+            self._row(client, "up", cost, seconds, accepted=False, reason=reason, field=error.field)
+        )
         if self.occasion.policy == "raise":
             raise error
 
     def enough(self) -> bool:
-        """Return whether the server may step: False, under "drop", if no client was heard and some were silent through no fault of their own.
+        """Return whether the server may step: False, under "drop", if no client was heard and some
+        were silent through no fault of their own.
 
         Raises
         ------
@@ -120,12 +141,38 @@ class Entries:
         if not self.infos and self.occasion.policy == "drop" and self.silent and least == 1:
             return False
         if len(self.infos) < least:
-            reasons = "; ".join(f"{row.client}: {row.reason}" for row in self.rows if not row.accepted)
-            left = f"{len(self.infos)} of at least {least} clients are left" if self.infos else "no client is left"
-            raise TooFewClientsError("all", self.occasion.round, self.occasion.phase.name, f"{left} ({reasons})")
+            reasons = "; ".join(
+                f"{row.client}: {row.reason}" for row in self.rows if not row.accepted
+            )
+            left = (
+                f"{len(self.infos)} of at least {least} clients are left"
+                if self.infos
+                else "no client is left"
+            )
+            raise TooFewClientsError(
+                "all", self.occasion.round, self.occasion.phase.name, f"{left} ({reasons})"
+            )
         return True
 
     def _row(
-        self, client: str, direction: Direction, cost: Cost, seconds: float = 0.0, *, accepted: bool = True, reason: str = "", field: str = ""
+        self,
+        client: str,
+        direction: Direction,
+        cost: Cost,
+        seconds: float = 0.0,
+        *,
+        accepted: bool = True,
+        reason: str = "",
+        field: str = "",
     ) -> Row:
-        return Row(client, self.occasion.round, self.occasion.phase.name, direction, cost, seconds, accepted, reason, field)
+        return Row(
+            client,
+            self.occasion.round,
+            self.occasion.phase.name,
+            direction,
+            cost,
+            seconds,
+            accepted,
+            reason,
+            field,
+        )

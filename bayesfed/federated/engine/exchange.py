@@ -190,7 +190,8 @@ def exchange(
     sides
         The clients' halves by phase.
     asked
-        Profiles of the clients to ask, each with the round in which the client last heard from the server.
+        Profiles of the clients to ask, each with the round in which the client last heard from the
+        server.
     gate
         A new gate.
 

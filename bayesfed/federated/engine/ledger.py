@@ -1,6 +1,7 @@
 """The ledger: what every message cost, with a row for each client, phase and direction.
 
-Bits are ``8 * len(bytes)`` of the message that was really sent, headers included, for down-link and up-link.
+Bits are ``8 * len(bytes)`` of the message that was really sent, headers included, for down-link and
+up-link.
 """
 
 from __future__ import annotations
@@ -17,22 +18,28 @@ from bayesfed.federated.core.protocols import Direction
 class Row:
     """One message.
 
-    =====================================  ===========================================================================
+    =====================================  =========================================================
     field                                  what is wrong
-    =====================================  ===========================================================================
+    =====================================  =========================================================
     ``size``                               the message is too long, or would be when decoded
-    ``digest``                             damaged, forged, or of another exchange that cannot be identified
-    ``message``, ``header``, ``meta``      not a message of ours, not readable, or its header has more than client, round
+    ``digest``                             damaged, forged, or of another exchange that cannot be
+                                           identified
+    ``message``, ``header``, ``meta``      not a message of ours, not readable, or its header has
+                                           more than client, round
                                            and phase (for example a weight)
-    ``run``, ``client``, ``round``,        of another exchange: a stale or replayed message, or one of another client
+    ``run``, ``client``, ``round``,        of another exchange: a stale or replayed message, or one
+                                           of another client
     ``phase``, ``nonce``
     ``duplicate``                          the client has answered before; its first answer counts
-    ``leaves``, ``shape``, ``dtype``,      a leaf is missing, not asked for, not as the server's view expects it, not finite,
+    ``leaves``, ``shape``, ``dtype``,      a leaf is missing, not asked for, not as the server's
+                                           view expects it, not finite,
     ``values``, ``norm``                   or too large
-    ``weight``, ``info``                   the weight that the server assigned, or the client's own figures
+    ``weight``, ``info``                   the weight that the server assigned, or the client's own
+                                           figures
     ``payload``                            anything else that cannot be added
-    ``""``                                 no message was refused: the client failed, was not heard, or was left out
-    =====================================  ===========================================================================
+    ``""``                                 no message was refused: the client failed, was not heard,
+                                           or was left out
+    =====================================  =========================================================
 
     Parameters
     ----------
@@ -69,7 +76,9 @@ class Row:
 
 
 def channel_uses(rows: Iterable[Row]) -> int:
-    """Return the number of sub-carriers that analog links used. All clients of a round share the same ones."""
+    """Return the number of sub-carriers that analog links used. All clients of a round share the
+    same ones.
+    """
     shared: dict[tuple[int, str], int] = {}
     for row in rows:
         slot = (row.round, row.phase)

@@ -1,7 +1,9 @@
-"""One exchange over several ranks: every rank answers its own clients, rank 0 takes the server's step.
+"""One exchange over several ranks: every rank answers its own clients, rank 0 takes the server's
+step.
 
-Where payloads are received one by one and only added, each rank adds those of its clients, and the integers of the sums are added over ranks. Where
-the link or the reducer needs the payloads themselves (over the air, robust rules, stacks), the replies are sent to rank 0, which does what one
+Where payloads are received one by one and only added, each rank adds those of its clients, and the
+integers of the sums are added over ranks. Where the link or the reducer needs the payloads
+themselves (over the air, robust rules, stacks), the replies are sent to rank 0, which does what one
 process does.
 """
 
@@ -35,7 +37,9 @@ from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
 class Heard(NamedTuple):
-    """What a rank says of its own clients: their rows and figures, the form of their sum, and the error that stopped it."""
+    """What a rank says of its own clients: their rows and figures, the form of their sum, and the
+    error that stopped it.
+    """
 
     rows: list[Row]
     infos: dict[str, Info]
@@ -48,7 +52,9 @@ class Heard(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The state after the server's step as bytes, the server's figures, and rows and figures of all clients."""
+    """The state after the server's step as bytes, the server's figures, and rows and figures of all
+    clients.
+    """
 
     state: bytes
     info: Info
@@ -58,7 +64,9 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class Merging:
-    """Which sum the ranks add: its form and the numbers of additions and of quanta; `carry` says that digits must be carried first."""
+    """Which sum the ranks add: its form and the numbers of additions and of quanta; `carry` says
+    that digits must be carried first.
+    """
 
     form: Form | None
     quanta: int
@@ -67,11 +75,18 @@ class Merging:
 
 
 def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
-    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every rank has to call this."""
+    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every
+    rank has to call this.
+    """
     if not isinstance(pool, Ranks) or pool.group.size == 1:
         return resume
     # Memories and records on rank 0's disk cannot be read elsewhere.
-    sent = pool.group.led(lambda: resume and replace(resume, memories=dict(resume.memories), history=tuple(resume.history)))
+    sent = pool.group.led(
+        lambda: (
+            resume
+            and replace(resume, memories=dict(resume.memories), history=tuple(resume.history))
+        )
+    )
     return resume if pool.group.rank == 0 else sent
 
 
@@ -111,18 +126,33 @@ def _added(plan: Plan, pool: Ranks, sides: asked: Asked, reducer: Reducer) -> tu
         error = portable(problem)
     if partial is None:
         return Heard(entries.rows, entries.infos, entries.silent, error=error), None
-    return Heard(entries.rows, entries.infos, entries.silent, partial.form, partial.quanta, partial.count, error), partial
+    return Heard(
+        entries.rows,
+        entries.infos,
+        entries.silent,
+        partial.form,
+        partial.quanta,
+        partial.count,
+        error,
+    ), partial
 
 
 def _merged(several: list[Heard]) -> Merging:
-    """Check that all ranks can be added, and return how. The error of the first client by name is raised."""
+    """Check that all ranks can be added, and return how. The error of the first client by name is
+    raised.
+    """
     _raise_first(several)
     forms = [heard.form for heard in several if heard.form is not None]
     for form in forms[1:]:
         forms[0].check(form)
     count = sum(heard.additions for heard in several)
     carry = count > ROOM
-    return Merging(forms[0] if forms else None, sum(heard.quanta for heard in several), len(forms) if carry else count, carry)
+    return Merging(
+        forms[0] if forms else None,
+        sum(heard.quanta for heard in several),
+        len(forms) if carry else count,
+        carry,
+    )
 
 
 def _reduced(pool: Ranks, merging: Merging, partial: PartialSum | None) -> PartialSum | None:
@@ -132,14 +162,19 @@ def _reduced(pool: Ranks, merging: Merging, partial: PartialSum | None) -> Parti
     if partial is not None:
         limbs = dict((partial.carried() if merging.carry else partial).limbs)
     else:
-        limbs = {number: torch.zeros(number, size, dtype=torch.int64) for number, size in merging.form.sizes.items()}
+        limbs = {
+            number: torch.zeros(number, size, dtype=torch.int64)
+            for number, size in merging.form.sizes.items()
+        }
     for number, leaf in limbs.items():
         limbs[number] = leaf.cpu()
         pool.group.reduce(limbs[number])
     return PartialSum(merging.form, limbs, merging.quanta, merging.count)
 
 
-def _stepped(occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]) -> Stepped:
+def _stepped(
+    occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]
+) -> Stepped:
     """Take the server's step on rank 0; the state is put into `states` as well."""
     entries, reducer = Entries(occasion), occasion.phase.reducer()
     for heard in several:
@@ -162,7 +197,9 @@ def _answered(plan: Plan, pool: Ranks, sides: asked: Asked) -> tuple[Heard, list
         tasks += plan.decided(asked).tasks()
         for task, outcome in pool.map(sides, tasks):
             # A memory stays with the owner of the client.
-            replies[task.client] = replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
+            replies[task.client] = (
+                replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
+            )
     except Exception as problem:
         if pool.group.size == 1:
             raise
@@ -185,10 +222,15 @@ def _taken(occasion: Occasion, reducer: Reducer, entries: Entries, states: list[
 
 
 def _placed_as(tree: Tree, like: Tree) -> Tree:
-    return {name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()}
+    return {
+        name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()
+    }
 
 
 def _raise_first(several: list[Heard]) -> None:
     errors = [heard.error for heard in several if heard.error is not None]
     if errors:
-        raise min(errors, key=lambda error: (not isinstance(error, ClientError), getattr(error, "client", "")))
+        raise min(
+            errors,
+            key=lambda error: (not isinstance(error, ClientError), getattr(error, "client", "")),
+        )

@@ -1,4 +1,6 @@
-"""Records of rounds as lines of JSON. Figures keep all their bits, and fields with their default value are left out."""
+"""Records of rounds as lines of JSON. Figures keep all their bits, and fields with their default
+value are left out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 def to_line(record: Record) -> bytes:
     """Return a record as one line of JSON."""
     rows = [_changed(row) | {"cost": _changed(row.cost)} for row in record.rows]
-    return json.dumps(_figures(record) | {"rows": rows}, separators=(",", ":"), default=float).encode() + b"\n"
+    return (
+        json.dumps(_figures(record) | {"rows": rows}, separators=(",", ":"), default=float).encode()
+        + b"\n"
+    )
 
 
 def from_line(line: bytes) -> Record:
@@ -34,8 +39,12 @@ def from_line(line: bytes) -> Record:
 
 
 def untimed(record: Record) -> Record:
-    """Return a record without measured times, so that two runs with the same bits have equal records."""
-    return replace(record, seconds=0.0, rows=tuple(replace(row, seconds=0.0) for row in record.rows))
+    """Return a record without measured times, so that two runs with the same bits have equal
+    records.
+    """
+    return replace(
+        record, seconds=0.0, rows=tuple(replace(row, seconds=0.0) for row in record.rows)
+    )
 
 
 def _figures(record: Record) -> dict[str, Any]:
@@ -45,4 +54,8 @@ def _figures(record: Record) -> dict[str, Any]:
 
 def _changed(value: DataclassInstance) -> dict[str, Any]:
     contents = ((part, getattr(value, part.name)) for part in fields(value))
-    return {part.name: content for part, content in contents if part.default is MISSING or content != part.default}
+    return {
+        part.name: content
+        for part, content in contents
+        if part.default is MISSING or content != part.default
+    }

@@ -1,4 +1,6 @@
-"""What a run yields: `Snapshot`, from which it can continue; `Record`, the figures of a round; `RoundReport`, a record with its snapshot."""
+"""What a run yields: `Snapshot`, from which it can continue; `Record`, the figures of a round;
+`RoundReport`, a record with its snapshot.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ class Snapshot:
     run
         Id of the run, which its messages are bound to.
     history
-        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds. A `RecordFile` if there are many.
+        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the
+        records of all rounds. A `RecordFile` if there are many.
     settings
-        Settings and clients of the run as short texts by name (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
+        Settings and clients of the run as short texts by name
+        (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
     in_flight
         Answers that are on their way, in an asynchronous run (`FedBuff`); else empty.
     """
@@ -85,12 +89,20 @@ class Record:
     @property
     def refused(self) -> dict[str, str]:
         """Reason by client, for clients that are left out of this round or of one of its phases."""
-        heard = {(row.client, row.phase) for row in self.rows if row.accepted and row.direction == "up"}
-        return {row.client: row.reason for row in self.rows if not row.accepted and (row.client, row.phase) not in heard}
+        heard = {
+            (row.client, row.phase) for row in self.rows if row.accepted and row.direction == "up"
+        }
+        return {
+            row.client: row.reason
+            for row in self.rows
+            if not row.accepted and (row.client, row.phase) not in heard
+        }
 
     @property
     def refusals(self) -> tuple[Row, ...]:
-        """Rows of all refused messages, including those of clients with another message that was accepted."""
+        """Rows of all refused messages, including those of clients with another message that was
+        accepted.
+        """
         return tuple(row for row in self.rows if row.field)
 
 
@@ -122,4 +134,11 @@ class RoundReport(Record):
     @property
     def record(self) -> Record:
         """The figures alone. The dictionary of metrics is shared, not copied."""
-        return Record(round=self.round, rows=self.rows, clients=self.clients, server=self.server, seconds=self.seconds, metrics=self.metrics)
+        return Record(
+            round=self.round,
+            rows=self.rows,
+            clients=self.clients,
+            server=self.server,
+            seconds=self.seconds,
+            metrics=self.metrics,
+        )

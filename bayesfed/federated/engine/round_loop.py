@@ -1,7 +1,8 @@
 """The only round loop in the package.
 
-`rounds` is a generator of reports. Code that watches, evaluates, saves or stops a run does so between two reports. Clients are always summed in the
-order of their names, and every random stream is named by (seed, phase, round, client). The number of workers, the order of clients and resuming
+`rounds` is a generator of reports. Code that watches, evaluates, saves or stops a run does so
+between two reports. Clients are always summed in the order of their names, and every random stream
+is named by (seed, phase, round, client). The number of workers, the order of clients and resuming
 therefore do not change a bit of the result.
 """
 
@@ -65,36 +66,43 @@ def rounds(
     sampler
         ``(round, clients, key) -> clients of the round``. Default: `everyone`.
     on_client_error
-        "raise" stops at the first client that fails or is refused, with an error that names the client, round and stage. "drop" goes on without the
-        client, and the report has the reason; this includes rounds in which no client was heard in time or could take part. Strays (second and
-        stale answers, and those of unknown clients) are refused under both policies, and the run goes on.
+        "raise" stops at the first client that fails or is refused, with an error that names the
+        client, round and stage. "drop" goes on without the client, and the report has the reason;
+        this includes rounds in which no client was heard in time or could take part. Strays (second
+        and stale answers, and those of unknown clients) are refused under both policies, and the
+        run goes on.
     resume
         Snapshot to continue from.
     least
-        Smallest number of clients in the sum of every phase. If it is above 1, too few clients end the run even if the others are missing through no
-        fault of their own.
+        Smallest number of clients in the sum of every phase. If it is above 1, too few clients end
+        the run even if the others are missing through no fault of their own.
     secrets
-        Secret of every client of the pool, 16 to 64 bytes each. Messages in both directions are sealed with them, and other messages are refused.
-        The clients get their secrets in another way (``InProcess(..., secrets=...)``); secrets are never sent.
+        Secret of every client of the pool, 16 to 64 bytes each. Messages in both directions are
+        sealed with them, and other messages are refused. The clients get their secrets in another
+        way (``InProcess(..., secrets=...)``); secrets are never sent.
     run_id
-        Id that messages are bound to. Default: a hash of algorithm and seed, so that a repeated run sends the same bytes. In keyed mode use a fresh
-        id (``secrets.token_hex(8)``); otherwise messages of an earlier run with the same algorithm and seed could be replayed in this one. A resumed
-        run keeps its id.
+        Id that messages are bound to. Default: a hash of algorithm and seed, so that a repeated run
+        sends the same bytes. In keyed mode use a fresh id (``secrets.token_hex(8)``); otherwise
+        messages of an earlier run with the same algorithm and seed could be replayed in this one. A
+        resumed run keeps its id.
     resume_anyway
-        Continue from a snapshot although its settings or clients are others (`bayesfed.federated.engine.settings`), or are not known because an
-        earlier version wrote it. The new settings count from then on.
+        Continue from a snapshot although its settings or clients are others
+        (`bayesfed.federated.engine.settings`), or are not known because an earlier version wrote
+        it. The new settings count from then on.
     asynchronous
         Run asynchronously in simulated time. A round is then a step of the server.
 
     Raises
     ------
     ArgumentError
-        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the snapshot is of another run, has other settings or
-        other clients, a secret is missing or not valid, or a check of the algorithm refuses the run.
+        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the
+        snapshot is of another run, has other settings or other clients, a secret is missing or not
+        valid, or a check of the algorithm refuses the run.
     ClientError
         Under "raise", if a client fails or is refused.
     TooFewClientsError
-        If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
+        If fewer than `least` clients are in the sum of a phase. The round is not completed: the
+        last report has the snapshot to continue from.
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
@@ -117,15 +125,37 @@ def rounds(
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         if algorithm.checks:
-            conditions = Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed)
+            conditions = Conditions(
+                algorithm=algorithm,
+                sampler=sampler,
+                profiles=roster.profiles,
+                remembering=tuple(memories),
+                changed=changed,
+            )
             led(pool, partial(_check_round, conditions))
-        chosen = () if window else led(pool, partial(sampler, number, roster.names, Key(seed, "sample", number)))
-        if not window and (not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen)):
-            raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
+        chosen = (
+            ()
+            if window
+            else led(pool, partial(sampler, number, roster.names, Key(seed, "sample", number)))
+        )
+        if not window and (
+            not chosen
+            or not all(name in roster for name in chosen)
+            or len(set(chosen)) != len(chosen)
+        ):
+            raise ArgumentError(
+                complain(
+                    "sampler",
+                    expected="distinct clients of the pool",
+                    actual=list(chosen),
+                    hint="fraction(0.5)",
+                )
+            )
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
-            # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
+            # Planning, sums and the server's step run in one thread as well, since the last bits of
+            # products depend on the number of threads.
             with one_thread():
                 if window:
                     state, info, entries, heard = window.step(occasion, versions)
@@ -142,7 +172,18 @@ def rounds(
             rows += sorted(entries.rows, key=lambda row: row.client)
         memories = window.memories() if window else pool.memories()
         flights = window.in_flight() if window else {}
-        snapshot = Snapshot(algorithm.name, seed, number + 1, state, versions, memories, run_id, resume.history, settings, flights)
+        snapshot = Snapshot(
+            algorithm.name,
+            seed,
+            number + 1,
+            state,
+            versions,
+            memories,
+            run_id,
+            resume.history,
+            settings,
+            flights,
+        )
         yield RoundReport(
             round=number,
             rows=tuple(rows),
@@ -154,13 +195,34 @@ def rounds(
         )
 
 
-def _check(algorithm: Algorithm, rounds: int, seed: int, on_client_error: str, resume: Snapshot | None, least: int) -> None:
+def _check(
+    algorithm: Algorithm,
+    rounds: int,
+    seed: int,
+    on_client_error: str,
+    resume: Snapshot | None,
+    least: int,
+) -> None:
     """Check what a run is started with."""
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
-        raise ArgumentError(complain("rounds", expected=f"more than the {done} rounds already made", actual=rounds, hint=f"rounds={done + 10}"))
+        raise ArgumentError(
+            complain(
+                "rounds",
+                expected=f"more than the {done} rounds already made",
+                actual=rounds,
+                hint=f"rounds={done + 10}",
+            )
+        )
     if on_client_error not in ("raise", "drop"):
-        raise ArgumentError(complain("on_client_error", expected="'raise' or 'drop'", actual=repr(on_client_error), hint="'drop'"))
+        raise ArgumentError(
+            complain(
+                "on_client_error",
+                expected="'raise' or 'drop'",
+                actual=repr(on_client_error),
+                hint="'drop'",
+            )
+        )
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
         raise ArgumentError(
             complain(
@@ -171,16 +233,37 @@ def _check(algorithm: Algorithm, rounds: int, seed: int, on_client_error: str, r
             )
         )
     if least < 1:
-        raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
+        raise ArgumentError(
+            complain("least", expected="a number of clients >= 1", actual=least, hint="1")
+        )
 
 
-def _check_asynchronous(asynchronous: FedBuff, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int) -> None:
+def _check_asynchronous(
+    asynchronous: FedBuff, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int
+) -> None:
     asynchronous.check(algorithm, clients)
     if sampler is not everyone:
-        actual, hint = getattr(sampler, "__name__", type(sampler).__name__), "FedBuff(size=10, concurrency=100) alone"
-        raise ArgumentError(complain("sampler", expected="none: FedBuff draws clients as others finish", actual=actual, hint=hint))
+        actual, hint = (
+            getattr(sampler, "__name__", type(sampler).__name__),
+            "FedBuff(size=10, concurrency=100) alone",
+        )
+        raise ArgumentError(
+            complain(
+                "sampler",
+                expected="none: FedBuff draws clients as others finish",
+                actual=actual,
+                hint=hint,
+            )
+        )
     if isinstance(pool, Ranks):
-        raise ArgumentError(complain("asynchronous", expected="clients of one process", actual="Ranks", hint="InProcess(clients)"))
+        raise ArgumentError(
+            complain(
+                "asynchronous",
+                expected="clients of one process",
+                actual="Ranks",
+                hint="InProcess(clients)",
+            )
+        )
 
 
 def _check_round(conditions: Conditions) -> None:
@@ -193,7 +276,11 @@ def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str
     if given is not None and (not given or (resume and resume.run and resume.run != given)):
         expected = repr(resume.run) if resume and resume.run else "a name"
         raise ArgumentError(complain("run_id", expected=expected, actual=repr(given), hint="None"))
-    return given or (resume.run if resume else "") or f"{Key(seed, 'run', algorithm.name).integer():016x}"
+    return (
+        given
+        or (resume.run if resume else "")
+        or f"{Key(seed, 'run', algorithm.name).integer():016x}"
+    )
 
 
 def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tuple[str, ...]:
@@ -208,12 +295,31 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         if not anyway:
             actual = "a snapshot without settings, which an earlier version wrote"
             hint = "resume_anyway=True, if settings and clients are those of the run"
-            raise ArgumentError(complain("resume", expected="a snapshot with the settings of its run", actual=actual, hint=hint))
+            raise ArgumentError(
+                complain(
+                    "resume",
+                    expected="a snapshot with the settings of its run",
+                    actual=actual,
+                    hint=hint,
+                )
+            )
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings)
     if changes and not anyway:
         others = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
-        actual = "; ".join(f"{name} {before}, now {now}" for name, (before, now) in list(changes.items())[:3]) + others
+        actual = (
+            "; ".join(
+                f"{name} {before}, now {now}" for name, (before, now) in list(changes.items())[:3]
+            )
+            + others
+        )
         hint = "the settings and clients of the run, or resume_anyway=True"
-        raise ArgumentError(complain("resume", expected="the settings and clients of the snapshot's run", actual=actual, hint=hint))
+        raise ArgumentError(
+            complain(
+                "resume",
+                expected="the settings and clients of the snapshot's run",
+                actual=actual,
+                hint=hint,
+            )
+        )
     return tuple(changes)

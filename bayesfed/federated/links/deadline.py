@@ -1,4 +1,6 @@
-"""`Cell`: a link that counts the time and energy that clients spend, and leaves out those that miss a deadline."""
+"""`Cell`: a link that counts the time and energy that clients spend, and leaves out those that miss
+a deadline.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Cell:
-    """A link that computes every client's seconds and joules from the bytes that it really sends, and leaves out clients after the deadline.
+    """A link that computes every client's seconds and joules from the bytes that it really sends,
+    and leaves out clients after the deadline.
 
-    The payload of a late client is not in the sum. Its energy is in the ledger, and the report says how late it was. For messages that are longer
-    than planned, the ledger has the overrun.
+    The payload of a late client is not in the sum. Its energy is in the ledger, and the report says
+    how late it was. For messages that are longer than planned, the ledger has the overrun.
 
     Parameters
     ----------
@@ -42,7 +45,14 @@ class Cell:
 
     def __post_init__(self) -> None:
         if not self.deadline_s > 0:
-            raise ArgumentError(complain("Cell.deadline_s", expected="a positive number of seconds", actual=self.deadline_s, hint="5.0"))
+            raise ArgumentError(
+                complain(
+                    "Cell.deadline_s",
+                    expected="a positive number of seconds",
+                    actual=self.deadline_s,
+                    hint="5.0",
+                )
+            )
 
     @property
     def one_by_one(self) -> bool:
@@ -54,7 +64,9 @@ class Cell:
         return self.link.pack(payload, codec, meta, key)
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Pass the arrivals that are in time on to the inner link, and yield all arrivals in their order."""
+        """Pass the arrivals that are in time on to the inner link, and yield all arrivals in their
+        order.
+        """
         late = list[Arrival]()
 
         def timely() -> Iterator[Arrival]:
@@ -63,7 +75,9 @@ class Cell:
                 if spent.cost.latency_s <= self.deadline_s:
                     yield spent
                 else:
-                    spent.silence = f"deadline: {spent.cost.latency_s:.4g} s, had {self.deadline_s:g} s"
+                    spent.silence = (
+                        f"deadline: {spent.cost.latency_s:.4g} s, had {self.deadline_s:g} s"
+                    )
                     late.append(spent)
 
         for arrival in self.link.collect(timely(), reducer, key):
@@ -73,11 +87,18 @@ class Cell:
 
 
 def _spent(arrival: Arrival) -> Arrival:
-    """Enter the client's seconds and joules in the cost of its arrival. The inner link enters the rest."""
+    """Enter the client's seconds and joules in the cost of its arrival. The inner link enters the
+    rest.
+    """
     load = arrival.assignment.load
     if load is None:
         raise UpdateError(
-            complain(f"Cell, client {arrival.client!r}", expected="an assignment with a load", actual=None, hint="on_devices(algorithm)")
+            complain(
+                f"Cell, client {arrival.client!r}",
+                expected="an assignment with a load",
+                actual=None,
+                hint="on_devices(algorithm)",
+            )
         )
     bits = 8 * len(arrival.packed)
     spent, overrun = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0

@@ -1,4 +1,6 @@
-"""Rows of a client that are not trained on, so that a setting can be chosen on them: every tenth."""
+"""Rows of a client that are not trained on, so that a setting can be chosen on them: every
+tenth.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ EVERY = 10
 
 
 def split_held(data: Dataset) -> tuple[Dataset, Dataset]:
-    """Return the rows to train on, and every tenth row, which is held out. A client with fewer than ten rows holds out none."""
+    """Return the rows to train on, and every tenth row, which is held out. A client with fewer than
+    ten rows holds out none.
+    """
     held = is_held(len(data))
     return data[~held], data[held]
 

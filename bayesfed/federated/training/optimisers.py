@@ -1,4 +1,6 @@
-"""Optimisers of local work, as values. The torch optimiser is built anew for each client and round."""
+"""Optimisers of local work, as values. The torch optimiser is built anew for each client
+and round.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,25 @@ class Optimiser(Protocol):
 
 
 def _rate(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ArgumentError(complain(f"{name}.learning_rate", expected="a positive number", actual=repr(value), hint="1e-3"))
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
+        raise ArgumentError(
+            complain(
+                f"{name}.learning_rate",
+                expected="a positive number",
+                actual=repr(value),
+                hint="1e-3",
+            )
+        )
 
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`. Momentum starts from zero in every round.
+    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`.
+    Momentum starts from zero in every round.
 
     Parameters
     ----------
@@ -57,7 +71,9 @@ class Sgd:
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
-        return torch.optim.SGD(leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        return torch.optim.SGD(
+            leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
 
 
 @dataclass(frozen=True)
@@ -87,12 +103,14 @@ class Adam:
 
 @dataclass(frozen=True)
 class NaturalGradient:
-    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`), and another optimiser for other parameters.
+    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`),
+    and another optimiser for other parameters.
 
     Parameters
     ----------
     learning_rate
-        Share of the way to the target of a step, in (0, 1]. At 0.1 the earlier value is forgotten in about ten steps.
+        Share of the way to the target of a step, in (0, 1]. At 0.1 the earlier value is forgotten
+        in about ten steps.
     others
         Optimiser of the parameters that do not belong to independent Gaussians.
 
@@ -108,17 +126,27 @@ class NaturalGradient:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise ArgumentError(
-                complain("NaturalGradient.learning_rate", expected="a number in (0, 1]", actual=self.learning_rate, hint="NaturalGradient(0.1)")
+                complain(
+                    "NaturalGradient.learning_rate",
+                    expected="a number in (0, 1]",
+                    actual=self.learning_rate,
+                    hint="NaturalGradient(0.1)",
+                )
             )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return the optimiser of the other parameters, its learning rate scaled by the same schedule."""
-        return self.others.build(leaves, self.others.learning_rate * learning_rate / self.learning_rate)
+        """Return the optimiser of the other parameters, its learning rate scaled by the same
+        schedule.
+        """
+        return self.others.build(
+            leaves, self.others.learning_rate * learning_rate / self.learning_rate
+        )
 
 
 @dataclass(frozen=True)
 class Ivon:
-    """IVON (`bayesfed.inference.variational.ivon`): natural-gradient steps on a network's means and sds, for `federated_svi` of a `bayesian` network.
+    """IVON (`bayesfed.inference.variational.ivon`): natural-gradient steps on a network's means and
+    sds, for `federated_svi` of a `bayesian` network.
 
     Parameters
     ----------
@@ -131,8 +159,9 @@ class Ivon:
     clip
         Largest step of a mean over `learning_rate`, in units of the weights.
     noise
-        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and precisions at the end of the round, from squared
-        gradients of single rows with drawn labels (generalised Gauss-Newton).
+        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and
+        precisions at the end of the round, from squared gradients of single rows with drawn labels
+        (generalised Gauss-Newton).
 
     Raises
     ------
@@ -147,9 +176,21 @@ class Ivon:
     noise: bool = True
 
     def __post_init__(self) -> None:
-        if not (0 < self.learning_rate <= 1 and 0 < self.curvature_rate <= 1 and 0 <= self.momentum < 1 and self.clip > 0):
+        if not (
+            0 < self.learning_rate <= 1
+            and 0 < self.curvature_rate <= 1
+            and 0 <= self.momentum < 1
+            and self.clip > 0
+        ):
             actual = (self.learning_rate, self.curvature_rate, self.momentum, self.clip)
-            raise ArgumentError(complain("Ivon", expected="rates in (0, 1], momentum in [0, 1), clip > 0", actual=actual, hint="Ivon(0.1)"))
+            raise ArgumentError(
+                complain(
+                    "Ivon",
+                    expected="rates in (0, 1], momentum in [0, 1), clip > 0",
+                    actual=actual,
+                    hint="Ivon(0.1)",
+                )
+            )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Refuse: these are no steps on leaves.
@@ -160,5 +201,10 @@ class Ivon:
             Always.
         """
         raise ArgumentError(
-            complain("Ivon", expected="federated_svi of bayesian(net) with Gaussian priors", actual="another method or model", hint="Adam(1e-3)")
+            complain(
+                "Ivon",
+                expected="federated_svi of bayesian(net) with Gaussian priors",
+                actual="another method or model",
+                hint="Adam(1e-3)",
+            )
         )

@@ -17,7 +17,8 @@ def constant(round: int) -> float:
 
 
 def cosine(floor: float, rounds: int) -> Schedule:
-    """Return half a cosine from 1 in the first round to `floor` in the last (Loshchilov and Hutter, 2017, without restarts).
+    """Return half a cosine from 1 in the first round to `floor` in the last (Loshchilov and Hutter,
+    2017, without restarts).
 
     Parameters
     ----------
@@ -32,13 +33,21 @@ def cosine(floor: float, rounds: int) -> Schedule:
         If `floor` is not in (0, 1], or `rounds` is below 1.
     """
     if not (0 < floor <= 1 and rounds >= 1):
-        raise ArgumentError(complain("cosine", expected="floor in (0, 1] and rounds >= 1", actual=(floor, rounds), hint="cosine(0.1, 40)"))
+        raise ArgumentError(
+            complain(
+                "cosine",
+                expected="floor in (0, 1] and rounds >= 1",
+                actual=(floor, rounds),
+                hint="cosine(0.1, 40)",
+            )
+        )
     last = max(1, rounds - 1)
     return lambda round: floor + (1 - floor) * (1 + math.cos(math.pi * min(round, last) / last)) / 2
 
 
 def inverse(scale: float) -> Schedule:
-    """Return the schedule ``1 / (1 + round / scale)``, whose sum diverges and whose sum of squares converges (D-Turbo-VBI (25)).
+    """Return the schedule ``1 / (1 + round / scale)``, whose sum diverges and whose sum of squares
+    converges (D-Turbo-VBI (25)).
 
     Parameters
     ----------
@@ -51,5 +60,7 @@ def inverse(scale: float) -> Schedule:
         If `scale` is not above 0.
     """
     if not scale > 0:
-        raise ArgumentError(complain("inverse", expected="scale > 0", actual=scale, hint="inverse(20)"))
+        raise ArgumentError(
+            complain("inverse", expected="scale > 0", actual=scale, hint="inverse(20)")
+        )
     return lambda round: 1 / (1 + round / scale)

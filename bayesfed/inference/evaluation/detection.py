@@ -1,6 +1,8 @@
-"""How well a number for each row tells rows apart: errors from right answers, or rows of another distribution from those of the data.
+"""How well a number for each row tells rows apart: errors from right answers, or rows of another
+distribution from those of the data.
 
-B rows, C classes. A score is an uncertainty: larger means less certain. Lower is better except for areas under ROC and precision-recall curves.
+B rows, C classes. A score is an uncertainty: larger means less certain. Lower is better except for
+areas under ROC and precision-recall curves.
 """
 
 from __future__ import annotations
@@ -11,14 +13,22 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.inference.evaluation.scoring import _labels, _probabilities, _whole, mutual_information, predictive_entropy
+from bayesfed.inference.evaluation.scoring import (
+    _labels,
+    _probabilities,
+    _whole,
+    mutual_information,
+    predictive_entropy,
+)
 
 
 def uncertainties(probabilities: Tensor, logits: Tensor | None = None) -> dict[str, Tensor]:
-    """Return uncertainties of each row, ``(B,)``: of any posterior's draws, and of a network's outputs.
+    """Return uncertainties of each row, ``(B,)``: of any posterior's draws, and of a network's
+    outputs.
 
-    ``max_probability`` is one minus the largest mean probability; ``entropy`` and ``mutual_information`` are in nats, the latter the part that the
-    posterior adds; ``max_logit`` is minus the largest output of the network, which needs no posterior (Hendrycks et al., 2022).
+    ``max_probability`` is one minus the largest mean probability; ``entropy`` and
+    ``mutual_information`` are in nats, the latter the part that the posterior adds; ``max_logit``
+    is minus the largest output of the network, which needs no posterior (Hendrycks et al., 2022).
 
     Parameters
     ----------
@@ -33,7 +43,11 @@ def uncertainties(probabilities: Tensor, logits: Tensor | None = None) -> dict[s
         If these are not probabilities.
     """
     entropy = predictive_entropy(probabilities)
-    given = {"max_probability": 1 - probabilities.mean(0).amax(1), "entropy": entropy, "mutual_information": mutual_information(probabilities)}
+    given = {
+        "max_probability": 1 - probabilities.mean(0).amax(1),
+        "entropy": entropy,
+        "mutual_information": mutual_information(probabilities),
+    }
     return given if logits is None else {**given, "max_logit": -logits.amax(1)}
 
 
@@ -48,8 +62,9 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     Returns
     -------
     dict
-        ``auroc``, the probability that an outside row is the less certain one, ties counted half; ``aupr``, the average precision with
-        outside rows as positives; ``fpr95``, the share of inside rows above the threshold that 95 % of the outside rows reach.
+        ``auroc``, the probability that an outside row is the less certain one, ties counted half;
+        ``aupr``, the average precision with outside rows as positives; ``fpr95``, the share of
+        inside rows above the threshold that 95 % of the outside rows reach.
 
     Raises
     ------
@@ -59,12 +74,27 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     for name, values in (("inside", inside), ("outside", outside)):
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
             actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
-            raise ArgumentError(complain(f"detection, {name}", expected="finite numbers (B,)", actual=actual, hint="entropies"))
-    values, outsiders = torch.cat([inside, outside]).double(), torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double()
+            raise ArgumentError(
+                complain(
+                    f"detection, {name}",
+                    expected="finite numbers (B,)",
+                    actual=actual,
+                    hint="entropies",
+                )
+            )
+    values, outsiders = (
+        torch.cat([inside, outside]).double(),
+        torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double(),
+    )
     order = values.argsort(descending=True, stable=True)
     ordered = values[order]
     # One threshold for each distinct value: the last place of each run of ties.
-    ends = torch.cat([(ordered[1:] != ordered[:-1]).nonzero()[:, 0], torch.tensor([len(ordered) - 1], device=order.device)])
+    ends = torch.cat(
+        [
+            (ordered[1:] != ordered[:-1]).nonzero()[:, 0],
+            torch.tensor([len(ordered) - 1], device=order.device),
+        ]
+    )
     hits = outsiders.to(order.device)[order].cumsum(0)[ends]
     false = ends + 1 - hits
     recall, share, precision = hits / len(outside), false / len(inside), hits / (ends + 1)
@@ -78,7 +108,8 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
 
 
 def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> Tensor:
-    """Return the calibration error with bins of equally many rows by confidence (Nguyen and O'Connor, 2015).
+    """Return the calibration error with bins of equally many rows by confidence (Nguyen and
+    O'Connor, 2015).
 
     Parameters
     ----------
@@ -87,7 +118,8 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
     targets
         Labels ``(B,)``.
     bins
-        Number of bins; their numbers of rows differ by one at most. No more bins than rows are used.
+        Number of bins; their numbers of rows differ by one at most. No more bins than rows are
+        used.
 
     Raises
     ------
@@ -106,9 +138,11 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
 
 
 def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
-    """Return coverage and risk ``(B,)``: shares of rows answered, the most certain first, and of errors among them.
+    """Return coverage and risk ``(B,)``: shares of rows answered, the most certain first, and of
+    errors among them.
 
-    Rows of equal uncertainty are answered together, in expectation: the risk goes linearly between the ends of a tie.
+    Rows of equal uncertainty are answered together, in expectation: the risk goes linearly between
+    the ends of a tie.
 
     Parameters
     ----------
@@ -120,17 +154,34 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     DataError
-        If the shapes differ, there are no rows, an uncertainty is not a number, or `wrong` is not of booleans.
+        If the shapes differ, there are no rows, an uncertainty is not a number, or `wrong` is not
+        of booleans.
     """
     if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
         actual = f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(
-            complain("risk_coverage", expected="an uncertainty and an error for each row (B,)", actual=actual, hint="probabilities.argmax(1)")
+            complain(
+                "risk_coverage",
+                expected="an uncertainty and an error for each row (B,)",
+                actual=actual,
+                hint="probabilities.argmax(1)",
+            )
         )
     if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
-        actual = f"{wrong.dtype}" if wrong.dtype != torch.bool else f"{int(uncertainty.isnan().sum())} that are not"
+        actual = (
+            f"{wrong.dtype}"
+            if wrong.dtype != torch.bool
+            else f"{int(uncertainty.isnan().sum())} that are not"
+        )
         hint = "probabilities.argmax(1) != targets"
-        raise DataError(complain("risk_coverage", expected="numbers, and booleans of errors", actual=actual, hint=hint))
+        raise DataError(
+            complain(
+                "risk_coverage",
+                expected="numbers, and booleans of errors",
+                actual=actual,
+                hint=hint,
+            )
+        )
     order = uncertainty.argsort(stable=True)
     ordered, errors = uncertainty[order], wrong[order].double()
     _, group = ordered.unique_consecutive(return_inverse=True)
@@ -142,7 +193,8 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[str, float]:
-    """Return ``aurc``, the mean risk over all coverages (Geifman and El-Yaniv, 2017), and ``coverage_at_risk``, the largest coverage at this risk.
+    """Return ``aurc``, the mean risk over all coverages (Geifman and El-Yaniv, 2017), and
+    ``coverage_at_risk``, the largest coverage at this risk.
 
     Raises
     ------
@@ -152,16 +204,28 @@ def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[st
         As `risk_coverage`.
     """
     if not 0 <= risk <= 1:
-        raise ArgumentError(complain("selective, risk", expected="a share of errors from 0 to 1", actual=risk, hint="0.05"))
+        raise ArgumentError(
+            complain(
+                "selective, risk",
+                expected="a share of errors from 0 to 1",
+                actual=risk,
+                hint="0.05",
+            )
+        )
     coverage, risks = risk_coverage(uncertainty, wrong)
     answered = (risks <= risk).nonzero()[:, 0]
-    return {"aurc": float(risks.mean()), "coverage_at_risk": float(coverage[answered[-1]]) if len(answered) else 0.0}
+    return {
+        "aurc": float(risks.mean()),
+        "coverage_at_risk": float(coverage[answered[-1]]) if len(answered) else 0.0,
+    }
 
 
 def scores_of_probabilities(probabilities: Tensor, targets: Tensor) -> Mapping[str, float]:
-    """Return the scores of one probability for each class ``(B, C)``, however it was made: by `LaplacePosterior.probit`, a temperature, an ensemble.
+    """Return the scores of one probability for each class ``(B, C)``, however it was made: by
+    `LaplacePosterior.probit`, a temperature, an ensemble.
 
-    ``nll``, ``brier``, ``ece``, ``adaptive_ece``, ``accuracy``, ``aurc`` and ``coverage_at_risk`` (of 5 %), the last two by the largest probability.
+    ``nll``, ``brier``, ``ece``, ``adaptive_ece``, ``accuracy``, ``aurc`` and ``coverage_at_risk``
+    (of 5 %), the last two by the largest probability.
 
     Raises
     ------

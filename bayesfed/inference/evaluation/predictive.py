@@ -1,6 +1,8 @@
-"""The posterior predictive distribution at given inputs, from S draws of the parameters: ``1/S sum_s p(y | x, theta_s)``.
+"""The posterior predictive distribution at given inputs, from S draws of the parameters:
+``1/S sum_s p(y | x, theta_s)``.
 
-S draws, B rows, C classes. Scores are those of the mixture over draws, which is the prediction, not means of the draws' scores.
+S draws, B rows, C classes. Scores are those of the mixture over draws, which is the prediction, not
+means of the draws' scores.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
 from bayesfed.inference.evaluation import scoring
-from bayesfed.inference.evaluation.detection import adaptive_calibration_error, selective, uncertainties
+from bayesfed.inference.evaluation.detection import (
+    adaptive_calibration_error,
+    selective,
+    uncertainties,
+)
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
@@ -60,7 +66,8 @@ class ObservingDraws(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """What a posterior predicts for some inputs. Everything is computed when it is first asked for, and kept.
+    """What a posterior predicts for some inputs. Everything is computed when it is first asked for,
+    and kept.
 
     Parameters
     ----------
@@ -71,9 +78,11 @@ class Predictive:
     key
         Names the draws: equal keys give equal predictions.
     count
-        S, the number of draws of the parameters. Of an `Enumerated` posterior S is the number of its members.
+        S, the number of draws of the parameters. Of an `Enumerated` posterior S is the number of
+        its members.
     batch_size
-        Rows predicted at a time. If rows depend on each other given the parameters, it must be at least B.
+        Rows predicted at a time. If rows depend on each other given the parameters, it must be at
+        least B.
 
     Raises
     ------
@@ -89,24 +98,57 @@ class Predictive:
 
     def __post_init__(self) -> None:
         if not self.inputs.ndim or not len(self.inputs):
-            raise ArgumentError(complain("Predictive", expected="inputs (B, ...)", actual=tuple(self.inputs.shape), hint="at least one row"))
-        if min(self.count, self.batch_size) < 1 or not all(isinstance(value, Integral) for value in (self.count, self.batch_size)):
+            raise ArgumentError(
+                complain(
+                    "Predictive",
+                    expected="inputs (B, ...)",
+                    actual=tuple(self.inputs.shape),
+                    hint="at least one row",
+                )
+            )
+        if min(self.count, self.batch_size) < 1 or not all(
+            isinstance(value, Integral) for value in (self.count, self.batch_size)
+        ):
             actual = (self.count, self.batch_size)
-            raise ArgumentError(complain("Predictive", expected="whole draws and batch_size >= 1", actual=actual, hint="100 draws"))
+            raise ArgumentError(
+                complain(
+                    "Predictive",
+                    expected="whole draws and batch_size >= 1",
+                    actual=actual,
+                    hint="100 draws",
+                )
+            )
 
     @cached_property
     def _distributions(self) -> list[list[Any]]:
         """Return the distribution of the targets by draw and batch of rows."""
         if isinstance(self.posterior, ObservingDraws):
-            drawn = [self.posterior.draw(self.key.child("draw", number)) for number in range(self.count)]
-            by_part = [self.posterior.observe_draws(drawn, self.inputs[part]) for part in self._parts]
-            return [self._sound([given[number] for given in by_part]) for number in range(self.count)]
+            drawn = [
+                self.posterior.draw(self.key.child("draw", number)) for number in range(self.count)
+            ]
+            by_part = [
+                self.posterior.observe_draws(drawn, self.inputs[part]) for part in self._parts
+            ]
+            return [
+                self._sound([given[number] for given in by_part]) for number in range(self.count)
+            ]
         distributions: list[list[Any]] = []
         members = self.posterior.members if isinstance(self.posterior, Enumerated) else None
         for number in range(self.count if members is None else len(members)):
-            draw = self.posterior.draw(self.key.child("draw", number)) if members is None else members[number]
+            draw = (
+                self.posterior.draw(self.key.child("draw", number))
+                if members is None
+                else members[number]
+            )
             key = self.key.child("observe", number)
-            distributions.append(self._sound([self.posterior.observe(draw, self.inputs[part], key.child(part.start)) for part in self._parts]))
+            distributions.append(
+                self._sound(
+                    [
+                        self.posterior.observe(draw, self.inputs[part], key.child(part.start))
+                        for part in self._parts
+                    ]
+                )
+            )
         return distributions
 
     def _sound(self, distributions: list[Any]) -> list[Any]:
@@ -114,12 +156,22 @@ class Predictive:
         for part, given in zip(self._parts, distributions, strict=True):
             batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
             if batch != rows:
-                raise PosteriorError(complain("Predictive", expected=f"one target a row, batch {rows}", actual=batch, hint="a plate over rows"))
+                raise PosteriorError(
+                    complain(
+                        "Predictive",
+                        expected=f"one target a row, batch {rows}",
+                        actual=batch,
+                        hint="a plate over rows",
+                    )
+                )
         return distributions
 
     @property
     def _parts(self) -> list[slice]:
-        return [slice(start, start + self.batch_size) for start in range(0, len(self.inputs), self.batch_size)]
+        return [
+            slice(start, start + self.batch_size)
+            for start in range(0, len(self.inputs), self.batch_size)
+        ]
 
     @property
     def _event(self) -> tuple[int, ...]:
@@ -141,12 +193,20 @@ class Predictive:
         """
         if not self.classes:
             actual = f"{type(self._distributions[0][0]).__name__} of shape {self._event}"
-            raise PosteriorError(complain("Predictive.probabilities", expected="categorical or Bernoulli targets", actual=actual, hint="mean"))
+            raise PosteriorError(
+                complain(
+                    "Predictive.probabilities",
+                    expected="categorical or Bernoulli targets",
+                    actual=actual,
+                    hint="mean",
+                )
+            )
         return self._stacked(expected)
 
     @cached_property
     def mean(self) -> Tensor:
-        """The mean of the predictive distribution, ``(B, ...)``; for classes their probabilities, ``(B, C)``.
+        """The mean of the predictive distribution, ``(B, ...)``; for classes their probabilities,
+        ``(B, C)``.
 
         Raises
         ------
@@ -157,10 +217,19 @@ class Predictive:
             return self.probabilities.mean(0) if self.classes else self._stacked(expected).mean(0)
         except NotImplementedError as problem:
             actual = type(self._distributions[0][0]).__name__
-            raise PosteriorError(complain("Predictive.mean", expected="a distribution with a mean", actual=actual, hint="draws(key)")) from problem
+            raise PosteriorError(
+                complain(
+                    "Predictive.mean",
+                    expected="a distribution with a mean",
+                    actual=actual,
+                    hint="draws(key)",
+                )
+            ) from problem
 
     def draws(self, key: Key) -> Tensor:
-        """Return draws of the targets from the predictive distribution, one per draw of the parameters, ``(S, B, ...)``."""
+        """Return draws of the targets from the predictive distribution, one per draw of the
+        parameters, ``(S, B, ...)``.
+        """
         rows = []
         for number, batches in enumerate(self._distributions):
             with forked(key.child("respond", number)):
@@ -173,28 +242,54 @@ class Predictive:
         Raises
         ------
         DataError
-            If the targets have another shape than the predictions, or a value that the model cannot draw.
+            If the targets have another shape than the predictions, or a value that the model cannot
+            draw.
         """
         shape = (len(self.inputs), *self._event)
         if tuple(targets.shape) != shape:
-            raise DataError(complain("Predictive, targets", expected=f"shape {shape}", actual=tuple(targets.shape), hint="one target a row"))
+            raise DataError(
+                complain(
+                    "Predictive, targets",
+                    expected=f"shape {shape}",
+                    actual=tuple(targets.shape),
+                    hint="one target a row",
+                )
+            )
         if self.classes:
             self._labels(targets)
         coin = isinstance(self._distributions[0][0], dist.Bernoulli)
-        values = targets.to(torch.get_default_dtype()) if coin and not targets.is_floating_point() else targets
+        values = (
+            targets.to(torch.get_default_dtype())
+            if coin and not targets.is_floating_point()
+            else targets
+        )
         try:
-            rows = [[given.log_prob(values[part]) for part, given in zip(self._parts, batches, strict=True)] for batches in self._distributions]
+            rows = [
+                [
+                    given.log_prob(values[part])
+                    for part, given in zip(self._parts, batches, strict=True)
+                ]
+                for batches in self._distributions
+            ]
         except ValueError as problem:
             actual = str(problem).splitlines()[0]
-            raise DataError(complain("Predictive, targets", expected="values the model can draw", actual=actual, hint="draws(key)")) from problem
+            raise DataError(
+                complain(
+                    "Predictive, targets",
+                    expected="values the model can draw",
+                    actual=actual,
+                    hint="draws(key)",
+                )
+            ) from problem
         return torch.stack([torch.cat(row) for row in rows])
 
     def scores(self, targets: Tensor) -> dict[str, float]:
         """Return the scores of the mixture over draws, means over rows.
 
-        For classes: nll, brier, ece, adaptive_ece, accuracy, the uncertainties entropy and mutual_information in nats, and of answering the most
-        certain rows only, aurc and the coverage_at_risk of 5 %. For other targets: nll, rmse of the
-        mean, and coverage_50, _80 and _95 of the central intervals, which need at least 3, 9 and 39 draws.
+        For classes: nll, brier, ece, adaptive_ece, accuracy, the uncertainties entropy and
+        mutual_information in nats, and of answering the most certain rows only, aurc and the
+        coverage_at_risk of 5 %. For other targets: nll, rmse of the mean, and coverage_50, _80 and
+        _95 of the central intervals, which need at least 3, 9 and 39 draws.
 
         Raises
         ------
@@ -205,27 +300,43 @@ class Predictive:
         """
         return self.scores_of(targets, {"all": slice(None)})["all"]
 
-    def scores_of(self, targets: Tensor, groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
+    def scores_of(
+        self, targets: Tensor, groups: Mapping[str, slice]
+    ) -> dict[str, dict[str, float]]:
         """Return the `scores` of groups of rows, by name, all from the same draws."""
         return scores_together([(self, targets)], groups)
 
     @property
     def uncertainties(self) -> dict[str, Tensor]:
-        """Uncertainties of each row, ``(B,)``: ``max_probability``, ``entropy`` and ``mutual_information``."""
+        """Uncertainties of each row, ``(B,)``: ``max_probability``, ``entropy`` and
+        ``mutual_information``.
+        """
         return uncertainties(self.probabilities)
 
     def _labels(self, targets: Tensor) -> None:
         classes = self.probabilities.shape[-1]
         if not bool(((targets >= 0) & (targets < classes) & (targets == targets.long())).all()):
             actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
-            raise DataError(complain("Predictive, targets", expected=f"whole labels 0 to {classes - 1}", actual=actual, hint="targets.long()"))
+            raise DataError(
+                complain(
+                    "Predictive, targets",
+                    expected=f"whole labels 0 to {classes - 1}",
+                    actual=actual,
+                    hint="targets.long()",
+                )
+            )
 
     def _stacked(self, of: Any) -> Tensor:
-        return torch.stack([torch.cat([of(given) for given in batches]) for batches in self._distributions])
+        return torch.stack(
+            [torch.cat([of(given) for given in batches]) for batches in self._distributions]
+        )
 
 
-def scores_together(parts: Sequence[tuple[Predictive, Tensor]], groups: Mapping[str, slice]) -> dict[str, dict[str, float]]:
-    """Return scores of groups of rows by name, for rows of several predictive distributions one after another.
+def scores_together(
+    parts: Sequence[tuple[Predictive, Tensor]], groups: Mapping[str, slice]
+) -> dict[str, dict[str, float]]:
+    """Return scores of groups of rows by name, for rows of several predictive distributions one
+    after another.
 
     Parameters
     ----------
@@ -239,18 +350,41 @@ def scores_together(parts: Sequence[tuple[Predictive, Tensor]], groups: Mapping[
     DataError, PosteriorError
         As `Predictive.scores`.
     """
-    first, likely = parts[0][0], torch.cat([part.log_likelihood(targets) for part, targets in parts], 1)
+    first, likely = (
+        parts[0][0],
+        torch.cat([part.log_likelihood(targets) for part, targets in parts], 1),
+    )
     targets = torch.cat([targets for _, targets in parts])
     if first.classes:
         labels, given = targets.long(), torch.cat([part.probabilities for part, _ in parts], 1)
-        return {name: {"nll": float(scoring.nll(likely[:, rows])), **_of_classes(given[:, rows], labels[rows])} for name, rows in groups.items()}
+        return {
+            name: {
+                "nll": float(scoring.nll(likely[:, rows])),
+                **_of_classes(given[:, rows], labels[rows]),
+            }
+            for name, rows in groups.items()
+        }
     base = getattr(first._distributions[0][0], "base_dist", None)
     if isinstance(base, dist.Categorical | dist.Bernoulli):
-        raise PosteriorError(complain("Predictive.scores", expected="one class a row", actual=first._event, hint="log_likelihood(targets)"))
-    drawn, mean = torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1), torch.cat([part.mean for part, _ in parts])
+        raise PosteriorError(
+            complain(
+                "Predictive.scores",
+                expected="one class a row",
+                actual=first._event,
+                hint="log_likelihood(targets)",
+            )
+        )
+    drawn, mean = (
+        torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1),
+        torch.cat([part.mean for part, _ in parts]),
+    )
     drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
     return {
-        name: {"nll": float(scoring.nll(likely[:, rows])), **_of_values(drawn[:, rows], mean[rows], targets[rows])} for name, rows in groups.items()
+        name: {
+            "nll": float(scoring.nll(likely[:, rows])),
+            **_of_values(drawn[:, rows], mean[rows], targets[rows]),
+        }
+        for name, rows in groups.items()
     }
 
 
@@ -272,5 +406,8 @@ def _of_values(drawn: Tensor, mean: Tensor, targets: Tensor) -> dict[str, float]
     levels = [level for level in LEVELS if level <= (len(drawn) - 1) / (len(drawn) + 1) + 1e-9]
     if levels:
         shares = scoring.coverage(drawn.flatten(1), targets.to(drawn.dtype).flatten(), levels)
-        scores |= {f"coverage_{round(100 * level)}": float(share) for level, share in zip(levels, shares, strict=True)}
+        scores |= {
+            f"coverage_{round(100 * level)}": float(share)
+            for level, share in zip(levels, shares, strict=True)
+        }
     return scores

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_risk_coverage(methods: Mapping[str, tuple[Tensor, Tensor]], *, risk: float | None = 0.05, axes: Axes | None = None) -> Axes:
-    """Plot the share of errors among the rows answered against the share of rows answered, one line for each method.
+def plot_risk_coverage(
+    methods: Mapping[str, tuple[Tensor, Tensor]],
+    *,
+    risk: float | None = 0.05,
+    axes: Axes | None = None,
+) -> Axes:
+    """Plot the share of errors among the rows answered against the share of rows answered, one line
+    for each method.
 
     Parameters
     ----------
@@ -37,14 +43,31 @@ def plot_risk_coverage(methods: Mapping[str, tuple[Tensor, Tensor]], *, risk: fl
         If Matplotlib is not installed.
     """
     if not methods:
-        raise ArgumentError(complain("plot_risk_coverage", expected="at least one method", actual="none", hint="{'entropy': (entropy, wrong)}"))
+        raise ArgumentError(
+            complain(
+                "plot_risk_coverage",
+                expected="at least one method",
+                actual="none",
+                hint="{'entropy': (entropy, wrong)}",
+            )
+        )
     axes = given_or_new(axes, width=5.6, height=4.2)
     for name, (uncertainty, wrong) in methods.items():
         coverage, risks = risk_coverage(uncertainty, wrong)
-        axes.plot(coverage.cpu().numpy(), risks.cpu().numpy(), label=f"{name}: area {float(risks.mean()):.3f}", linewidth=1.5)
+        axes.plot(
+            coverage.cpu().numpy(),
+            risks.cpu().numpy(),
+            label=f"{name}: area {float(risks.mean()):.3f}",
+            linewidth=1.5,
+        )
     if risk is not None:
         axes.axhline(risk, color="0.5", linewidth=1, linestyle="--")
-    axes.set(xlabel="coverage: share of rows answered", ylabel="risk: share of errors among them", xlim=(0, 1), ylim=(0, None))
+    axes.set(
+        xlabel="coverage: share of rows answered",
+        ylabel="risk: share of errors among them",
+        xlim=(0, 1),
+        ylim=(0, None),
+    )
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     return axes

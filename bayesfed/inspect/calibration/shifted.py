@@ -1,4 +1,6 @@
-"""Rows that differ from those trained on: histograms of uncertainty, and the NLL by severity of a corruption."""
+"""Rows that differ from those trained on: histograms of uncertainty, and the NLL by severity of a
+corruption.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_outside(inside: Tensor, outside: Mapping[str, Tensor], *, label: str = "uncertainty", bins: int = 40, axes: Axes | None = None) -> Axes:
-    """Plot histograms of the uncertainty of the data's own rows, filled, and of other rows, with the AUROC between them in the legend.
+def plot_outside(
+    inside: Tensor,
+    outside: Mapping[str, Tensor],
+    *,
+    label: str = "uncertainty",
+    bins: int = 40,
+    axes: Axes | None = None,
+) -> Axes:
+    """Plot histograms of the uncertainty of the data's own rows, filled, and of other rows, with
+    the AUROC between them in the legend.
 
     Parameters
     ----------
@@ -40,14 +50,28 @@ def plot_outside(inside: Tensor, outside: Mapping[str, Tensor], *, label: str = 
         If Matplotlib is not installed.
     """
     if not outside:
-        raise ArgumentError(complain("plot_outside", expected="other rows", actual="none", hint="out_of_distribution(test, key)"))
+        raise ArgumentError(
+            complain(
+                "plot_outside",
+                expected="other rows",
+                actual="none",
+                hint="out_of_distribution(test, key)",
+            )
+        )
     areas = {name: detection(inside, values)["auroc"] for name, values in outside.items()}
     axes = given_or_new(axes, width=5.6, height=4.2)
     together = np.concatenate([values.cpu().numpy() for values in (inside, *outside.values())])
     edges: list[float] = np.linspace(together.min(), together.max(), bins + 1).tolist()
     axes.hist(inside.cpu().numpy(), edges, density=True, color="0.75", label="own rows")
     for name, values in outside.items():
-        axes.hist(values.cpu().numpy(), edges, density=True, histtype="step", linewidth=1.5, label=f"{name}: AUROC {areas[name]:.2f}")
+        axes.hist(
+            values.cpu().numpy(),
+            edges,
+            density=True,
+            histtype="step",
+            linewidth=1.5,
+            label=f"{name}: AUROC {areas[name]:.2f}",
+        )
     axes.set(xlabel=label, ylabel="density of rows")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
@@ -55,9 +79,14 @@ def plot_outside(inside: Tensor, outside: Mapping[str, Tensor], *, label: str = 
 
 
 def plot_severity(
-    scores: Mapping[str, Sequence[float]], *, clean: Mapping[str, float] | None = None, label: str = "NLL", axes: Axes | None = None
+    scores: Mapping[str, Sequence[float]],
+    *,
+    clean: Mapping[str, float] | None = None,
+    label: str = "NLL",
+    axes: Axes | None = None,
 ) -> Axes:
-    """Plot a score against the severity of a corruption, one line for each method; severity 0 is that of clean rows.
+    """Plot a score against the severity of a corruption, one line for each method; severity 0 is
+    that of clean rows.
 
     Parameters
     ----------
@@ -78,12 +107,29 @@ def plot_severity(
         If Matplotlib is not installed.
     """
     if not scores or not all(scores.values()):
-        raise ArgumentError(complain("plot_severity", expected="scores by severity", actual=dict(scores), hint="{'FedAvg': [0.6, 0.8, 1.1]}"))
+        raise ArgumentError(
+            complain(
+                "plot_severity",
+                expected="scores by severity",
+                actual=dict(scores),
+                hint="{'FedAvg': [0.6, 0.8, 1.1]}",
+            )
+        )
     axes = given_or_new(axes, width=5.6, height=4.2)
     for name, values in scores.items():
         first = [clean[name]] if clean and name in clean else []
-        axes.plot(range(1 - len(first), len(values) + 1), [*first, *values], marker="o", markersize=4, label=name)
-    axes.set(xlabel="severity", ylabel=label, xticks=range(0 if clean else 1, max(map(len, scores.values())) + 1))
+        axes.plot(
+            range(1 - len(first), len(values) + 1),
+            [*first, *values],
+            marker="o",
+            markersize=4,
+            label=name,
+        )
+    axes.set(
+        xlabel="severity",
+        ylabel=label,
+        xticks=range(0 if clean else 1, max(map(len, scores.values())) + 1),
+    )
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     return axes

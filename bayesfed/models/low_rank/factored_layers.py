@@ -1,23 +1,30 @@
-"""Linear and convolution layers with a weight ``W = U V^T`` whose two factors are trained directly: FedHM's low-rank layers.
+"""Linear and convolution layers with a weight ``W = U V^T`` whose two factors are trained directly:
+FedHM's low-rank layers.
 
-U is ``(M, R)`` and V ``(N, R)``. Rows of the matrix are outputs and columns are inputs, as everywhere in the package (FedHM writes the transpose; its
-U is V here). A kernel ``(out, in, kh, kw)`` is laid out as a matrix in one of two ways:
+U is ``(M, R)`` and V ``(N, R)``. Rows of the matrix are outputs and columns are inputs, as
+everywhere in the package (FedHM writes the transpose; its U is V here). A kernel
+``(out, in, kh, kw)`` is laid out as a matrix in one of two ways:
 
-============== ======================== ====================== ================================================= ==================
-split          matrix ``(M, N)``        first convolution      second convolution                                numbers, kh = kw
-============== ======================== ====================== ================================================= ==================
-"spatial"      ``(out kw, in kh)``      ``(R, in, kh, 1)``     ``(out, R, 1, kw)``                               ``R k (in + out)``
-"pufferfish"   ``(out, in kh kw)``      ``(R, in, kh, kw)``    ``(out, R, 1, 1)``                                ``R (in k^2 + out)``
-============== ======================== ====================== ================================================= ==================
+============  ===================  ===================  ============================================
+split         matrix ``(M, N)``    first convolution    second convolution
+                                                        numbers, kh = kw
+============  ===================  ===================  ============================================
+"spatial"     ``(out kw, in kh)``  ``(R, in, kh, 1)``   ``(out, R, 1, kw)``
+                                                        ``R k (in + out)``
+"pufferfish"  ``(out, in kh kw)``  ``(R, in, kh, kw)``  ``(out, R, 1, 1)``
+                                                        ``R (in k^2 + out)``
+============  ===================  ===================  ============================================
 
-The bias belongs to the second convolution. If G is the gradient of the matrix, autograd gives ``G V`` for U and ``G^T U`` for V. Columns that are
-zero in both factors therefore stay zero, and padding the factors with zero columns does not change training. A layer runs at whatever rank its
+The bias belongs to the second convolution. If G is the gradient of the matrix, autograd gives
+``G V`` for U and ``G^T U`` for V. Columns that are zero in both factors therefore stay zero, and
+padding the factors with zero columns does not change training. A layer runs at whatever rank its
 tensors have. There are no buffers and no sample sites.
 
 References
 ----------
-FedHM (Yao et al.), sections 2.2 and B.1, Table 1, equation (10). Khodak et al. (2021), Initialization and regularization of factorized neural layers.
-Pufferfish (Wang, Agarwal and Papailiopoulos, 2021).
+FedHM (Yao et al.), sections 2.2 and B.1, Table 1, equation (10). Khodak et al. (2021),
+Initialization and regularization of factorized neural layers. Pufferfish (Wang, Agarwal and
+Papailiopoulos, 2021).
 """
 
 from __future__ import annotations
@@ -58,9 +65,23 @@ class Unrolling:
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 4) or not prod(self.shape):
-            raise ArgumentError(complain("Unrolling.shape", expected="(out, in) or (out, in, kh, kw)", actual=tuple(self.shape), hint="weight.shape"))
+            raise ArgumentError(
+                complain(
+                    "Unrolling.shape",
+                    expected="(out, in) or (out, in, kh, kw)",
+                    actual=tuple(self.shape),
+                    hint="weight.shape",
+                )
+            )
         if self.split not in ("spatial", "pufferfish"):
-            raise ArgumentError(complain("Unrolling.split", expected="'spatial' or 'pufferfish'", actual=repr(self.split), hint="'spatial'"))
+            raise ArgumentError(
+                complain(
+                    "Unrolling.split",
+                    expected="'spatial' or 'pufferfish'",
+                    actual=repr(self.split),
+                    hint="'spatial'",
+                )
+            )
 
     @property
     def tail(self) -> int:
@@ -105,7 +126,8 @@ class FactoredLayer(ThinLayer):
     Raises
     ------
     ArgumentError
-        If the factors are not two float32 or two float64 matrices with the same number of columns, at least 1, or the bias does not fit.
+        If the factors are not two float32 or two float64 matrices with the same number of columns,
+        at least 1, or the bias does not fit.
     """
 
     def __init__(self, u: Tensor, v: Tensor, outputs: int, bias: Tensor | None = None) -> None:
@@ -113,7 +135,14 @@ class FactoredLayer(ThinLayer):
         check_matrices(where, u=u, v=v)
         if u.shape[1] != v.shape[1] or not u.numel() or not v.numel():
             actual = f"{tuple(u.shape)} and {tuple(v.shape)}"
-            raise ArgumentError(complain(f"{where}, u and v", expected="shapes (M, R) and (N, R)", actual=actual, hint="V with its columns, not V^T"))
+            raise ArgumentError(
+                complain(
+                    f"{where}, u and v",
+                    expected="shapes (M, R) and (N, R)",
+                    actual=actual,
+                    hint="V with its columns, not V^T",
+                )
+            )
         super().__init__(outputs, bias, u=u, v=v)
 
     @property
@@ -153,7 +182,10 @@ class FactoredLinear(FactoredLayer):
 
     def extra_repr(self) -> str:
         """Show sizes and rank."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, bias={self.bias is not None}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"rank={self.rank}, bias={self.bias is not None}"
+        )
 
 
 class FactoredConv2d(Convolving, FactoredLayer):
@@ -179,7 +211,8 @@ class FactoredConv2d(Convolving, FactoredLayer):
     Raises
     ------
     ArgumentError
-        If PyTorch's convolutions do not accept a setting, the kernel's entries do not divide M and N, or as `FactoredLayer`.
+        If PyTorch's convolutions do not accept a setting, the kernel's entries do not divide M and
+        N, or as `FactoredLayer`.
     """
 
     dimensions = 2
@@ -211,13 +244,16 @@ class FactoredConv2d(Convolving, FactoredLayer):
         return Unrolling((self.out_channels, self.in_channels, *self.kernel_size), self.split)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images ``(..., in, H, W)`` to ``(..., out, H', W')``, with one batch dimension or none."""
+        """Map images ``(..., in, H, W)`` to ``(..., out, H', W')``, with one batch dimension or
+        none.
+        """
         return self._convolved(x, self.u, self.v, self.bias, self.unrolling.tail)
 
     def extra_repr(self) -> str:
         """Show sizes, rank and settings."""
         text = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, rank={self.rank}, split={self.split!r}, stride={self.stride}"
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"rank={self.rank}, split={self.split!r}, stride={self.stride}"
         )
         text += f", padding={self.padding!r}, dilation={self.dilation}"
         return text + f", padding_mode={self.padding_mode!r}, bias={self.bias is not None}"

@@ -1,13 +1,15 @@
 """Replacing the dense layers of a network by layers of fixed rank, and back.
 
     net = mlp([784, 256, 256, 10], key)
-    fixed_rank(net, 4)                                      # the best approximation of rank 4 in every layer
-    fixed_rank(net, 1 / 16)                                 # in each layer, the largest rank with 1/16 of its numbers
-    weights = layer_matrices(net)                           # one budget for all layers, spent where it keeps most energy
-    sizes, spectra = {name: tuple(w.shape) for name, w in weights.items()}, {name: svdvals(w) for name, w in weights.items()}
+    fixed_rank(net, 4)  # the best approximation of rank 4 in every layer
+    fixed_rank(net, 1 / 16)  # in each layer, the largest rank with 1/16 of its numbers
+    weights = layer_matrices(net)  # one budget for all layers, spent where it keeps most energy
+    sizes = {name: tuple(w.shape) for name, w in weights.items()}
+    spectra = {name: svdvals(w) for name, w in weights.items()}
     fixed_rank(net, greedy_ranks(sizes, spectra, 1 / 16))
 
-The layers are those of `bayesfed.models.low_rank.fixed_rank_layers`; `bayesfed.models.low_rank.fixed_rank_trees` trains them.
+The layers are those of `bayesfed.models.low_rank.fixed_rank_layers`;
+`bayesfed.models.low_rank.fixed_rank_trees` trains them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ from bayesfed.models.low_rank.fixed_rank_trees import points
 from bayesfed.models.modules import Dense, Predicate, as_before, is_plain, swapped, weight_matrices
 from bayesfed.trees import Tree, check_shapes, parameters, shapes
 
-_CONVOLUTIONS: dict[type[nn.Module], type[FixedRankConv]] = {nn.Conv1d: FixedRankConv1d, nn.Conv2d: FixedRankConv2d, nn.Conv3d: FixedRankConv3d}
+_CONVOLUTIONS: dict[type[nn.Module], type[FixedRankConv]] = {
+    nn.Conv1d: FixedRankConv1d,
+    nn.Conv2d: FixedRankConv2d,
+    nn.Conv3d: FixedRankConv3d,
+}
 _KINDS: tuple[type[nn.Module], ...] = (nn.Linear, *_CONVOLUTIONS)
 
 
@@ -52,31 +58,57 @@ def fixed_rank(
     Parameters
     ----------
     net
-        Network, never changed. A module that reads the weight of a replaced layer directly fails when called, since there is no ``weight``.
+        Network, never changed. A module that reads the weight of a replaced layer directly fails
+        when called, since there is no ``weight``.
     rank
-        One rank for all layers. Or a float in (0, 1]: the largest share of a layer's numbers that ``R (M + N)`` may take (`uniform_ranks`), not
-        counting cores and biases. Or ranks by the layer's name; layers that are not named stay dense.
+        One rank for all layers. Or a float in (0, 1]: the largest share of a layer's numbers that
+        ``R (M + N)`` may take (`uniform_ranks`), not counting cores and biases. Or ranks by the
+        layer's name; layers that are not named stay dense.
     initial
-        "spectral": the matrix of this rank that is nearest to the layer's own, by an SVD; "random": a `random_point` whose entries have the root
-        mean square of the layer's own.
+        "spectral": the matrix of this rank that is nearest to the layer's own, by an SVD; "random":
+        a `random_point` whose entries have the root mean square of the layer's own.
     key
         Random key for "random" only; each layer draws from the child with its name.
     where
-        ``(parameter name, owning module) -> bool``; may select weights of `nn.Linear`, `nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d`.
+        ``(parameter name, owning module) -> bool``; may select weights of `nn.Linear`, `nn.Conv1d`,
+        `nn.Conv2d` and `nn.Conv3d`.
 
     Raises
     ------
     ArgumentError
-        If a rank is not from 1 to min(M, N) or the ratio not in (0, 1], a named layer is not among the selected ones, there is no key to draw from,
-        a weight is not finite or of half precision, or as `layer_matrices`.
+        If a rank is not from 1 to min(M, N) or the ratio not in (0, 1], a named layer is not among
+        the selected ones, there is no key to draw from, a weight is not finite or of half
+        precision, or as `layer_matrices`.
     """
     if initial not in ("spectral", "random"):
-        raise ArgumentError(complain("fixed_rank, initial", expected="'spectral' or 'random'", actual=repr(initial), hint="'spectral'"))
+        raise ArgumentError(
+            complain(
+                "fixed_rank, initial",
+                expected="'spectral' or 'random'",
+                actual=repr(initial),
+                hint="'spectral'",
+            )
+        )
     if initial == "random" and key is None:
-        raise ArgumentError(complain("fixed_rank, key", expected="a Key to draw from", actual=None, hint="Key(0, 'fixed rank')"))
+        raise ArgumentError(
+            complain(
+                "fixed_rank, key",
+                expected="a Key to draw from",
+                actual=None,
+                hint="Key(0, 'fixed rank')",
+            )
+        )
     layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
-    sizes = {name: (layer.weight.shape[0], layer.weight[0].numel()) for name, layer in layers.items()}
-    ranks = rank if isinstance(rank, Mapping) else uniform_ranks(sizes, rank) if isinstance(rank, float) else dict.fromkeys(sizes, rank)
+    sizes = {
+        name: (layer.weight.shape[0], layer.weight[0].numel()) for name, layer in layers.items()
+    }
+    ranks = (
+        rank
+        if isinstance(rank, Mapping)
+        else uniform_ranks(sizes, rank)
+        if isinstance(rank, float)
+        else dict.fromkeys(sizes, rank)
+    )
     # Check every rank first: the SVD of a layer may take minutes.
     for name, size in sizes.items():
         check_rank(f"fixed_rank, layer {name!r}", ranks[name], min(size))
@@ -88,7 +120,14 @@ def fixed_rank(
                 point = from_dense(matrix, ranks[name])
             else:
                 std = float(matrix.square().mean().sqrt())
-                point = random_point(*sizes[name], ranks[name], key.child(name), std=std, dtype=matrix.dtype, device=matrix.device)
+                point = random_point(
+                    *sizes[name],
+                    ranks[name],
+                    key.child(name),
+                    std=std,
+                    dtype=matrix.dtype,
+                    device=matrix.device,
+                )
         except ArgumentError as error:
             raise ArgumentError(f"fixed_rank, layer {name!r}: {error}") from None
         swaps[layer] = _fixed_rank_layer(layer, point)
@@ -96,7 +135,8 @@ def fixed_rank(
 
 
 def layer_matrices(net: nn.Module, where: Predicate = weight_matrices) -> Tree:
-    """Return the weights that `fixed_rank` would replace, by their layers' names: matrices ``(M, N)``, detached, not copied.
+    """Return the weights that `fixed_rank` would replace, by their layers' names: matrices
+    ``(M, N)``, detached, not copied.
 
     Parameters
     ----------
@@ -108,21 +148,24 @@ def layer_matrices(net: nn.Module, where: Predicate = weight_matrices) -> Tree:
     Raises
     ------
     ArgumentError
-        If `where` selects nothing, or anything but the weight of an `nn.Linear` or of an ungrouped `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d` of exactly
-        that class, without hooks and not shared with another layer.
+        If `where` selects nothing, or anything but the weight of an `nn.Linear` or of an ungrouped
+        `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d` of exactly that class, without hooks and not shared
+        with another layer.
     """
     return {name: layer.weight.detach().flatten(1) for name, layer in chosen(net, where).items()}
 
 
 def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """Return the ordinary network: a copy with the products formed, for small networks and for export.
+    """Return the ordinary network: a copy with the products formed, for small networks and for
+    export.
 
     Parameters
     ----------
     net
         Network, with or without layers of fixed rank; never changed.
     tree
-        Parameters by name. Default: the network's own. Points may have other ranks; the result has the dtype and device of the network.
+        Parameters by name. Default: the network's own. Points may have other ranks; the result has
+        the dtype and device of the network.
 
     Raises
     ------
@@ -133,7 +176,9 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
     """
     values = parameters(net) if tree is None else dict(tree)
     at = points(values)
-    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, FixedRankLayer)}
+    layers = {
+        name: layer for name, layer in net.named_modules() if isinstance(layer, FixedRankLayer)
+    }
     twin = swapped(net, {layer: _ordinary(layer) for layer in layers.values()})
     expected = dict(twin.named_parameters())
     for name in layers.keys() & at.keys():
@@ -141,7 +186,9 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
         for leaf in ("u", "s", "v"):
             del values[prefix + leaf]
         product, weight = to_dense(at[name]), expected[prefix + "weight"]
-        values[prefix + "weight"] = product.reshape(weight.shape) if product.shape == weight.flatten(1).shape else product
+        values[prefix + "weight"] = (
+            product.reshape(weight.shape) if product.shape == weight.flatten(1).shape else product
+        )
     check_shapes(values, shapes(expected), where="dense")
     with torch.no_grad():
         for name, value in expected.items():
@@ -150,7 +197,12 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
 
 
 def chosen(
-    net: nn.Module, where: Predicate, named: Collection[str] | None = None, *, caller: str = "fixed_rank", kinds: Sequence[type[nn.Module]] = _KINDS
+    net: nn.Module,
+    where: Predicate,
+    named: Collection[str] | None = None,
+    *,
+    caller: str = "fixed_rank",
+    kinds: Sequence[type[nn.Module]] = _KINDS,
 ) -> dict[str, Dense]:
     """Return the layers to replace, by name, checked.
 
@@ -177,26 +229,64 @@ def chosen(
     for path, module in net.named_modules():
         for leaf, value in module.named_parameters(recurse=False):
             owners[id(value)] = owners.get(id(value), 0) + 1
-            if not where(f"{path}.{leaf}" if path else leaf, module) or (named is not None and path not in named):
+            if not where(f"{path}.{leaf}" if path else leaf, module) or (
+                named is not None and path not in named
+            ):
                 continue
-            place, hint = f"{caller}, layer {path!r}", "a predicate that leaves it out, or ranks by name"
+            place, hint = (
+                f"{caller}, layer {path!r}",
+                "a predicate that leaves it out, or ranks by name",
+            )
             if leaf != "weight" or not (isinstance(module, Dense) and is_plain(module, *kinds)):
-                expected = f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} itself, without hooks"
-                raise ArgumentError(complain(place, expected=expected, actual=f"{leaf} of {type(module).__name__}", hint=hint))
+                expected = (
+                    f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} "
+                    "itself, without hooks"
+                )
+                raise ArgumentError(
+                    complain(
+                        place,
+                        expected=expected,
+                        actual=f"{leaf} of {type(module).__name__}",
+                        hint=hint,
+                    )
+                )
             if not isinstance(module, nn.Linear) and module.groups > 1:
-                actual = f"{module.groups} groups, whose matrix is block diagonal: one product would join them"
-                raise ArgumentError(complain(place, expected="a convolution of one group", actual=actual, hint=hint))
+                actual = (
+                    f"{module.groups} groups, whose matrix is block diagonal: one product "
+                    "would join them"
+                )
+                raise ArgumentError(
+                    complain(place, expected="a convolution of one group", actual=actual, hint=hint)
+                )
             layers[path] = module
     for path, layer in layers.items():
         if owners[id(layer.weight)] > 1:
             hint = f"{caller} on a network that shares whole layers instead"
-            raise ArgumentError(complain(f"{caller}, layer {path!r}", expected="a weight of its own", actual="one of several layers", hint=hint))
+            raise ArgumentError(
+                complain(
+                    f"{caller}, layer {path!r}",
+                    expected="a weight of its own",
+                    actual="one of several layers",
+                    hint=hint,
+                )
+            )
     if unknown := sorted(set(named or ()) - set(layers)):
         among = sorted(chosen(net, where, caller=caller, kinds=kinds))
-        raise ArgumentError(complain(caller, expected=f"layers among {among}", actual=unknown, hint="layer_matrices(net)"))
+        raise ArgumentError(
+            complain(
+                caller, expected=f"layers among {among}", actual=unknown, hint="layer_matrices(net)"
+            )
+        )
     if not layers:
         names = [name for name, _ in net.named_parameters()]
-        raise ArgumentError(complain(caller, expected="a layer to replace", actual=f"none of {names}", hint="a predicate that selects some"))
+        raise ArgumentError(
+            complain(
+                caller,
+                expected="a layer to replace",
+                actual=f"none of {names}",
+                hint="a predicate that selects some",
+            )
+        )
     return layers
 
 
@@ -207,7 +297,13 @@ def _fixed_rank_layer(layer: Dense, point: FixedRank) -> FixedRankLayer:
         thin = FixedRankLinear(point, layer.bias)
     else:
         thin = _CONVOLUTIONS[type(layer)](
-            point, layer.kernel_size, layer.bias, stride=layer.stride, padding=layer.padding, dilation=layer.dilation, padding_mode=layer.padding_mode
+            point,
+            layer.kernel_size,
+            layer.bias,
+            stride=layer.stride,
+            padding=layer.padding,
+            dilation=layer.dilation,
+            padding_mode=layer.padding_mode,
         )
     for leaf in ("u", "s", "v"):
         getattr(thin, leaf).requires_grad_(layer.weight.requires_grad)
@@ -216,14 +312,19 @@ def _fixed_rank_layer(layer: Dense, point: FixedRank) -> FixedRankLayer:
 
 
 def _ordinary(layer: FixedRankLayer) -> nn.Module:
-    """Return a dense layer of the same sizes, with its values not set: initialisation would draw random numbers."""
+    """Return a dense layer of the same sizes, with its values not set: initialisation would draw
+    random numbers.
+    """
     whole: nn.Module
     like = {"device": layer.u.device, "dtype": layer.u.dtype, "bias": layer.bias is not None}
     if isinstance(layer, FixedRankLinear):
         whole = skip_init(nn.Linear, layer.in_features, layer.out_features, **like)
     else:
         kind = next(kind for kind, thin in _CONVOLUTIONS.items() if isinstance(layer, thin))
-        settings = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
+        settings = {
+            name: getattr(layer, name)
+            for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        }
         whole = skip_init(kind, layer.in_channels, layer.out_channels, **settings, **like)
     next(whole.parameters()).requires_grad_(layer.u.requires_grad)
     as_before(whole, layer)

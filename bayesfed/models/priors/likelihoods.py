@@ -18,11 +18,15 @@ from bayesfed.errors import ArgumentError, DataError, complain
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The interface of a likelihood: it scores targets given outputs, in torch and as a Pyro site."""
+    """The interface of a likelihood: it scores targets given outputs, in torch and as a
+    Pyro site.
+    """
 
     @property
     def temperature(self) -> float | None:
-        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes' rule. None leaves T to the method, or is 1."""
+        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes'
+        rule. None leaves T to the method, or is 1.
+        """
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -34,11 +38,15 @@ class Likelihood(Protocol):
         ...
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
-        """Return the distribution of each row's target, of batch shape ``(B,)``, at temperature 1."""
+        """Return the distribution of each row's target, of batch shape ``(B,)``, at
+        temperature 1.
+        """
         ...
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
-        """Sample or observe the Pyro site ``y``, whose log density is multiplied by ``scale / temperature``."""
+        """Sample or observe the Pyro site ``y``, whose log density is multiplied by
+        ``scale / temperature``.
+        """
         ...
 
     def check(self, output: Tensor, targets: Tensor) -> None:
@@ -63,8 +71,9 @@ class Categorical:
     Parameters
     ----------
     temperature
-        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold posterior; Wenzel et al., 2020). Default None: 1, unless
-        the method chooses one, as `d_turbo_vbi` does.
+        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold
+        posterior; Wenzel et al., 2020). Default None: 1, unless the method chooses one, as
+        `d_turbo_vbi` does.
 
     Raises
     ------
@@ -152,7 +161,9 @@ class Normal:
     def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the log density of each row."""
         # Unchecked: outputs that are not finite end a training in words.
-        density: Tensor = torch.distributions.Normal(output, self.sd, validate_args=False).log_prob(targets)
+        density: Tensor = torch.distributions.Normal(output, self.sd, validate_args=False).log_prob(
+            targets
+        )
         return density.reshape(len(output), -1).sum(dim=1)
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
@@ -181,7 +192,8 @@ class Normal:
 
 @dataclass(frozen=True)
 class PresentClasses:
-    """A likelihood of classes for a client that has only some of them: logits of absent classes are set to zero in its loss (HeteroFL, 3.3).
+    """A likelihood of classes for a client that has only some of them: logits of absent classes are
+    set to zero in its loss (HeteroFL, 3.3).
 
     Parameters
     ----------
@@ -231,7 +243,11 @@ def _labels_instead(output: Tensor, targets: Tensor) -> str:
         return "a network with one row of outputs for each row of inputs"
     if targets.ndim == 2 and targets.shape[1] == 1:
         return "targets[:, 0]" if not targets.is_floating_point() else "targets[:, 0].long()"
-    if targets.ndim == 2 and targets.shape[1] > 1 and bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all()):
+    if (
+        targets.ndim == 2
+        and targets.shape[1] > 1
+        and bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all())
+    ):
         return "targets.argmax(1), since they are one-hot"
     if targets.is_floating_point() and not bool((targets == targets.round()).all()):
         return "likelihood=Normal() for numbers"

@@ -30,7 +30,8 @@ Split = tuple[Dataset, Dataset]
 
 
 class ExperimentError(ArgumentError):
-    """An experiment file that cannot be built; the message begins with the file and the line, which are attributes as well.
+    """An experiment file that cannot be built; the message begins with the file and the line, which
+    are attributes as well.
 
     Parameters
     ----------
@@ -48,12 +49,14 @@ class ExperimentError(ArgumentError):
 
 @dataclass(frozen=True)
 class Settings:
-    """Keys at the top of an experiment file: the signature of this class is the schema of the file, with those of what it names below.
+    """Keys at the top of an experiment file: the signature of this class is the schema of the file,
+    with those of what it names below.
 
     Parameters
     ----------
     data
-        Rows to train and to test on. Of a single set a fifth of every class is held out; `split_rows` takes another share.
+        Rows to train and to test on. Of a single set a fifth of every class is held out;
+        `split_rows` takes another share.
     recipe
         The method and its arguments.
     rounds
@@ -79,11 +82,11 @@ class Settings:
     save_every
         Number of rounds between two checkpoints.
     own_rows
-        Share of each client's rows that are held out to score what that client predicts with, its own model where the method is personal. Default:
-        none, and no such scores.
+        Share of each client's rows that are held out to score what that client predicts with, its
+        own model where the method is personal. Default: none, and no such scores.
     scores
-        Further scores after the last round, of "calibration", "selective", "detection" (data of images) and "conformal" (with `own_rows`); see
-        `bayesfed.running.further_scores`.
+        Further scores after the last round, of "calibration", "selective", "detection" (data of
+        images) and "conformal" (with `own_rows`); see `bayesfed.running.further_scores`.
     """
 
     data: Split | Dataset
@@ -125,11 +128,20 @@ class ExperimentFile:
 
     @property
     def digest(self) -> str:
-        """Digest of the settings and of the user's own files that they name; comments and spaces do not count."""
+        """Digest of the settings and of the user's own files that they name; comments and spaces do
+        not count.
+        """
         text = json.dumps(self.tree, sort_keys=True, default=str).encode()
-        return hashlib.blake2b(b"".join([text, *(path.read_bytes() for path in own.files(self.tree, self.path.parent))]), digest_size=8).hexdigest()
+        return hashlib.blake2b(
+            b"".join(
+                [text, *(path.read_bytes() for path in own.files(self.tree, self.path.parent))]
+            ),
+            digest_size=8,
+        ).hexdigest()
 
-    def error(self, path: KeyPath, problem: BayesfedError | None = None, **parts: Any) -> ExperimentError:
+    def error(
+        self, path: KeyPath, problem: BayesfedError | None = None, **parts: Any
+    ) -> ExperimentError:
         """Return the error that says what is wrong with a key.
 
         Parameters
@@ -143,10 +155,17 @@ class ExperimentFile:
         """
         lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
         line = next((number for number in lines if number is not None), None)
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-        where = ", ".join([self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])])
+        key = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
+        ).removeprefix(".")
+        where = ", ".join(
+            [self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])]
+        )
         if problem is not None and (told := problem.complaint) is not None:
-            where, parts = f"{where}: {told.where}", {"expected": told.expected, "actual": told.actual, "hint": told.hint} | parts
+            where, parts = (
+                f"{where}: {told.where}",
+                {"expected": told.expected, "actual": told.actual, "hint": told.hint} | parts,
+            )
         text = complain(where, **parts) if "expected" in parts else f"{where}: {problem}"
         return ExperimentError(text, self.path.name, line, key)
 
@@ -164,8 +183,14 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
         return ExperimentFile(path, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
         twice = any(word in str(problem) for word in ("twice", "overwrite", "Cannot mutate"))
-        hint = "every key and every [table] once" if twice else "text in quotes, numbers without, tables as [name] or { key = value }"
-        raise ExperimentError(complain(path.name, expected="a TOML file", actual=problem, hint=hint), path.name) from problem
+        hint = (
+            "every key and every [table] once"
+            if twice
+            else "text in quotes, numbers without, tables as [name] or { key = value }"
+        )
+        raise ExperimentError(
+            complain(path.name, expected="a TOML file", actual=problem, hint=hint), path.name
+        ) from problem
 
 
 def read(path: str | Path) -> ExperimentFile:
@@ -182,22 +207,41 @@ def read(path: str | Path) -> ExperimentFile:
     except (OSError, UnicodeDecodeError) as problem:
         missing = isinstance(problem, FileNotFoundError | IsADirectoryError)
         actual = ("a folder" if path.is_dir() else "no such file") if missing else problem
-        hint = _instead(path / "x.toml" if path.is_dir() else path) if missing else "a text file in UTF-8 that may be read"
-        raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=hint), path.name) from problem
+        hint = (
+            _instead(path / "x.toml" if path.is_dir() else path)
+            if missing
+            else "a text file in UTF-8 that may be read"
+        )
+        raise ExperimentError(
+            complain(str(path), expected=expected, actual=actual, hint=hint), path.name
+        ) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
-        raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=_instead(path)), path.name)
+        raise ExperimentError(
+            complain(str(path), expected=expected, actual=actual, hint=_instead(path)), path.name
+        )
     return file
 
 
 def _instead(path: Path) -> str:
-    """Return the experiments beside a path, here and in a folder ``experiments``, the nearest names first; or how one begins."""
+    """Return the experiments beside a path, here and in a folder ``experiments``, the nearest names
+    first; or how one begins.
+    """
     places = dict.fromkeys([path.parent, Path(), Path("experiments"), Path("examples/experiments")])
-    there = dict.fromkeys(one for place in places if place.is_dir() for one in sorted(place.glob("*.toml")) if _is_experiment(one))
+    there = dict.fromkeys(
+        one
+        for place in places
+        if place.is_dir()
+        for one in sorted(place.glob("*.toml"))
+        if _is_experiment(one)
+    )
     close = sorted(there, key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio())
-    beginning = "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and [recipe]"
+    beginning = (
+        "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and "
+        "[recipe]"
+    )
     return " or ".join(map(str, close[:3])) or beginning
 
 

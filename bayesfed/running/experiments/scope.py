@@ -1,4 +1,6 @@
-"""What the run itself knows, for parameters that a file does not write: by a parameter's name and type, never by the recipe it belongs to."""
+"""What the run itself knows, for parameters that a file does not write: by a parameter's name and
+type, never by the recipe it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ MISSING: Any = object()
 
 @dataclass
 class Scope:
-    """Values known when an argument is asked for; they are filled in from the top of the file to its bottom.
+    """Values known when an argument is asked for; they are filled in from the top of the file to
+    its bottom.
 
     Parameters
     ----------
@@ -53,14 +56,23 @@ class Scope:
     def rows(self) -> Dataset:
         """Rows to train on."""
         if self.train is None:
-            raise DataError(complain("experiment", expected="data", actual="none yet", hint='data = "digits"'))
+            raise DataError(
+                complain("experiment", expected="data", actual="none yet", hint='data = "digits"')
+            )
         return self.train
 
     @property
     def labels(self) -> Tensor:
         """Classes of the rows to train on."""
         if self.rows.targets.is_floating_point():
-            raise DataError(complain("partition by class", expected="targets that are classes", actual="real numbers", hint='kind = "iid"'))
+            raise DataError(
+                complain(
+                    "partition by class",
+                    expected="targets that are classes",
+                    actual="real numbers",
+                    hint='kind = "iid"',
+                )
+            )
         return self.rows.targets
 
     @property
@@ -68,7 +80,11 @@ class Scope:
         """Domain of each row to train on."""
         if not self.rows.domains:
             hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
-            raise DataError(complain("partition by domain", expected="rows with domains", actual="none", hint=hint))
+            raise DataError(
+                complain(
+                    "partition by domain", expected="rows with domains", actual="none", hint=hint
+                )
+            )
         return self.rows.domains
 
     @property
@@ -76,21 +92,34 @@ class Scope:
         """Number of classes, or of numbers in a target."""
         if self.rows.targets.is_floating_point():
             return self.rows.targets[0].numel()
-        return 1 + max(int(part.targets.max()) for part in (self.train, self.test) if part is not None and len(part))
+        return 1 + max(
+            int(part.targets.max())
+            for part in (self.train, self.test)
+            if part is not None and len(part)
+        )
 
     @property
     def image(self) -> tuple[int, ...]:
         """Channels, height and width of a row."""
         shape = tuple(self.rows.inputs.shape[1:])
         if len(shape) not in (2, 3):
-            raise DataError(complain("net", expected="images (height, width) or (channels, height, width)", actual=f"rows of {shape}", hint="mlp"))
+            raise DataError(
+                complain(
+                    "net",
+                    expected="images (height, width) or (channels, height, width)",
+                    actual=f"rows of {shape}",
+                    hint="mlp",
+                )
+            )
         return shape if len(shape) == 3 else (1, *shape)
 
     @property
     def network(self) -> nn.Module:
         """The network."""
         if self.net is None:
-            raise DataError(complain("experiment", expected="a network", actual="none", hint="[net]"))
+            raise DataError(
+                complain("experiment", expected="a network", actual="none", hint="[net]")
+            )
         return self.net
 
     @property
@@ -99,15 +128,24 @@ class Scope:
         public = self.rows[slice(0, 16)]
         objective = MaximumLikelihood(self.network, self.likelihood or Categorical())
         local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.network))
-        return [local.fit(parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()).payload]
+        return [
+            local.fit(
+                parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()
+            ).payload
+        ]
 
     @property
     def pair(self) -> Tensor:
         """Inputs of two rows, to try a network on."""
-        return self.rows.inputs[:2] if len(self.rows) > 1 else torch.cat([self.rows.inputs, self.rows.inputs])
+        return (
+            self.rows.inputs[:2]
+            if len(self.rows) > 1
+            else torch.cat([self.rows.inputs, self.rows.inputs])
+        )
 
 
-# A file may write those that are numbers; then the file's value counts. A place's key is ``Key(seed, *path)``: ``Key(seed, "net")``.
+# A file may write those that are numbers; then the file's value counts. A place's key is
+# ``Key(seed, *path)``: ``Key(seed, "net")``.
 _GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
     ("net", nn.Module): lambda scope, path: MISSING if scope.net is None else scope.net,
     ("link", Link): lambda scope, path: MISSING if scope.link is None else scope.link,
@@ -133,7 +171,11 @@ _GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
 
 def members(hint: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the type itself."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
 
 
 def _entry(name: str, hint: Any) -> tuple[str, Any] | None:
@@ -148,7 +190,9 @@ def is_given(name: str, hint: Any) -> bool:
 
 
 def given(scope: Scope, name: str, hint: Any, path: Path, *, optional: bool) -> Any:
-    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and the keys of networks."""
+    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and
+    the keys of networks.
+    """
     wanted = not optional or name == "link" or (name == "key" and path[:1] == ("net",))
     if not wanted or (entry := _entry(name, hint)) is None:
         return MISSING

@@ -1,4 +1,6 @@
-"""Words for what a file may say and for what it says: read off the JSON schema that pydantic makes of a signature."""
+"""Words for what a file may say and for what it says: read off the JSON schema that pydantic makes
+of a signature.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,22 @@ _WORDS = {
     "path": "text in quotes or a path in quotes",
     "value": "any value",
 }
-_EXAMPLES = {"boolean": "true", "integer": "10", "number": "0.1", "string": '"..."', "path": '"data"', "object": "{ ... }"}
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "a table"}
+_EXAMPLES = {
+    "boolean": "true",
+    "integer": "10",
+    "number": "0.1",
+    "string": '"..."',
+    "path": '"data"',
+    "object": "{ ... }",
+}
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def choices(schema: Schema) -> list[Schema]:
@@ -44,7 +60,11 @@ def _words(schema: Schema, short: bool) -> str:  # noqa: PLR0911
             return " or ".join(f'{{ kind = "{one}" }}' for one in kinds)
         if len(kinds) == 1 and not short:
             return f"a table with the keys of {kinds[0]}"
-        return "one of " + ", ".join(f'"{one}"' for one in kinds) + ("" if short else ", as text or as { kind = ..., ... }")
+        return (
+            "one of "
+            + ", ".join(f'"{one}"' for one in kinds)
+            + ("" if short else ", as text or as { kind = ..., ... }")
+        )
     if parts := schema.get("prefixItems"):
         return f"a list of {len(parts)}: " + ", ".join(words(one, short=short) for one in parts)
     if schema.get("type") == "array":
@@ -60,11 +80,17 @@ def example(schema: Schema, raw: Any = None) -> str:
     if said := literals(one):
         return f'"{said[0]}"'
     if kinds := one.get("kinds"):
-        number = next(iter(one["numbers"].items()), None) if isinstance(raw, int | float) and not isinstance(raw, bool) else None
+        number = (
+            next(iter(one["numbers"].items()), None)
+            if isinstance(raw, int | float) and not isinstance(raw, bool)
+            else None
+        )
         return f'{{ kind = "{number[0]}", {number[1]} = {raw} }}' if number else f'"{kinds[0]}"'
     if one.get("type") == "array":
         inner = one["prefixItems"][0] if "prefixItems" in one else one["items"]
-        several = {"integer": "8, 4", "number": "1.0, 0.5"}.get(inner.get("type", ""), example(inner))
+        several = {"integer": "8, 4", "number": "1.0, 0.5"}.get(
+            inner.get("type", ""), example(inner)
+        )
         return f"[{several if raw is None or isinstance(raw, str | dict | list) else raw}]"
     if one.get("type") == "integer" and isinstance(raw, float):
         return str(max(1, round(raw)))
@@ -73,14 +99,26 @@ def example(schema: Schema, raw: Any = None) -> str:
 
 def literals(schema: Schema) -> list[Any]:
     """Return the words that may stand for a value."""
-    return [said for one in choices(schema) for said in one.get("enum", [one["const"]] if "const" in one else [])]
+    return [
+        said
+        for one in choices(schema)
+        for said in one.get("enum", [one["const"]] if "const" in one else [])
+    ]
 
 
 def place(loc: Path, table: Any) -> Path:
-    """Return the place in a table that an error of pydantic is about, without the parts that name a member of a union."""
+    """Return the place in a table that an error of pydantic is about, without the parts that name a
+    member of a union.
+    """
     path: Path = ()
     for part in loc:
-        if part in (table if isinstance(table, dict) else range(len(table)) if isinstance(table, list) else ()):
+        if part in (
+            table
+            if isinstance(table, dict)
+            else range(len(table))
+            if isinstance(table, list)
+            else ()
+        ):
             path, table = (*path, part), table[part]
     return path
 
@@ -88,15 +126,31 @@ def place(loc: Path, table: Any) -> Path:
 def inside(schema: Schema, path: Path) -> Schema:
     """Return the schema of an entry of a list or of a table."""
     for part in path:
-        inner = [one["prefixItems"][part] if "prefixItems" in one else one.get("items", one.get("additionalProperties")) for one in choices(schema)]
+        inner = [
+            one["prefixItems"][part]
+            if "prefixItems" in one
+            else one.get("items", one.get("additionalProperties"))
+            for one in choices(schema)
+        ]
         schema = next(one for one in inner if one)
     return schema
 
 
 def shown(raw: Any) -> str:
     """Return a value as the file has it, shortened, and what it is."""
-    text = "true" if raw is True else "false" if raw is False else f'"{raw}"' if isinstance(raw, str) else str(raw)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({_KINDS.get(type(raw), type(raw).__name__)})"
+    text = (
+        "true"
+        if raw is True
+        else "false"
+        if raw is False
+        else f'"{raw}"'
+        if isinstance(raw, str)
+        else str(raw)
+    )
+    return (
+        f"{text if len(text) <= 60 else text[:57] + '...'} "
+        f"({_KINDS.get(type(raw), type(raw).__name__)})"
+    )
 
 
 def unquoted(raw: Any) -> str:
@@ -110,25 +164,45 @@ def unquoted(raw: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one that was written, or nothing."""
     lower = {one.lower().replace("-", "_"): one for one in known}
-    if same := [one for key, one in lower.items() if key.replace("_", "") == name.lower().replace("-", "").replace("_", "")]:
+    if same := [
+        one
+        for key, one in lower.items()
+        if key.replace("_", "") == name.lower().replace("-", "").replace("_", "")
+    ]:
         return same[0]
     close = get_close_matches(name.lower().replace("-", "_"), list(lower), n=1, cutoff=0.6)
     return lower[close[0]] if close else ""
 
 
 def in_a_file(hint: str) -> str:
-    """Add to a hint that calls a function what stands for the call in a file: what is a number or text there becomes a key."""
+    """Add to a hint that calls a function what stands for the call in a file: what is a number or
+    text there becomes a key.
+    """
     places = {one: hint.find(f"{one}(") for one in ready()}
-    called = [(at, one) for one, at in places.items() if at >= 0 and not hint[max(at - 1, 0) : at].isidentifier()]
+    called = [
+        (at, one)
+        for one, at in places.items()
+        if at >= 0 and not hint[max(at - 1, 0) : at].isidentifier()
+    ]
     if not called:
         return hint
     at, name = min(called)
     call = _call(hint[at:])
     arguments = dict(zip(names.parameters(names.public()[name]), call.args, strict=False))
     arguments |= {one.arg: one.value for one in call.keywords if one.arg}
-    plain = {key: ast.unparse(one) for key, one in arguments.items() if isinstance(one, ast.UnaryOp | ast.Constant)}
-    said = [f"{key} = {text}" for key, text in plain.items() if text not in ("...", "None", "True", "False")]
-    table = ", ".join([f'kind = "{name}"', *said, *(["..."] if len(said) < max(1, len(arguments)) else [])])
+    plain = {
+        key: ast.unparse(one)
+        for key, one in arguments.items()
+        if isinstance(one, ast.UnaryOp | ast.Constant)
+    }
+    said = [
+        f"{key} = {text}"
+        for key, text in plain.items()
+        if text not in ("...", "None", "True", "False")
+    ]
+    table = ", ".join(
+        [f'kind = "{name}"', *said, *(["..."] if len(said) < max(1, len(arguments)) else [])]
+    )
     return f"{hint}, which is {{ {table} }} in a file"
 
 

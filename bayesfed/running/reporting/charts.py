@@ -9,13 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from bayesfed.inspect.learning_curves import AGAINST, LABELS, LOGARITHMIC, Curve, Runs, curve_over, spent
+from bayesfed.inspect.learning_curves import (
+    AGAINST,
+    LABELS,
+    LOGARITHMIC,
+    Curve,
+    Runs,
+    curve_over,
+    spent,
+)
 
 WIDTH, HEIGHT = 380, 240
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 10, 36
 # A longer line is thinned.
 POINTS = 400
-# Largest over smallest NLL from which the axis is logarithmic: one diverged run would hide the others.
+# Largest over smallest NLL from which the axis is logarithmic: one diverged run would hide the
+# others.
 SPREAD = 30
 
 Tick = tuple[float, str]
@@ -48,35 +57,63 @@ class Chart:
     @property
     def pointed(self) -> dict[str, Any]:
         """What the script needs to show the values under the pointer."""
-        lines = [{"name": line.name, "hue": line.number % 8, "points": line.points} for line in self.lines]
-        return {"width": WIDTH, "top": TOP, "bottom": HEIGHT - BOTTOM, "against": self.against, "lines": lines}
+        lines = [
+            {"name": line.name, "hue": line.number % 8, "points": line.points}
+            for line in self.lines
+        ]
+        return {
+            "width": WIDTH,
+            "top": TOP,
+            "bottom": HEIGHT - BOTTOM,
+            "against": self.against,
+            "lines": lines,
+        }
 
 
 def charts(runs: Runs) -> list[list[Chart]]:
-    """Return a row of charts for every metric that was measured: against rounds, megabytes, joules and seconds, as far as there are any.
+    """Return a row of charts for every metric that was measured: against rounds, megabytes, joules
+    and seconds, as far as there are any.
 
     Seconds are the devices' where all experiments have devices.
     """
-    drawn: dict[tuple[str, str], dict[str, Curve]] = {(metric, against): {} for metric in LABELS for against in AGAINST}
+    drawn: dict[tuple[str, str], dict[str, Curve]] = {
+        (metric, against): {} for metric in LABELS for against in AGAINST
+    }
     for name, histories in runs.items():
         for against in AGAINST:
             totals = [spent(history, against) for history in histories]
             for metric in LABELS:
                 if (found := curve_over(histories, metric, totals)) is not None:
                     drawn[metric, against][name] = found
-    on_devices = {name for (_, against), curves in drawn.items() if against == "device_s" for name in curves}
-    columns = [against for against in AGAINST if not (against == "seconds" and len(on_devices) == len(runs))]
+    on_devices = {
+        name for (_, against), curves in drawn.items() if against == "device_s" for name in curves
+    }
+    columns = [
+        against
+        for against in AGAINST
+        if not (against == "seconds" and len(on_devices) == len(runs))
+    ]
     numbers = {name: number for number, name in enumerate(runs)}
     rows = []
     for metric in LABELS:
         if whole := drawn[metric, "round"]:
             down = _values_axis(metric, list(whole.values()))
-            rows.append([_chart(metric, against, drawn[metric, against], down, numbers) for against in columns if drawn[metric, against]])
+            rows.append(
+                [
+                    _chart(metric, against, drawn[metric, against], down, numbers)
+                    for against in columns
+                    if drawn[metric, against]
+                ]
+            )
     return rows
 
 
-def _chart(metric: str, against: str, curves: dict[str, Curve], down: Axis, numbers: dict[str, int]) -> Chart:
-    across, x_ticks = _axis([one.x for one in curves.values()], against in LOGARITHMIC, LEFT, WIDTH - RIGHT)
+def _chart(
+    metric: str, against: str, curves: dict[str, Curve], down: Axis, numbers: dict[str, int]
+) -> Chart:
+    across, x_ticks = _axis(
+        [one.x for one in curves.values()], against in LOGARITHMIC, LEFT, WIDTH - RIGHT
+    )
     if against == "round":
         x_ticks = [tick for tick in x_ticks if tick[1].isdecimal()]
     lines = [_line(name, numbers[name], one, across, down[0]) for name, one in curves.items()]
@@ -86,12 +123,23 @@ def _chart(metric: str, against: str, curves: dict[str, Curve], down: Axis, numb
 def _values_axis(metric: str, curves: Sequence[Curve]) -> Axis:
     """Return the axis of a metric's values, which all its charts share."""
     means = _finite([one.mean for one in curves])
-    spread = metric == "nll" and bool(len(means)) and means.min() > 0 and means.max() / means.min() > SPREAD
+    spread = (
+        metric == "nll"
+        and bool(len(means))
+        and means.min() > 0
+        and means.max() / means.min() > SPREAD
+    )
     edges = [edge for one in curves for edge in (one.mean - one.sd, one.mean + one.sd)]
     return _axis([one.mean for one in curves] if spread else edges, spread, HEIGHT - BOTTOM, TOP)
 
 
-def _line(name: str, number: int, one: Curve, across: Callable[[float], float], down: Callable[[float], float]) -> Line:
+def _line(
+    name: str,
+    number: int,
+    one: Curve,
+    across: Callable[[float], float],
+    down: Callable[[float], float],
+) -> Line:
     kept = np.unique(np.linspace(0, len(one.x) - 1, min(len(one.x), POINTS)).round().astype(int))
     points = [(float(one.x[i]), float(one.mean[i]), float(one.sd[i])) for i in kept]
     path, above, below, hovered = "", [], [], []
@@ -111,7 +159,9 @@ def _line(name: str, number: int, one: Curve, across: Callable[[float], float], 
     return Line(name, number, path, band, hovered)
 
 
-def _axis(values: Iterable[Sequence[float] | np.ndarray], logarithmic: bool, start: float, end: float) -> Axis:
+def _axis(
+    values: Iterable[Sequence[float] | np.ndarray], logarithmic: bool, start: float, end: float
+) -> Axis:
     """Return the function from a value to its place between `start` and `end`, and the ticks."""
     known = _finite(values)
     if logarithmic:
@@ -125,11 +175,17 @@ def _axis(values: Iterable[Sequence[float] | np.ndarray], logarithmic: bool, sta
     scaled: Callable[[float], float] = math.log if logarithmic else float
 
     def place(value: float) -> float:
-        # What is outside of a logarithmic axis, such as the lower edge of a wide band, is drawn at its end.
-        share = (scaled(max(value, low) if logarithmic else value) - scaled(low)) / (scaled(high) - scaled(low))
+        # What is outside of a logarithmic axis, such as the lower edge of a wide band, is drawn at
+        # its end.
+        share = (scaled(max(value, low) if logarithmic else value) - scaled(low)) / (
+            scaled(high) - scaled(low)
+        )
         return start + share * (end - start)
 
-    return place, [(round(place(tick), 1), f"{tick:g}") for tick in (_log_ticks if logarithmic else _ticks)(low, high)]
+    return place, [
+        (round(place(tick), 1), f"{tick:g}")
+        for tick in (_log_ticks if logarithmic else _ticks)(low, high)
+    ]
 
 
 def _finite(values: Iterable[Sequence[float] | np.ndarray]) -> np.ndarray:
@@ -143,7 +199,10 @@ def _ticks(low: float, high: float) -> list[float]:
     rough = (high - low) / 6
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
-    return [float(f"{number * step:.12g}") for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [
+        float(f"{number * step:.12g}")
+        for number in range(math.ceil(low / step), math.floor(high / step) + 1)
+    ]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -18,12 +18,16 @@ from bayesfed.running.folders import Folder
 # Largest number of layers, and of pixels along a side.
 LAYERS, SIDE = 12, 256
 # Viridis at five places: readable on a dark page and on a light one.
-COLOURS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=float)
+COLOURS = np.array(
+    [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=float
+)
 
 
 @dataclass(frozen=True)
 class Map:
-    """A layer's support: probabilities that weights are active, or the mask of the transmitted model."""
+    """A layer's support: probabilities that weights are active, or the mask of the transmitted
+    model.
+    """
 
     layer: str
     units: int
@@ -32,11 +36,21 @@ class Map:
     picture: str
 
 
-def support_maps(folder: Folder, seed: int, history: Sequence[Record]) -> tuple[str, list[Map], int]:
-    """Return what the maps of a seed show, the maps of the first layers, and the number of layers that are left out; none without a support."""
-    what, layers = "inclusion probabilities of the posterior", dict(_inclusions(folder.seed(seed) / "posterior.nc"))
+def support_maps(
+    folder: Folder, seed: int, history: Sequence[Record]
+) -> tuple[str, list[Map], int]:
+    """Return what the maps of a seed show, the maps of the first layers, and the number of layers
+    that are left out; none without a support.
+    """
+    what, layers = (
+        "inclusion probabilities of the posterior",
+        dict(_inclusions(folder.seed(seed) / "posterior.nc")),
+    )
     if not layers and any("density" in record.server for record in history):
-        what, layers = "weights that the transmitted model has", dict(_masks(folder.seed(seed) / "model.safetensors"))
+        what, layers = (
+            "weights that the transmitted model has",
+            dict(_masks(folder.seed(seed) / "model.safetensors")),
+        )
     shown = list(layers.items())[:LAYERS]
     return what, [_map(name, shares) for name, shares in shown], len(layers) - len(shown)
 
@@ -47,24 +61,44 @@ def _map(layer: str, shares: np.ndarray) -> Map:
 
 
 def picture(shares: np.ndarray) -> str:
-    """Return a matrix of numbers in [0, 1] as the data URI of a PNG, averaged over blocks where it is too large."""
+    """Return a matrix of numbers in [0, 1] as the data URI of a PNG, averaged over blocks where it
+    is too large.
+    """
     for axis in (0, 1):
-        starts = np.unique(np.linspace(0, shares.shape[axis], min(shares.shape[axis], SIDE), endpoint=False).astype(int))
+        starts = np.unique(
+            np.linspace(
+                0, shares.shape[axis], min(shares.shape[axis], SIDE), endpoint=False
+            ).astype(int)
+        )
         lengths = np.diff([*starts, shares.shape[axis]])
-        shares = np.add.reduceat(shares, starts, axis=axis) / (lengths[:, None] if axis == 0 else lengths)
+        shares = np.add.reduceat(shares, starts, axis=axis) / (
+            lengths[:, None] if axis == 0 else lengths
+        )
     places = np.linspace(0, 1, len(COLOURS))
-    palette = np.stack([np.interp(np.linspace(0, 1, 256), places, colour) for colour in COLOURS.T], axis=1).astype(np.uint8)
+    palette = np.stack(
+        [np.interp(np.linspace(0, 1, 256), places, colour) for colour in COLOURS.T], axis=1
+    ).astype(np.uint8)
     pixels = (np.clip(shares, 0, 1) * 255).round().astype(np.uint8)
     # A filter byte of 0 begins every line.
     lines = np.pad(pixels, ((0, 0), (1, 0))).tobytes()
     header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
+    chunks = [
+        (b"IHDR", header),
+        (b"PLTE", palette.tobytes()),
+        (b"IDAT", zlib.compress(lines, 9)),
+        (b"IEND", b""),
+    ]
     png = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def _inclusions(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -82,7 +116,14 @@ def _inclusions(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         # A posterior without constants.
         return
     except (OSError, ValueError) as problem:
-        raise ArgumentError(complain(str(path), expected="an exported posterior", actual=problem, hint="a copy, or leaving it out")) from problem
+        raise ArgumentError(
+            complain(
+                str(path),
+                expected="an exported posterior",
+                actual=problem,
+                hint="a copy, or leaving it out",
+            )
+        ) from problem
 
 
 def _masks(path: Path) -> Iterator[tuple[str, np.ndarray]]:

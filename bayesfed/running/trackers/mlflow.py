@@ -1,4 +1,6 @@
-"""Figures of every round for MLflow, through its client, so that an active run of the caller is left alone."""
+"""Figures of every round for MLflow, through its client, so that an active run of the caller is
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ def mlflow(
 ) -> Tracker:
     """Return a callback that writes the figures of every round to a run of MLflow.
 
-    The settings are the run's parameters. A run that ends with an error is marked as failed, or as killed if it was interrupted. A resumed run
-    goes on in the MLflow run that `run_id` names, in which no round is written twice. Without `run_id` a new one is made, and the earlier rounds are
+    The settings are the run's parameters. A run that ends with an error is marked as failed, or as
+    killed if it was interrupted. A resumed run goes on in the MLflow run that `run_id` names, in
+    which no round is written twice. Without `run_id` a new one is made, and the earlier rounds are
     taken from the history.
 
     Parameters
@@ -44,7 +47,8 @@ def mlflow(
     run_id
         Id of an MLflow run to go on with: ``Tracker.run_id`` of the earlier callback.
     tracking_uri
-        Store or server, such as ``"sqlite:///mlflow.db"``. Default: what `mlflow.get_tracking_uri` says.
+        Store or server, such as ``"sqlite:///mlflow.db"``. Default: what `mlflow.get_tracking_uri`
+        says.
     config
         Further settings to record.
 
@@ -59,14 +63,23 @@ def mlflow(
         from mlflow import MlflowClient
     except ImportError as problem:
         raise MissingExtraError("mlflow", "mlflow") from problem
-    return Tracker(_Run(MlflowClient(tracking_uri=tracking_uri), experiment, run_name, run_id), config)
+    return Tracker(
+        _Run(MlflowClient(tracking_uri=tracking_uri), experiment, run_name, run_id), config
+    )
 
 
 class _Run:
     """One run of MLflow."""
 
-    def __init__(self, client: MlflowClient, experiment: str, run_name: str | None, run_id: str | None) -> None:
-        self._client, self._experiment, self._name, self._given = client, experiment, run_name, run_id
+    def __init__(
+        self, client: MlflowClient, experiment: str, run_name: str | None, run_id: str | None
+    ) -> None:
+        self._client, self._experiment, self._name, self._given = (
+            client,
+            experiment,
+            run_name,
+            run_id,
+        )
         self._id = ""
 
     def open(self, report: RoundReport, settings: Mapping[str, Setting]) -> tuple[str, int]:
@@ -77,11 +90,25 @@ class _Run:
             try:
                 self._client.update_run(self._given, status="RUNNING")
             except MlflowException as problem:
-                raise ArgumentError(complain("mlflow", expected="an MLflow run to go on with", actual=problem, hint="run_id=None")) from problem
+                raise ArgumentError(
+                    complain(
+                        "mlflow",
+                        expected="an MLflow run to go on with",
+                        actual=problem,
+                        hint="run_id=None",
+                    )
+                ) from problem
             self._id = self._given
-            return self._id, max((metric.step for metric in self._client.get_metric_history(self._id, ALWAYS)), default=0)
+            return self._id, max(
+                (metric.step for metric in self._client.get_metric_history(self._id, ALWAYS)),
+                default=0,
+            )
         known = self._client.get_experiment_by_name(self._experiment)
-        home = self._client.create_experiment(self._experiment) if known is None else known.experiment_id
+        home = (
+            self._client.create_experiment(self._experiment)
+            if known is None
+            else known.experiment_id
+        )
         self._id = self._client.create_run(home, run_name=self._name).info.run_id
         parameters = [Param(_allowed(name), str(value)) for name, value in settings.items()]
         for start in range(0, len(parameters), PARAMETERS):
@@ -97,7 +124,13 @@ class _Run:
             self._client.log_batch(self._id, metrics=metrics[start : start + METRICS])
 
     def close(self, error: BaseException | None) -> None:
-        status = "FINISHED" if error is None else "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        status = (
+            "FINISHED"
+            if error is None
+            else "KILLED"
+            if isinstance(error, KeyboardInterrupt)
+            else "FAILED"
+        )
         self._client.set_terminated(self._id, status)
 
 

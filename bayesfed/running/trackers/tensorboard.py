@@ -19,10 +19,11 @@ EVENTS = "events.out.tfevents.*"
 
 
 def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = None) -> Tracker:
-    """Return a callback that writes the figures of every round to a folder that ``tensorboard --logdir`` shows.
+    """Return a callback that writes the figures of every round to a folder that
+    ``tensorboard --logdir`` shows.
 
-    The settings are a table under "Text". A resumed run goes on in the folder: what it has of later rounds is replaced, and what it lacks of earlier
-    ones is added from the history.
+    The settings are a table under "Text". A resumed run goes on in the folder: what it has of later
+    rounds is replaced, and what it lacks of earlier ones is added from the history.
 
     Parameters
     ----------
@@ -58,10 +59,16 @@ class _Events:
         begun = any(self._folder.glob(EVENTS))
         if begun and report.round == 0:
             expected, hint = "a folder without events, or a run that is resumed", "another folder"
-            raise ArgumentError(complain("tensorboard", expected=expected, actual=f"events in {self._folder}", hint=hint))
+            raise ArgumentError(
+                complain(
+                    "tensorboard", expected=expected, actual=f"events in {self._folder}", hint=hint
+                )
+            )
         there = min(_last_step(self._folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
-        self._writer = SummaryWriter(str(self._folder), purge_step=report.round + 1 if begun else None)
+        self._writer = SummaryWriter(
+            str(self._folder), purge_step=report.round + 1 if begun else None
+        )
         if not begun:
             self._writer.add_text("settings", _markdown(settings), 0)
         return str(self._folder), there
@@ -82,12 +89,20 @@ def _last_step(folder: Path) -> int:
     """Return the number of rounds that a folder has, 0 if none."""
     from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-    # All of them: what an interrupted run wrote is taken away while reading, and of a sample nothing might be left.
+    # All of them: what an interrupted run wrote is taken away while reading, and of a sample
+    # nothing might be left.
     events = EventAccumulator(str(folder), size_guidance={SCALARS: 0})
     events.Reload()
-    return max((event.step for tag in events.Tags()[SCALARS] for event in events.Scalars(tag)), default=0)
+    return max(
+        (event.step for tag in events.Tags()[SCALARS] for event in events.Scalars(tag)), default=0
+    )
 
 
 def _markdown(settings: Mapping[str, Setting]) -> str:
-    rows = [f"| {name} | {value} |" for name, value in ((name, str(value).replace("|", "\\|")) for name, value in settings.items())]
+    rows = [
+        f"| {name} | {value} |"
+        for name, value in (
+            (name, str(value).replace("|", "\\|")) for name, value in settings.items()
+        )
+    ]
     return "\n".join(["| setting | value |", "|---|---|", *rows])

@@ -15,11 +15,18 @@ if TYPE_CHECKING:
     from wandb import Run
 
 
-def wandb(project: str | None = None, *, run_id: str | None = None, config: Mapping[str, Setting] | None = None, **options: Any) -> Tracker:
+def wandb(
+    project: str | None = None,
+    *,
+    run_id: str | None = None,
+    config: Mapping[str, Setting] | None = None,
+    **options: Any,
+) -> Tracker:
     """Return a callback that writes the figures of every round to a run of Weights & Biases.
 
-    The settings are the run's config. A run that ends with an error is marked as failed. A resumed run goes on in the run that `run_id` names, which
-    must have the rounds up to there. Without `run_id` a new one is made, and the earlier rounds are taken from the history.
+    The settings are the run's config. A run that ends with an error is marked as failed. A resumed
+    run goes on in the run that `run_id` names, which must have the rounds up to there. Without
+    `run_id` a new one is made, and the earlier rounds are taken from the history.
 
     Parameters
     ----------
@@ -41,7 +48,17 @@ def wandb(project: str | None = None, *, run_id: str | None = None, config: Mapp
         import_module("wandb")
     except ImportError as problem:
         raise MissingExtraError("wandb", "wandb") from problem
-    return Tracker(_Run({"project": project, "id": run_id, "resume": None if run_id is None else "allow", **options}), config)
+    return Tracker(
+        _Run(
+            {
+                "project": project,
+                "id": run_id,
+                "resume": None if run_id is None else "allow",
+                **options,
+            }
+        ),
+        config,
+    )
 
 
 class _Run:
@@ -55,8 +72,11 @@ class _Run:
         import wandb
 
         # A run that the caller has begun goes on beside this one.
-        run = self._run = wandb.init(**{"reinit": "create_new", **self._options}, config=dict(settings))
-        # `run.step` is the step after the last one that the service has; an offline run does not know it.
+        run = self._run = wandb.init(
+            **{"reinit": "create_new", **self._options}, config=dict(settings)
+        )
+        # `run.step` is the step after the last one that the service has; an offline run does not
+        # know it.
         return run.id, max(run.step - 1, 0 if self._options["id"] is None else report.round)
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:

@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 def damaged(raw: bytes, random: np.random.Generator) -> bytes:
-    """Return a section that is truncated, changed, extended, filled with large counts or replaced."""
+    """Return a section that is truncated, changed, extended, filled with large counts or
+    replaced.
+    """
     place = int(random.integers(len(raw) + 1))
     match int(random.integers(5)):
         case 0:
@@ -31,7 +33,8 @@ def damaged(raw: bytes, random: np.random.Generator) -> bytes:
 
 
 def survives(read: Callable[[], T], as_promised: Callable[[T], bool], what: str) -> bool:
-    """Check that a reader raises `WireError` or returns what was promised, and return whether it returned.
+    """Check that a reader raises `WireError` or returns what was promised, and return whether it
+    returned.
 
     Parameters
     ----------
@@ -52,6 +55,8 @@ def survives(read: Callable[[], T], as_promised: Callable[[T], bool], what: str)
     except WireError:
         return False
     except Exception as other:
-        raise LawError(f"{what}: raised {type(other).__name__} in place of WireError: {other}") from other
+        raise LawError(
+            f"{what}: raised {type(other).__name__} in place of WireError: {other}"
+        ) from other
     law(as_promised(result), f"{what}: was read as something other than was promised")
     return True

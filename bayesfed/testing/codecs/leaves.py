@@ -1,4 +1,6 @@
-"""Laws of leaf codecs: shapes, errors, averages and the effect of damage, for one tensor after `write` and `read`."""
+"""Laws of leaf codecs: shapes, errors, averages and the effect of damage, for one tensor after
+`write` and `read`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _FEW, _MANY = 16, 256
 
 
 def tensors(key: Key) -> dict[str, Tensor]:
-    """Return tensors to try a leaf codec on: of several shapes, all zero, all equal, sparse, ternary, small, of doubles, not contiguous."""
+    """Return tensors to try a leaf codec on: of several shapes, all zero, all equal, sparse,
+    ternary, small, of doubles, not contiguous.
+    """
     generator = key.generator()
     shaped = {f"shape {shape}": torch.randn(shape, generator=generator) for shape in SHAPES}
     noise = torch.randn(20, 30, generator=generator)
@@ -37,9 +41,11 @@ def tensors(key: Key) -> dict[str, Tensor]:
 
 
 def check_leaf_codec(codec: LeafCodec, *, largest: int = 1_000_000, damages: int = 200) -> None:
-    """Check that a leaf codec keeps shapes, keeps to its error bounds, depends on its key only, refuses NaN and survives damage.
+    """Check that a leaf codec keeps shapes, keeps to its error bounds, depends on its key only,
+    refuses NaN and survives damage.
 
-    If it claims to be unbiased, the error of the mean over keys must fall like one over the square root of their number.
+    If it claims to be unbiased, the error of the mean over keys must fall like one over the square
+    root of their number.
 
     Parameters
     ----------
@@ -48,7 +54,8 @@ def check_leaf_codec(codec: LeafCodec, *, largest: int = 1_000_000, damages: int
     largest
         Number of entries of the largest tensor; 0 for no large tensor.
     damages
-        Number of damaged sections, each of which it must refuse or read as a finite tensor of the right shape.
+        Number of damaged sections, each of which it must refuse or read as a finite tensor of the
+        right shape.
 
     Raises
     ------
@@ -59,7 +66,12 @@ def check_leaf_codec(codec: LeafCodec, *, largest: int = 1_000_000, damages: int
     for what, leaf in tensors(key).items():
         _check_trip(codec, leaf, key, what)
     if largest:
-        _check_trip(codec, 0.01 * torch.randn(largest, generator=key.child("largest").generator()), key, f"{largest} entries")
+        _check_trip(
+            codec,
+            0.01 * torch.randn(largest, generator=key.child("largest").generator()),
+            key,
+            f"{largest} entries",
+        )
     for bad in (math.nan, math.inf, -math.inf):
         for shape in ((), (7,), (4, 5), (2, 3, 2, 2)):
             leaf = torch.ones(shape)
@@ -70,7 +82,11 @@ def check_leaf_codec(codec: LeafCodec, *, largest: int = 1_000_000, damages: int
     for what, leaf in tensors(key).items():
         raw = _written(codec, leaf, key)
         for _ in range(damages // len(tensors(key)) + 1):
-            survives(partial(codec.read, Reader(damaged(raw, random)), tuple(leaf.shape), key), partial(_is_finite, leaf), f"{what}, damaged")
+            survives(
+                partial(codec.read, Reader(damaged(raw, random)), tuple(leaf.shape), key),
+                partial(_is_finite, leaf),
+                f"{what}, damaged",
+            )
 
 
 def _check_trip(codec: LeafCodec, leaf: Tensor, key: Key, what: str) -> None:
@@ -78,14 +94,32 @@ def _check_trip(codec: LeafCodec, leaf: Tensor, key: Key, what: str) -> None:
     law(raw == _written(codec, leaf, key), f"{what}: two sections with one key differ")
     source = Reader(raw + b"next")
     back = codec.read(source, tuple(leaf.shape), key)
-    law(bytes(source.raw(len(source))) == b"next", f"{what}: a reader takes what the writer wrote, no more and no less")
-    law(back.shape == leaf.shape and back.dtype is torch.float32, f"{what}: {back.dtype} of shape {tuple(back.shape)} came back")
-    law(back.is_contiguous() and bool(torch.isfinite(back).all()), f"{what}: the decoded tensor is contiguous and finite")
-    law(torch.equal(back, codec.read(Reader(raw), tuple(leaf.shape), key)), f"{what}: read twice, one section differs")
-    law(torch.equal(stream, torch.get_rng_state()), f"{what}: torch's global generator was drawn from")
+    law(
+        bytes(source.raw(len(source))) == b"next",
+        f"{what}: a reader takes what the writer wrote, no more and no less",
+    )
+    law(
+        back.shape == leaf.shape and back.dtype is torch.float32,
+        f"{what}: {back.dtype} of shape {tuple(back.shape)} came back",
+    )
+    law(
+        back.is_contiguous() and bool(torch.isfinite(back).all()),
+        f"{what}: the decoded tensor is contiguous and finite",
+    )
+    law(
+        torch.equal(back, codec.read(Reader(raw), tuple(leaf.shape), key)),
+        f"{what}: read twice, one section differs",
+    )
+    law(
+        torch.equal(stream, torch.get_rng_state()),
+        f"{what}: torch's global generator was drawn from",
+    )
     law(torch.equal(before, leaf), f"{what}: the tensor was changed")
     error, bound = (back.double() - leaf.double()).abs(), codec.bound(leaf)
-    law(not leaf.numel() or float(error.max()) <= bound, f"{what}: an error above the bound {bound:g}")
+    law(
+        not leaf.numel() or float(error.max()) <= bound,
+        f"{what}: an error above the bound {bound:g}",
+    )
     law(math.isfinite(codec.variance(leaf)), f"{what}: the variance is a number")
     back += 1.0
     law(torch.equal(before, leaf), f"{what}: what came back shares memory with the tensor")
@@ -102,11 +136,20 @@ def _check_averages(codec: LeafCodec, key: Key) -> None:
         errors[number + 1] = float(total.norm()) / (number + 1)
     variance, measured = codec.variance(leaf), float(np.mean(squares))
     slack = 5 * float(np.std(squares)) / math.sqrt(_MANY)
-    law(measured <= variance * (1 + 1e-4) + slack, f"the mean squared error is {measured:g}, the variance promised {variance:g}")
+    law(
+        measured <= variance * (1 + 1e-4) + slack,
+        f"the mean squared error is {measured:g}, the variance promised {variance:g}",
+    )
     if codec.unbiased and measured > 0:
         ratio, expected = errors[_FEW] / errors[_MANY], math.sqrt(_MANY / _FEW)
-        law(0.75 * expected < ratio < 1.33 * expected, f"{_MANY // _FEW} times the keys divide the error of the mean by {ratio:.3g}")
-        law(errors[_MANY] ** 2 < 1.5 * measured / _MANY, f"the mean over {_MANY} keys is off by {errors[_MANY]:g}")
+        law(
+            0.75 * expected < ratio < 1.33 * expected,
+            f"{_MANY // _FEW} times the keys divide the error of the mean by {ratio:.3g}",
+        )
+        law(
+            errors[_MANY] ** 2 < 1.5 * measured / _MANY,
+            f"the mean over {_MANY} keys is off by {errors[_MANY]:g}",
+        )
 
 
 def _is_finite(leaf: Tensor, back: Tensor) -> bool:

@@ -1,4 +1,6 @@
-"""Every codec and code of the package, in one or more settings, and small trees for their messages. The laws are run on these."""
+"""Every codec and code of the package, in one or more settings, and small trees for their messages.
+The laws are run on these.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,23 @@ LEAF_CODECS: dict[str, LeafCodec] = {
     "sparse lattice": Sparse(Lattice(bits=4)),
 }
 INTEGER_CODES: dict[str, IntegerCode] = {
-    **dict(zip(("fixed", "golomb", "golomb signed", "gamma", "gamma signed", "delta", "delta signed", "huffman", "range"), STANDARD, strict=True)),
+    **dict(
+        zip(
+            (
+                "fixed",
+                "golomb",
+                "golomb signed",
+                "gamma",
+                "gamma signed",
+                "delta",
+                "delta signed",
+                "huffman",
+                "range",
+            ),
+            STANDARD,
+            strict=True,
+        )
+    ),
     "cheapest": Cheapest(),
 }
 MASK_CODES: dict[str, MaskCode] = {
@@ -66,7 +84,10 @@ def message_codecs(limit: int = MAX_BYTES) -> dict[str, Codec]:
         "cast 32": Cast(32, limit),
         "cast 16": Cast(16, limit),
         **{f"coded {name}": Coded(codec, limit=limit) for name, codec in LEAF_CODECS.items()},
-        **{f"integers {name}": Coded(integers=code, limit=limit) for name, code in INTEGER_CODES.items()},
+        **{
+            f"integers {name}": Coded(integers=code, limit=limit)
+            for name, code in INTEGER_CODES.items()
+        },
         **{f"masks {name}": Coded(masks=code, limit=limit) for name, code in MASK_CODES.items()},
         "flexible": Flexible(0.5, 4, limit=limit),
         "posterior grid": PosteriorGrid(0.01, Coded(exceptions={"*sd": Float(32)}, limit=limit)),
@@ -75,7 +96,9 @@ def message_codecs(limit: int = MAX_BYTES) -> dict[str, Codec]:
 
 
 def small_trees() -> list[Tree]:
-    """Return trees with leaves of all kinds, including integers, booleans, and posterior means and sds."""
+    """Return trees with leaves of all kinds, including integers, booleans, and posterior means and
+    sds.
+    """
     generator = Key(0, "small trees").generator()
 
     def normal(*shape: int) -> torch.Tensor:
@@ -83,7 +106,23 @@ def small_trees() -> list[Tree]:
 
     support = normal(6, 7) > 0.5
     return [
-        {"0.weight": normal(6, 5), "0.bias": normal(6), "steps": torch.arange(12), "0.support": normal(6, 5) > 0.7, "one": normal()},
-        {"0.mean": normal(6, 7)[support], "0.support": support, "sd": torch.tensor(0.1), "levels": (16 * normal(9).abs()).to(torch.uint8)},
-        {"0.mean": normal(3, 4), "0.sd": normal(3, 4).exp(), "conv": normal(2, 3, 3, 3), "counts": (4 * normal(20)).abs().to(torch.int32)},
+        {
+            "0.weight": normal(6, 5),
+            "0.bias": normal(6),
+            "steps": torch.arange(12),
+            "0.support": normal(6, 5) > 0.7,
+            "one": normal(),
+        },
+        {
+            "0.mean": normal(6, 7)[support],
+            "0.support": support,
+            "sd": torch.tensor(0.1),
+            "levels": (16 * normal(9).abs()).to(torch.uint8),
+        },
+        {
+            "0.mean": normal(3, 4),
+            "0.sd": normal(3, 4).exp(),
+            "conv": normal(2, 3, 3, 3),
+            "counts": (4 * normal(20)).abs().to(torch.int32),
+        },
     ]

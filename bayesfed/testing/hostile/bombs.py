@@ -1,6 +1,8 @@
-"""Bombs: small messages whose headers promise much. Each must be refused before it costs time or memory.
+"""Bombs: small messages whose headers promise much. Each must be refused before it costs time or
+memory.
 
-They can be used with any codec over `bayesfed.compress.wire`. Bombs inside of a section are in `bayesfed.testing.hostile.sections`.
+They can be used with any codec over `bayesfed.compress.wire`. Bombs inside of a section are in
+`bayesfed.testing.hostile.sections`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from bayesfed.testing.hostile.mutations import reseal
 
 
 def bombs(limit: int = 1 << 20) -> dict[str, bytes]:
-    """Return messages that a codec with this limit, of about a mebibyte, must refuse because of their headers."""
+    """Return messages that a codec with this limit, of about a mebibyte, must refuse because of
+    their headers.
+    """
     huge = 10**4000
     leaves: dict[str, Sequence[Sequence[Any]]] = {
         "a shape beyond any memory": [("a", "f4", [1 << 40, 1 << 20], 0)],
@@ -31,7 +35,9 @@ def bombs(limit: int = 1 << 20) -> dict[str, bytes]:
         "a thousand dimensions": [("a", "f4", [1] * 1000, 4)],
         "a byte above the limit": [("a", "u1", [limit + 1], 0)],
         "the limit, twice": [("a", "u1", [limit - 4096], 0), ("b", "u1", [limit - 4096], 0)],
-        "many leaves that are nothing": [(f"{number:x}", "f4", [0], 0) for number in range(limit // 500)],
+        "many leaves that are nothing": [
+            (f"{number:x}", "f4", [0], 0) for number in range(limit // 500)
+        ],
         "one name for every leaf": [("a", "f4", [0], 0)] * 1000,
         "leaves that are lists of lists": [[[], [], [], []]] * 1000,
         "a dtype that is an object": [("a", "O", [1], 8)],

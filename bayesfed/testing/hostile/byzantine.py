@@ -15,7 +15,8 @@ from bayesfed.trees import Tree
 
 
 def byzantine(algorithm: Algorithm, clients: Collection[str], factor: float) -> Algorithm:
-    """Return the algorithm with some clients that send their change multiplied by a factor: -1 flips its sign, 100 scales it.
+    """Return the algorithm with some clients that send their change multiplied by a factor: -1
+    flips its sign, 100 scales it.
 
     Parameters
     ----------
@@ -26,7 +27,13 @@ def byzantine(algorithm: Algorithm, clients: Collection[str], factor: float) -> 
     factor
         The factor.
     """
-    return replace(algorithm, phases=tuple(replace(phase, local=Byzantine(phase.local, frozenset(clients), factor)) for phase in algorithm.phases))
+    return replace(
+        algorithm,
+        phases=tuple(
+            replace(phase, local=Byzantine(phase.local, frozenset(clients), factor))
+            for phase in algorithm.phases
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -46,12 +53,21 @@ class Byzantine(Around):
     clients: frozenset[str]
     factor: float
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit, then multiply the change; values are multiplied relative to the message."""
         fit = self.local.fit(message, memory, data, key, options)
         # The path of a client's key is phase, round, client.
         if key.path[2] not in self.clients:
             return fit
         if self.kind == "value":
-            return fit._replace(payload={name: message[name] + self.factor * (leaf - message[name]) for name, leaf in fit.payload.items()})
-        return fit._replace(payload={name: self.factor * leaf for name, leaf in fit.payload.items()})
+            return fit._replace(
+                payload={
+                    name: message[name] + self.factor * (leaf - message[name])
+                    for name, leaf in fit.payload.items()
+                }
+            )
+        return fit._replace(
+            payload={name: self.factor * leaf for name, leaf in fit.payload.items()}
+        )

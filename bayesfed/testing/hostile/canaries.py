@@ -1,8 +1,10 @@
-"""Canaries: numbers and names that are planted in clients' rows, memories and secrets, none of which may leave, and are searched for in all messages.
+"""Canaries: numbers and names that are planted in clients' rows, memories and secrets, none of
+which may leave, and are searched for in all messages.
 
-A pattern is the bytes of consecutive planted numbers in any of the usual widths and byte orders, a planted name, or a secret. It has at least
-eight bytes, so that none occurs by chance. Decoded messages are searched too, for the numbers themselves, since entropy codes would hide them
-from a search of bytes.
+A pattern is the bytes of consecutive planted numbers in any of the usual widths and byte orders, a
+planted name, or a secret. It has at least eight bytes, so that none occurs by chance. Decoded
+messages are searched too, for the numbers themselves, since entropy codes would hide them from a
+search of bytes.
 """
 
 from __future__ import annotations
@@ -53,9 +55,17 @@ class Canaries:
         self._numbers, patterns = np.zeros(0, np.float32), [NAME.encode()]
         for client, rows in self.data.items():
             random = Key(0, "canary", client).numpy()
-            row, memory = (random.uniform(0.5, 1.5, count).astype(np.float32) for count in (rows.inputs[0].numel(), 16))
-            rows.inputs[0] = torch.from_numpy(row).reshape(rows.inputs[0].shape).to(rows.inputs.dtype)
-            self.memories[client], self.secrets[client] = {NAME: torch.from_numpy(memory)}, random.bytes(32)
+            row, memory = (
+                random.uniform(0.5, 1.5, count).astype(np.float32)
+                for count in (rows.inputs[0].numel(), 16)
+            )
+            rows.inputs[0] = (
+                torch.from_numpy(row).reshape(rows.inputs[0].shape).to(rows.inputs.dtype)
+            )
+            self.memories[client], self.secrets[client] = (
+                {NAME: torch.from_numpy(memory)},
+                random.bytes(32),
+            )
             patterns += [self.secrets[client], *_patterns(row), *_patterns(memory)]
             self._numbers = np.concatenate([self._numbers, row, memory])
         self._pattern = re.compile(b"|".join(map(re.escape, patterns)))
@@ -66,25 +76,38 @@ class Canaries:
         law(not self._pattern.search(message), "a canary was sent, byte for byte")
         for name, leaf in tree.items():
             if leaf.is_floating_point():
-                law(not np.isin(leaf.float().numpy(), self._numbers).any(), f"leaf {name!r} has a canary's number")
+                law(
+                    not np.isin(leaf.float().numpy(), self._numbers).any(),
+                    f"leaf {name!r} has a canary's number",
+                )
             law("canary" not in name, f"leaf {name!r} was sent")
 
     def watch(self, algorithm: Algorithm, tiny: Tiny, count: int, *, seed: int = 0) -> int:
-        """Run `count` rounds of a keyed run with all canaries planted, and return the number of messages searched."""
+        """Run `count` rounds of a keyed run with all canaries planted, and return the number of
+        messages searched.
+        """
         before = self.searched
 
         def search(task: Task, outcome: Outcome) -> Arrivals:
             law(isinstance(outcome, Reply), f"a client failed: {outcome}")
             if isinstance(outcome, Reply):
                 secret = self.secrets[task.client]
-                for sent, direction, codec in ((task.message, "down", task.down), (outcome.packed, "up", task.up)):
+                for sent, direction, codec in (
+                    (task.message, "down", task.down),
+                    (outcome.packed, "up", task.up),
+                ):
                     envelope = task.envelope(direction)  # type: ignore[arg-type]
-                    self.search(sent, codec.decode(masked(sent, envelope, secret), task.key.child(direction))[0])
+                    self.search(
+                        sent,
+                        codec.decode(masked(sent, envelope, secret), task.key.child(direction))[0],
+                    )
             return [(task, outcome)]
 
         start = Snapshot(algorithm.name, seed, 0, algorithm.initial, memories=self.memories)
         pool = Between(Tiny(algorithm, self.data, tiny.devices).pool(secrets=self.secrets), search)
-        for _ in rounds(algorithm, pool, rounds=count, seed=seed, resume=start, secrets=self.secrets):
+        for _ in rounds(
+            algorithm, pool, rounds=count, seed=seed, resume=start, secrets=self.secrets
+        ):
             pass
         return self.searched - before
 

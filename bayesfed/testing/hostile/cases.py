@@ -54,20 +54,40 @@ def cases() -> list[Case]:
         Case("a leading dimension", lambda turn: turn.with_leaf(lambda leaf: leaf[None].clone())),
         Case("transposed", lambda turn: turn.with_leaf(_transposed)),
         Case("empty", lambda turn: turn.with_leaf(lambda leaf: leaf[:0].clone())),
-        Case("complex", lambda turn: turn.rewritten(lambda leaf: replace(leaf, dtype="c8", section=bytes(leaf.section) * 2))),
+        Case(
+            "complex",
+            lambda turn: turn.rewritten(
+                lambda leaf: replace(leaf, dtype="c8", section=bytes(leaf.section) * 2)
+            ),
+        ),
         Case("integers", lambda turn: _as_another(turn, lambda leaf: (16 * leaf).round().long())),
         Case("booleans", lambda turn: _as_another(turn, lambda leaf: leaf > 0)),
         Case("float64", _as_float64, cast=True),
         Case("a leaf missing", lambda turn: turn.sending(_without(turn))),
         Case("a leaf more", lambda turn: turn.sending(_with_stranger(turn))),
-        *(Case(f"weight {weight:g}", _declaring(weight)) for weight in (-99.0, 1e18, float("nan"), 0.0)),
+        *(
+            Case(f"weight {weight:g}", _declaring(weight))
+            for weight in (-99.0, 1e18, float("nan"), 0.0)
+        ),
         Case("another shape declared", lambda turn: turn.rewritten(_taller)),
         Case("truncated", lambda turn: turn.raw(turn.reply.packed[:-3])),
-        Case("garbage", lambda turn: turn.raw(turn.key.child("garbage").numpy().bytes(len(turn.reply.packed)))),
+        Case(
+            "garbage",
+            lambda turn: turn.raw(turn.key.child("garbage").numpy().bytes(len(turn.reply.packed))),
+        ),
         Case("a pickle", lambda turn: turn.raw(pickle.dumps(Trap(TRAP)))),
         Case("an unknown type", lambda turn: turn.rewritten(lambda leaf: replace(leaf, dtype="O"))),
-        Case("a header bomb", lambda turn: turn.rewritten(lambda leaf: replace(leaf, shape=(1 << 20, 1 << 20), section=b""))),
-        Case("a duplicate", lambda turn: [*turn.raw(turn.reply.packed), *turn.raw(turn.reply.packed)], counts=True),
+        Case(
+            "a header bomb",
+            lambda turn: turn.rewritten(
+                lambda leaf: replace(leaf, shape=(1 << 20, 1 << 20), section=b"")
+            ),
+        ),
+        Case(
+            "a duplicate",
+            lambda turn: [*turn.raw(turn.reply.packed), *turn.raw(turn.reply.packed)],
+            counts=True,
+        ),
         Case("a stale one", lambda turn: turn.raw(turn.before.packed)),
     ]
     law(len(listed) == 26, f"{len(listed)} cases")
@@ -85,16 +105,23 @@ class Trap:
 
 
 def _with_number(turn: Turn, number: float) -> Arrivals:
-    """Put NaN or infinity where the codec stores a number, so that the rest of the message stays valid."""
+    """Put NaN or infinity where the codec stores a number, so that the rest of the message stays
+    valid.
+    """
     tree, meta = turn.decoded()
     leaves, _ = unseal(turn.message)
     for place, leaf in enumerate(leaves):
         for kind in ("<d",) if leaf.dtype == "f8" else ("<f", "<e"):
             bits = struct.pack(kind, number)
             for offset in range(min(len(leaf.section), 12)):
-                section = bytes(leaf.section[:offset]) + bits + bytes(leaf.section[offset + len(bits) :])
+                section = (
+                    bytes(leaf.section[:offset]) + bits + bytes(leaf.section[offset + len(bits) :])
+                )
                 if len(section) == len(leaf.section):
-                    message = seal([*leaves[:place], replace(leaf, section=section), *leaves[place + 1 :]], meta)
+                    message = seal(
+                        [*leaves[:place], replace(leaf, section=section), *leaves[place + 1 :]],
+                        meta,
+                    )
                     if _refused_for(turn, message) == "values":
                         return turn.sending(message)
     spoilt = tree[turn.leaf()].clone().float().contiguous()
@@ -114,7 +141,11 @@ def _refused_for(turn: Turn, message: bytes) -> str:
 
 def _transposed(leaf: Tensor) -> Tensor:
     """Return the transpose, or a single column if the transpose has the same shape."""
-    return leaf.mT.contiguous() if leaf.ndim > 1 and leaf.shape != leaf.mT.shape else leaf.reshape(-1, 1).clone()
+    return (
+        leaf.mT.contiguous()
+        if leaf.ndim > 1 and leaf.shape != leaf.mT.shape
+        else leaf.reshape(-1, 1).clone()
+    )
 
 
 def _as_another(turn: Turn, change: Callable[[Tensor], Tensor]) -> Arrivals:
@@ -132,7 +163,15 @@ def _as_another(turn: Turn, change: Callable[[Tensor], Tensor]) -> Arrivals:
 
 def _as_float64(turn: Turn) -> Arrivals:
     tree, meta = turn.decoded()
-    return turn.sending(pack({name: leaf.double() if leaf.is_floating_point() else leaf for name, leaf in tree.items()}, meta))
+    return turn.sending(
+        pack(
+            {
+                name: leaf.double() if leaf.is_floating_point() else leaf
+                for name, leaf in tree.items()
+            },
+            meta,
+        )
+    )
 
 
 def _without(turn: Turn) -> bytes:

@@ -1,4 +1,6 @@
-"""Clients of a method of several phases that drop out, or send something else, in a phase of a round."""
+"""Clients of a method of several phases that drop out, or send something else, in a phase of a
+round.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,25 @@ Rewrite = Callable[[str, str, bytes], bytes]
 
 
 def interfered(algorithm: Algorithm, act: Act, rewrite: Rewrite | None = None) -> Algorithm:
-    """Return the algorithm with clients whose payloads pass through `act`, and whose packed messages pass through `rewrite`."""
-    links = {phase.name: Rewriting(phase.link, rewrite) if rewrite else phase.link for phase in algorithm.phases}
-    return replace(algorithm, phases=tuple(replace(phase, local=Interfering(phase.local, act), link=links[phase.name]) for phase in algorithm.phases))
+    """Return the algorithm with clients whose payloads pass through `act`, and whose packed
+    messages pass through `rewrite`.
+    """
+    links = {
+        phase.name: Rewriting(phase.link, rewrite) if rewrite else phase.link
+        for phase in algorithm.phases
+    }
+    return replace(
+        algorithm,
+        phases=tuple(
+            replace(phase, local=Interfering(phase.local, act), link=links[phase.name])
+            for phase in algorithm.phases
+        ),
+    )
 
 
-def dropping(algorithm: Algorithm, names: Mapping[str, Iterable[str]], rounds: Iterable[int] | None = None) -> Algorithm:
+def dropping(
+    algorithm: Algorithm, names: Mapping[str, Iterable[str]], rounds: Iterable[int] | None = None
+) -> Algorithm:
     """Return the algorithm with clients that drop out.
 
     Parameters
@@ -55,7 +70,9 @@ class Interfering(Around):
 
     act: Act
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit, then change the payload, or raise an error."""
         fit = self.local.fit(message, memory, data, key, options)
         phase, round, client = key.path[:3]
@@ -71,7 +88,9 @@ class Rewriting:
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Pack, then change the message."""
-        return self.rewrite(str(meta["phase"]), str(meta["client"]), self.link.pack(payload, codec, meta, key))
+        return self.rewrite(
+            str(meta["phase"]), str(meta["client"]), self.link.pack(payload, codec, meta, key)
+        )
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Collect as the inner link does."""

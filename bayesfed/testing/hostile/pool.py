@@ -15,7 +15,8 @@ Arrivals = Iterable[tuple[Task, Outcome]]
 
 @dataclass(frozen=True)
 class Between:
-    """A pool that passes each outcome of another pool through a function, which may return none, one or several outcomes.
+    """A pool that passes each outcome of another pool through a function, which may return none,
+    one or several outcomes.
 
     Parameters
     ----------
@@ -33,7 +34,9 @@ class Between:
         """The profiles of the inner pool."""
         return self.pool.profiles
 
-    def map(self, locals: Mapping[str, Local], tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(
+        self, locals: Mapping[str, Local], tasks: Iterable[Task]
+    ) -> Iterator[tuple[Task, Outcome]]:
         """Yield what the function makes of each outcome."""
         for task, outcome in self.pool.map(locals, tasks):
             yield from self.act(task, outcome)
@@ -53,7 +56,8 @@ class Between:
 
 @dataclass(frozen=True)
 class Remembering(Between):
-    """A pool that trains once for each message and repeats its answer afterwards. It keeps no memories of clients.
+    """A pool that trains once for each message and repeats its answer afterwards. It keeps no
+    memories of clients.
 
     Parameters
     ----------
@@ -63,7 +67,9 @@ class Remembering(Between):
 
     seen: dict[tuple[str, bytes], Outcome] = field(default_factory=dict)
 
-    def map(self, locals: Mapping[str, Local], tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(
+        self, locals: Mapping[str, Local], tasks: Iterable[Task]
+    ) -> Iterator[tuple[Task, Outcome]]:
         """Yield what the function makes of each outcome, new or repeated."""
         for task in tasks:
             place = (task.client, task.message)

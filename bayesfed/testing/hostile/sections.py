@@ -1,6 +1,8 @@
-"""Bombs in sections: small messages whose headers keep to the limit but whose sections promise much. Each must be refused before it costs anything.
+"""Bombs in sections: small messages whose headers keep to the limit but whose sections promise
+much. Each must be refused before it costs anything.
 
-A code that spends no bits on constant values may validly fill the whole limit from a few bytes; such messages are not among these.
+A code that spends no bits on constant values may validly fill the whole limit from a few bytes;
+such messages are not among these.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ _KEY = Key(0, "bombs")
 
 
 def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
-    """Return codecs with this limit and messages that they must refuse because of their sections."""
+    """Return codecs with this limit and messages that they must refuse because of their
+    sections.
+    """
     count, listed = limit // 8 - 200, dict[str, tuple[Codec, bytes]]()
 
     def promise(what: str, codec: Codec, dtype: str, *parts: Part) -> None:
@@ -49,7 +53,12 @@ def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
 
     for tag, code in enumerate(STANDARD):
         few = _written(code)
-        lies: Parts = {"64 for many": [few], "nothing": [], "large counts": [bytes([tag]), b"\xff" * 60], "a tail": [few[:4], b"\x80" * 60]}
+        lies: Parts = {
+            "64 for many": [few],
+            "nothing": [],
+            "large counts": [bytes([tag]), b"\xff" * 60],
+            "a tail": [few[:4], b"\x80" * 60],
+        }
         for what, parts in {**lies, **_hostile_integers(code, count)}.items():
             promise(f"{code}: {what}", Coded(integers=code, limit=limit), "i8", *parts)
     for name, leaf in _LEAVES.items():
@@ -62,13 +71,26 @@ def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
     zero, one = bytes(4), struct.pack("<f", 1.0)
     for what, promises in {
         "no sd for one mean": [("a.mean", "i8", (1,), b"\0\0\0"), ("sd", "f4", (0,), b"")],
-        "an sd of another shape": [("a.mean", "i8", (2,), b"\0\0\0"), ("a.sd", "i8", (3,), b"\0\0\0")],
-        "an sd beyond float32": [("a.mean", "i8", (2,), b"\0\0\0"), ("a.sd", "i8", (2,), _section(b"\0\0", (1 << 64) - 2))],
+        "an sd of another shape": [
+            ("a.mean", "i8", (2,), b"\0\0\0"),
+            ("a.sd", "i8", (3,), b"\0\0\0"),
+        ],
+        "an sd beyond float32": [
+            ("a.mean", "i8", (2,), b"\0\0\0"),
+            ("a.sd", "i8", (2,), _section(b"\0\0", (1 << 64) - 2)),
+        ],
         "an sd of zero": [("a.mean", "i8", (2,), b"\0\0\0"), ("sd", "f4", (1,), zero)],
         "means that are booleans": [("a.mean", "b1", (2,), b"\0"), ("sd", "f4", (1,), one)],
     }.items():
-        listed[f"PosteriorGrid: {what}"] = PosteriorGrid(inner=Coded(Float(32), limit=limit)), seal([Leaf(*leaf) for leaf in promises], {})
-    for what, dtype, raw in (("NaN", "f4", struct.pack("<f", float("nan"))), ("1e300", "f8", struct.pack("<d", 1e300)), ("Inf", "f2", b"\0\x7c")):
+        listed[f"PosteriorGrid: {what}"] = (
+            PosteriorGrid(inner=Coded(Float(32), limit=limit)),
+            seal([Leaf(*leaf) for leaf in promises], {}),
+        )
+    for what, dtype, raw in (
+        ("NaN", "f4", struct.pack("<f", float("nan"))),
+        ("1e300", "f8", struct.pack("<d", 1e300)),
+        ("Inf", "f2", b"\0\x7c"),
+    ):
         listed[f"Cast: {what}"] = Cast(limit=limit), seal([Leaf("a", dtype, (1,), raw)], {})
     return listed
 
@@ -92,13 +114,22 @@ _LEAVES: dict[str, LeafCodec] = {
 def _hostile_integers(code: IntegerCode, count: int) -> Parts:
     match code:
         case Fixed():
-            return {"a width of 64 bits": [b"\x40\0"], "a width of 65 bits": [b"\x41\0", bytes(100)]}
+            return {
+                "a width of 64 bits": [b"\x40\0"],
+                "a width of 65 bits": [b"\x41\0", bytes(100)],
+            }
         case Golomb():
-            return {"a plane of three bits each": [b"\0", 3 * count], "a count without end": [b"\0", b"\xff" * 10_000]}
+            return {
+                "a plane of three bits each": [b"\0", 3 * count],
+                "a count without end": [b"\0", b"\xff" * 10_000],
+            }
         case Huffman():
             return {"65536 symbols": [1 << 17, b"\0\0", 1 << 16], "no symbol": [0, b"\0\0"]}
         case Range():
-            return {"65536 symbols": [b"\0", 1 << 17, b"\0\0", 1 << 16], "words without end": [_written(code)[:9], 1 << 60]}
+            return {
+                "65536 symbols": [b"\0", 1 << 17, b"\0\0", 1 << 16],
+                "words without end": [_written(code)[:9], 1 << 60],
+            }
         case _:
             return {}
 
@@ -108,7 +139,11 @@ def _hostile_masks(count: int) -> list[tuple[str, MaskCode, list[Part]]]:
     return [
         ("nothing", PlainMask(), []),
         ("half of all places", RunMask(), [count // 100 * 100, b"\0", 3 * count // 2]),
-        ("as many rectangles as there may be", ClusterMask(), [count // 100 * 100 // 9, b"\0", 3 * (count // 10)]),
+        (
+            "as many rectangles as there may be",
+            ClusterMask(),
+            [count // 100 * 100 // 9, b"\0", 3 * (count // 10)],
+        ),
         ("words without end", ContextMask(), [contexts, 1 << 62]),
         ("more words than a mask has bits", ContextMask(), [contexts, 50_000, b"\x55" * 50_000]),
         ("no words", ContextMask(), [contexts[:5]]),

@@ -1,4 +1,6 @@
-"""One turn of a hostile client: the task and the honest reply that it starts from, and the ways to change that reply."""
+"""One turn of a hostile client: the task and the honest reply that it starts from, and the ways to
+change that reply.
+"""
 
 from __future__ import annotations
 
@@ -56,17 +58,30 @@ class Turn:
 
     def sending(self, message: bytes) -> Arrivals:
         """Answer with another message, in a valid envelope."""
-        return [(self.task, replace(self.reply, packed=masked(message, self.task.envelope("up"), self.secret)))]
+        return [
+            (
+                self.task,
+                replace(self.reply, packed=masked(message, self.task.envelope("up"), self.secret)),
+            )
+        ]
 
     def raw(self, packed: bytes) -> Arrivals:
         """Answer with exactly these bytes."""
         return [(self.task, replace(self.reply, packed=packed))]
 
     def leaf(self) -> str:
-        """Return the name of the leaf to change: if possible one whose transpose has another shape."""
+        """Return the name of the leaf to change: if possible one whose transpose has
+        another shape.
+        """
         tree, _ = self.decoded()
-        floats = {name: leaf for name, leaf in tree.items() if leaf.is_floating_point() and leaf.numel() > 1}
-        oblong = [name for name, leaf in floats.items() if leaf.ndim > 1 and leaf.shape != leaf.mT.shape]
+        floats = {
+            name: leaf
+            for name, leaf in tree.items()
+            if leaf.is_floating_point() and leaf.numel() > 1
+        }
+        oblong = [
+            name for name, leaf in floats.items() if leaf.ndim > 1 and leaf.shape != leaf.mT.shape
+        ]
         return (oblong or sorted(floats, key=lambda name: -floats[name].numel()) or list(tree))[0]
 
     def with_leaf(self, change: Callable[[Tensor], Tensor]) -> Arrivals:
@@ -75,16 +90,22 @@ class Turn:
         return self.sending(self.written({**tree, self.leaf(): change(tree[self.leaf()])}, meta))
 
     def written(self, tree: Tree, meta: Mapping[str, Any]) -> bytes:
-        """Return a message of the client's codec or, if the codec cannot write the tree, of the plain values."""
+        """Return a message of the client's codec or, if the codec cannot write the tree, of the
+        plain values.
+        """
         try:
             return self.task.up.encode(tree, meta, self.key)
         except Exception:
             return pack(tree, meta)
 
     def rewritten(self, change: Callable[[Leaf], Leaf]) -> Arrivals:
-        """Answer with the header entry or the section of one leaf changed, and everything else valid."""
+        """Answer with the header entry or the section of one leaf changed, and everything else
+        valid.
+        """
         leaves, meta = unseal(self.message)
-        return self.sending(seal([change(leaf) if leaf.name == self.leaf() else leaf for leaf in leaves], meta))
+        return self.sending(
+            seal([change(leaf) if leaf.name == self.leaf() else leaf for leaf in leaves], meta)
+        )
 
     def declaring(self, weight: float) -> Arrivals:
         """Answer with another weight in the meta of the message."""
@@ -93,4 +114,6 @@ class Turn:
         header = json.loads(body[8 : 8 + length])
         header["meta"]["weight"] = weight
         text = json.dumps(header, separators=(",", ":")).encode()
-        return self.sending(reseal(MAGIC + struct.pack("<I", len(text)) + text + body[8 + length :]))
+        return self.sending(
+            reseal(MAGIC + struct.pack("<I", len(text)) + text + body[8 + length :])
+        )

@@ -1,7 +1,8 @@
 """One hostile client of several: the round it tries to spoil, and what became of each case.
 
-A refused client must be out of the round with a typed reason, and the state must be, bit for bit, that of a run without it. Of two answers the first
-counts and the second is refused. One case may be taken: numbers of another width, which the codec casts, so that the state is that of the honest run.
+A refused client must be out of the round with a typed reason, and the state must be, bit for bit,
+that of a run without it. Of two answers the first counts and the second is refused. One case may be
+taken: numbers of another width, which the codec casts, so that the state is that of the honest run.
 To run the cases on an algorithm of your own::
 
     check_hostile(algorithm, lambda: InProcess(clients), "client-0")
@@ -35,7 +36,8 @@ class Verdict:
     Parameters
     ----------
     field
-        The field of the refusal, or "cast". In capitals what must not happen: "ABORT", "TAKEN", "SILENT" or "OUT".
+        The field of the refusal, or "cast". In capitals what must not happen: "ABORT", "TAKEN",
+        "SILENT" or "OUT".
     good
         Whether the outcome is the right one.
     reason
@@ -64,16 +66,25 @@ class Hostilities:
     Raises
     ------
     LawError
-        If the rounds with and without this client end in the same state, so that nothing could be learned.
+        If the rounds with and without this client end in the same state, so that nothing could be
+        learned.
     """
 
-    def __init__(self, algorithm: Algorithm, make: Callable[[], ClientPool], client: str, *, secrets: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        make: Callable[[], ClientPool],
+        client: str,
+        *,
+        secrets: Mapping[str, bytes] | None = None,
+    ) -> None:
         self.algorithm, self.make, self.client, self.secrets = algorithm, make, client, secrets
         self._before: dict[str, Reply] = {}
         self._seen: dict[tuple[str, bytes], Outcome] = {}
         others = [profile.name for profile in make().profiles if profile.name != client]
         first = self._run(1, None, self._remember).snapshot
-        # With some algorithms a second answer from the same rows changes nothing; then the second round starts from the initial state.
+        # With some algorithms a second answer from the same rows changes nothing; then the second
+        # round starts from the initial state.
         for start in (first, replace(first, state=algorithm.initial, versions={}, memories={})):
             self.start, self._seen = start, {}
             self.honest, self.without = self._run(2, start), self._run(2, start, chosen=others)
@@ -98,11 +109,15 @@ class Hostilities:
         like = self.honest if case.counts or not refusals else self.without
         if not refusals and not case.cast:
             return Verdict("TAKEN", False)
-        if not _same(report.state, like.state) or {row.client for row in report.refusals} - {self.client}:
+        if not _same(report.state, like.state) or {row.client for row in report.refusals} - {
+            self.client
+        }:
             return Verdict("SILENT", False, str(report.refused))
         if case.counts == bool(report.refused) and refusals:
             return Verdict("OUT", False, str(report.refused))
-        return Verdict(refusals[0].field if refusals else "cast", True, refusals[0].reason if refusals else "")
+        return Verdict(
+            refusals[0].field if refusals else "cast", True, refusals[0].reason if refusals else ""
+        )
 
     def _remember(self, task: Task, outcome: Outcome) -> Arrivals:
         if task.client == self.client and isinstance(outcome, Reply):
@@ -123,12 +138,24 @@ class Hostilities:
             return [(task, outcome)]
 
         pool = Remembering(self.make(), act or honest, self._seen)
-        *_, report = rounds(self.algorithm, pool, rounds=count, resume=resume, sampler=sampler, on_client_error="drop", secrets=self.secrets)
+        *_, report = rounds(
+            self.algorithm,
+            pool,
+            rounds=count,
+            resume=resume,
+            sampler=sampler,
+            on_client_error="drop",
+            secrets=self.secrets,
+        )
         return report
 
 
 def check_hostile(
-    algorithm: Algorithm, make: Callable[[], ClientPool], client: str, *, secrets: Mapping[str, bytes] | None = None
+    algorithm: Algorithm,
+    make: Callable[[], ClientPool],
+    client: str,
+    *,
+    secrets: Mapping[str, bytes] | None = None,
 ) -> dict[str, Verdict]:
     """Run the 26 cases and return the verdict on each, by name.
 
@@ -157,4 +184,6 @@ def check_hostile(
 
 
 def _same(left: Tree, right: Tree) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(leaf, right[name]) for name, leaf in left.items())
+    return left.keys() == right.keys() and all(
+        torch.equal(leaf, right[name]) for name, leaf in left.items()
+    )

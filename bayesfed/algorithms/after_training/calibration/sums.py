@@ -1,4 +1,6 @@
-"""What clients send of rows that they held out, NLLs at a grid of temperatures and then histograms of scores, and what the server makes of it."""
+"""What clients send of rows that they held out, NLLs at a grid of temperatures and then histograms
+of scores, and what the server makes of it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class GridOfTemperatures:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Send the sums; keep the memory.
 
         Raises
@@ -57,7 +61,12 @@ class GridOfTemperatures:
         sums = torch.zeros(len(self.temperatures), dtype=torch.float64)
         if len(data):
             logits = _logits(self.net, without(message, OWN), data)
-            sums = torch.stack([cross_entropy(logits / one, data.targets, reduction="sum") for one in self.temperatures]).cpu()
+            sums = torch.stack(
+                [
+                    cross_entropy(logits / one, data.targets, reduction="sum")
+                    for one in self.temperatures
+                ]
+            ).cpu()
         return Fit({"nll": sums}, memory, {"samples": float(len(data))})
 
 
@@ -77,16 +86,30 @@ class BestTemperature:
         """
         sums = summed(reducer, "moments").total["nll"]
         best = self.temperatures[int(sums.argmin())] if float(sums.max()) > 0 else 1.0
-        if len(self.temperatures) > 2 and float(sums.max()) > 0 and best in (min(self.temperatures), max(self.temperatures)):
+        if (
+            len(self.temperatures) > 2
+            and float(sums.max()) > 0
+            and best in (min(self.temperatures), max(self.temperatures))
+        ):
             further = best / 4 if best == min(self.temperatures) else 4 * best
-            text = f"calibrated: the best temperature, {best:g}, is at the end of those that were tried"
-            warnings.warn(f"{text}; try temperatures= as far as {further:g}, or more held-out rows", UndeterminedWarning, stacklevel=2)
-        return state | {TEMPERATURE: torch.tensor([best], dtype=torch.float64)}, {"temperature": best}
+            text = (
+                f"calibrated: the best temperature, {best:g}, is at the end of those that were "
+                "tried"
+            )
+            warnings.warn(
+                f"{text}; try temperatures= as far as {further:g}, or more held-out rows",
+                UndeterminedWarning,
+                stacklevel=2,
+            )
+        return state | {TEMPERATURE: torch.tensor([best], dtype=torch.float64)}, {
+            "temperature": best
+        }
 
 
 @dataclass(frozen=True)
 class ScoreHistograms:
-    """Count a client's rows by class and by ``1 - p_y`` at the chosen temperature. The client keeps its own counts.
+    """Count a client's rows by class and by ``1 - p_y`` at the chosen temperature. The client keeps
+    its own counts.
 
     Parameters
     ----------
@@ -102,7 +125,9 @@ class ScoreHistograms:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Send the counts, and one for the client if it has rows.
 
         Raises
@@ -116,11 +141,24 @@ class ScoreHistograms:
             Categorical().check(logits, data.targets)
             if logits.shape[1] != self.classes:
                 found = logits.shape[1]
-                raise DataError(complain("calibrated", expected=f"a network of {self.classes} outputs", actual=found, hint=f"classes={found}"))
+                raise DataError(
+                    complain(
+                        "calibrated",
+                        expected=f"a network of {self.classes} outputs",
+                        actual=found,
+                        hint=f"classes={found}",
+                    )
+                )
             p = (logits / float(message[TEMPERATURE])).softmax(1)
             rows = [(data.targets == label).nonzero()[:, 0] for label in range(self.classes)]
-            counts = torch.stack([histogram(p[one], data.targets[one], bins=self.bins) for one in rows])
-        return Fit({"scores": counts, "clients": torch.tensor([float(len(data) > 0)])}, {SCORES: counts}, {"samples": float(len(data))})
+            counts = torch.stack(
+                [histogram(p[one], data.targets[one], bins=self.bins) for one in rows]
+            )
+        return Fit(
+            {"scores": counts, "clients": torch.tensor([float(len(data) > 0)])},
+            {SCORES: counts},
+            {"samples": float(len(data))},
+        )
 
 
 @dataclass(frozen=True)
@@ -130,7 +168,9 @@ class SumOfHistograms:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sum."""
         total = summed(reducer, "moments").total
-        return state | {SCORES: total["scores"], CLIENTS: total["clients"]}, {"held_out_rows": float(total["scores"].sum())}
+        return state | {SCORES: total["scores"], CLIENTS: total["clients"]}, {
+            "held_out_rows": float(total["scores"].sum())
+        }
 
 
 @dataclass(frozen=True)
@@ -159,4 +199,6 @@ class Only:
 
 def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:
     model = Model(net, parameters)
-    return torch.cat([model(data.inputs[start : start + 2000]) for start in range(0, len(data), 2000)]).double()
+    return torch.cat(
+        [model(data.inputs[start : start + 2000]) for start in range(0, len(data), 2000)]
+    ).double()

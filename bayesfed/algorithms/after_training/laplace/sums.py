@@ -1,4 +1,6 @@
-"""Sums over rows for a Gaussian around a trained network: `CurvatureSums` at the clients, `FitGaussian` at the server."""
+"""Sums over rows for a Gaussian around a trained network: `CurvatureSums` at the clients,
+`FitGaussian` at the server.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,20 @@ from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
 from bayesfed.trees import Tree, under, without
 
-# Prefix of the leaves of the state that describe the Gaussian, and the names of those that are numbers.
+# Prefix of the leaves of the state that describe the Gaussian, and the names of those that are
+# numbers.
 OWN, NLL, ROWS, PRECISION = "laplace/", "nll", "rows", "precision"
 
 PriorPrecision = float | Literal["evidence"]
-# Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008 draws still helped, at .001 they never did.
+# Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008
+# draws still helped, at .001 they never did.
 FITTED = 0.005
 
 
 @dataclass(frozen=True)
 class CurvatureSums:
-    """Run all rows through the network once and return the means of what they add to the GGN, and of their negative log likelihood.
+    """Run all rows through the network once and return the means of what they add to the GGN, and
+    of their negative log likelihood.
 
     A client without rows sends zeros; its weight is its number of rows.
 
@@ -59,7 +64,9 @@ class CurvatureSums:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return the means; remember nothing.
 
         Raises
@@ -71,7 +78,10 @@ class CurvatureSums:
         if self.last is not None:
             check_last(self.net, message, self.last, data.inputs, where="laplace, subset='last'")
         device = data.inputs.device
-        sums = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in {**self.structure.shapes, NLL: (1,)}.items()}
+        sums = {
+            name: torch.zeros(shape, dtype=torch.float64, device=device)
+            for name, shape in {**self.structure.shapes, NLL: (1,)}.items()
+        }
         columns = roots(self.likelihood)
         for start in range(0, len(data), self.batch_size):
             part = data[slice(start, start + self.batch_size)]
@@ -79,7 +89,11 @@ class CurvatureSums:
             more[NLL] = -self.likelihood.pointwise(outputs.double(), part.targets).sum()[None]
             sums = {name: total + more[name] for name, total in sums.items()}
         rows = max(len(data), 1)
-        return Fit({name: total / rows for name, total in sums.items()}, {}, {"samples": float(len(data)), "nll": float(sums[NLL]) / rows})
+        return Fit(
+            {name: total / rows for name, total in sums.items()},
+            {},
+            {"samples": float(len(data)), "nll": float(sums[NLL]) / rows},
+        )
 
 
 @dataclass(frozen=True)
@@ -114,10 +128,20 @@ class FitGaussian:
         total = summed(reducer, "moments")
         means, rows = total.mean(), total.number()
         sums, nll = without(means, NLL), float(means[NLL])
-        posterior = LaplacePosterior(self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0)
+        posterior = LaplacePosterior(
+            self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0
+        )
         norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
-        chosen = evidence.best_precision(posterior.values, norm) if self.precision == "evidence" else float(self.precision)
-        if self.precision == "evidence" and isinstance(self.likelihood, Categorical) and posterior.nll < FITTED:
+        chosen = (
+            evidence.best_precision(posterior.values, norm)
+            if self.precision == "evidence"
+            else float(self.precision)
+        )
+        if (
+            self.precision == "evidence"
+            and isinstance(self.likelihood, Categorical)
+            and posterior.nll < FITTED
+        ):
             _warn_of_no_curvature(posterior.nll, chosen)
         fit = -rows * posterior.nll / temperature_of(self.likelihood)
         info = {
@@ -126,21 +150,30 @@ class FitGaussian:
             "prior_precision": chosen,
             "nll": posterior.nll,
         }
-        own = means | {ROWS: torch.tensor([rows]), PRECISION: torch.tensor([chosen], dtype=torch.float64)}
+        own = means | {
+            ROWS: torch.tensor([rows]),
+            PRECISION: torch.tensor([chosen], dtype=torch.float64),
+        }
         return without(state, OWN) | {OWN + name: leaf for name, leaf in own.items()}, info
 
 
 def _warn_of_no_curvature(nll: float, chosen: float) -> None:
     text = (
-        f"laplace: the network fits its rows exactly (NLL {nll:.1g} a row), so that they hardly bound its weights; the evidence finds a prior of "
+        f"laplace: the network fits its rows exactly (NLL {nll:.1g} a row), so that they "
+        "hardly bound its weights; the evidence finds a prior of "
         f"precision {chosen:.2g}, and draws from it doubt everything"
     )
-    hint = "fewer rounds or prior_precision= in the training, a prior_precision= here, or calibrated() on held-out rows"
+    hint = (
+        "fewer rounds or prior_precision= in the training, a prior_precision= here, or "
+        "calibrated() on held-out rows"
+    )
     warnings.warn(f"{text}; try {hint}", UndeterminedWarning, stacklevel=2)
 
 
 class BesideGaussian(Beside):
-    """The server of another method, to which the leaves of the Gaussian in the state do not exist."""
+    """The server of another method, to which the leaves of the Gaussian in the state do not
+    exist.
+    """
 
     OWN: ClassVar[str] = OWN
 
@@ -152,13 +185,23 @@ class BesideGaussian(Beside):
 
 
 def empty(structure: Structure, precision: PriorPrecision) -> Tree:
-    """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is to choose it."""
-    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in {**structure.shapes, NLL: (1,), ROWS: (1,)}.items()}
+    """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is
+    to choose it.
+    """
+    zeros = {
+        name: torch.zeros(shape, dtype=torch.float64)
+        for name, shape in {**structure.shapes, NLL: (1,), ROWS: (1,)}.items()
+    }
     start = 1.0 if precision == "evidence" else float(precision)
-    return {OWN + name: leaf for name, leaf in {**zeros, PRECISION: torch.tensor([start], dtype=torch.float64)}.items()}
+    return {
+        OWN + name: leaf
+        for name, leaf in {**zeros, PRECISION: torch.tensor([start], dtype=torch.float64)}.items()
+    }
 
 
-def posterior_of(state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure) -> LaplacePosterior:
+def posterior_of(
+    state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
+) -> LaplacePosterior:
     """Return the posterior of a state around some parameters."""
     own = under(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))

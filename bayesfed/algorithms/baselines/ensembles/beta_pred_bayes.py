@@ -1,4 +1,5 @@
-"""beta-Predictive Bayes in one round (Hasan et al., "Calibrated one round federated learning with Bayesian inference in the predictive space", 2024).
+"""beta-Predictive Bayes in one round (Hasan et al., "Calibrated one round federated learning with
+Bayesian inference in the predictive space", 2024).
 
 ======================================  ============================================================
 paper                                   here
@@ -8,7 +9,8 @@ p(y | x), beta                          `Consensus`, the leaf ``beta/share`` of 
 NLL on the server's labelled rows       NLLs on a grid, summed over rows that clients held out
 ======================================  ============================================================
 
-Where the paper draws by cyclical SGHMC, plain Langevin steps draw here; where it distils the prediction into one network, all networks are kept.
+Where the paper draws by cyclical SGHMC, plain Langevin steps draw here; where it distils the
+prediction into one network, all networks are kept.
 """
 
 from __future__ import annotations
@@ -61,44 +63,64 @@ def beta_pred_bayes(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Combine what the clients' own posteriors predict, in one round: ``bf.run(bf.beta_pred_bayes(net), clients, rounds=1)``.
+    """Combine what the clients' own posteriors predict, in one round:
+    ``bf.run(bf.beta_pred_bayes(net), clients, rounds=1)``.
 
-    Each client draws S networks from its own posterior, beginning with the network's parameters, and sends them. They are then sent to all clients,
-    who return NLLs of rows that they held out, every tenth, at 21 values of beta. K clients so receive ``K S`` networks each: it is meant for few
-    clients and small networks. A second round begins anew.
+    Each client draws S networks from its own posterior, beginning with the network's parameters,
+    and sends them. They are then sent to all clients, who return NLLs of rows that they held out,
+    every tenth, at 21 values of beta. K clients so receive ``K S`` networks each: it is meant for
+    few clients and small networks. A second round begins anew.
 
     Parameters
     ----------
     samples
         S.
     temperature
-        Temperature of the clients' posteriors; 0 leaves out the noise, so that the networks are iterates of SGD.
+        Temperature of the clients' posteriors; 0 leaves out the noise, so that the networks are
+        iterates of SGD.
     training
-        Local work, by `Sgd` without momentum; a prior by its `prior_precision`. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        Local work, by `Sgd` without momentum; a prior by its `prior_precision`. Default: 50 steps
+        of 64 rows with ``Sgd(0.05)``.
     codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If a number is outside its domain, there are fewer than two steps for each network, the optimiser is not `Sgd` without momentum, or the
-        network has running statistics.
+        If a number is outside its domain, there are fewer than two steps for each network, the
+        optimiser is not `Sgd` without momentum, or the network has running statistics.
     """
     work = training or Training()
     sgd_of(work, "beta_pred_bayes")
     if samples < 1 or not 0 <= temperature < math.inf:
         actual = (samples, temperature)
-        raise ArgumentError(complain("beta_pred_bayes", expected="samples >= 1 and temperature >= 0", actual=actual, hint="3, 1.0"))
+        raise ArgumentError(
+            complain(
+                "beta_pred_bayes",
+                expected="samples >= 1 and temperature >= 0",
+                actual=actual,
+                hint="3, 1.0",
+            )
+        )
     if work.epochs is None and work.steps < 2 * samples:
         hint = f"Training(steps={2 * samples})"
-        raise ArgumentError(complain("beta_pred_bayes", expected="two steps for each network", actual=f"{work.steps} for {samples}", hint=hint))
+        raise ArgumentError(
+            complain(
+                "beta_pred_bayes",
+                expected="two steps for each network",
+                actual=f"{work.steps} for {samples}",
+                hint=hint,
+            )
+        )
     begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
     first = {NETWORKS + name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
     scores = Whole({"nll": (len(SHARES),)})
 
     def draw(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(drawn, float(profile.samples > 0), sent, sent, work.options(round, profile.samples))
+        return Assignment(
+            drawn, float(profile.samples > 0), sent, sent, work.options(round, profile.samples)
+        )
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(scores, 1.0, sent, Cast(32))
@@ -112,7 +134,10 @@ def beta_pred_bayes(
     return Algorithm(
         "beta_pred_bayes",
         begin | first | {SHARE: torch.zeros(1, dtype=torch.float64)},
-        (Phase("draw", draw, local, NetworksKept(), over, Keep), Phase("share", score, GridOfShares(net), BestShare(), over)),
+        (
+            Phase("draw", draw, local, NetworksKept(), over, Keep),
+            Phase("share", score, GridOfShares(net), BestShare(), over),
+        ),
         consensus,
         consensus,
     )
@@ -127,12 +152,16 @@ class NetworksKept:
         return without(state, OWN)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it is."""
+        """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it
+        is.
+        """
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
         networks = together([update.mean() for update in updates])
-        return state | {NETWORKS + name: leaf for name, leaf in networks.items()}, {"clients": float(len(updates))}
+        return state | {NETWORKS + name: leaf for name, leaf in networks.items()}, {
+            "clients": float(len(updates))
+        }
 
 
 @dataclass(frozen=True)
@@ -149,7 +178,9 @@ class GridOfShares:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Send the sums."""
         _, rows = split_held(data)
         sums = torch.zeros(len(SHARES), dtype=torch.float64)

@@ -1,4 +1,6 @@
-"""Deep ensembles over clients (Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep ensembles", 2017)."""
+"""Deep ensembles over clients (Lakshminarayanan et al., "Simple and scalable predictive uncertainty
+estimation using deep ensembles", 2017).
+"""
 
 from __future__ import annotations
 
@@ -27,33 +29,51 @@ from bayesfed.trees import Tree, under, without
 
 @recipe(cites=("lakshminarayanan2017simple",))
 def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None = None) -> Algorithm:
-    """Train several networks side by side and average what they predict, ``bf.ensemble([bf.fed_avg(bf.mlp(widths, key)) for key in keys])``.
+    """Train several networks side by side and average what they predict,
+    ``bf.ensemble([bf.fed_avg(bf.mlp(widths, key)) for key in keys])``.
 
-    A round has the phases of all members, one after another, each with random streams of its own: M members cost M times the bytes and the work.
-    A `Predictive` of the posterior takes every member once, whatever the number of draws. The model's outputs are the members' mean outputs for
+    A round has the phases of all members, one after another, each with random streams of its own: M
+    members cost M times the bytes and the work. A `Predictive` of the posterior takes every member
+    once, whatever the number of draws. The model's outputs are the members' mean outputs for
     numbers, and logarithms of their mean probabilities for classes.
 
     Parameters
     ----------
     algorithms
-        Methods with one model each and no posterior, of one architecture; their networks should begin with other weights.
+        Methods with one model each and no posterior, of one architecture; their networks should
+        begin with other weights.
     likelihood
         Distribution of the targets given the outputs. Default: the one that the methods train with.
 
     Raises
     ------
     ArgumentError
-        If there are fewer than two, a method has a posterior or several models, or the networks differ in their parameters.
+        If there are fewer than two, a method has a posterior or several models, or the networks
+        differ in their parameters.
     """
     if not isinstance(algorithms, Sequence) or len(algorithms) < 2:
-        actual, hint = shown(algorithms), "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]"
-        raise ArgumentError(complain("ensemble", expected="two algorithms or more", actual=actual, hint=hint))
+        actual, hint = (
+            shown(algorithms),
+            "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]",
+        )
+        raise ArgumentError(
+            complain("ensemble", expected="two algorithms or more", actual=actual, hint=hint)
+        )
     for member in algorithms:
         check("ensemble, member", member, ALGORITHM)
     models = [model_of(member, "ensemble") for member in algorithms]
-    shapes = [{name: tuple(leaf.shape) for name, leaf in model.parameters.items()} for model in models]
+    shapes = [
+        {name: tuple(leaf.shape) for name, leaf in model.parameters.items()} for model in models
+    ]
     if any(one != shapes[0] for one in shapes):
-        raise ArgumentError(complain("ensemble", expected="networks of one architecture", actual="others", hint="one `mlp` with several keys"))
+        raise ArgumentError(
+            complain(
+                "ensemble",
+                expected="networks of one architecture",
+                actual="others",
+                hint="one `mlp` with several keys",
+            )
+        )
     scored, net = likelihood or likelihood_of(algorithms, "ensemble"), models[0].net
 
     def stacked(state: Tree) -> Tree:
@@ -69,8 +89,16 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
 
     return Algorithm(
         "ensemble",
-        {_prefix(number) + name: leaf for number, member in enumerate(algorithms) for name, leaf in member.initial.items()},
-        tuple(_alone(phase, number) for number, member in enumerate(algorithms) for phase in member.phases),
+        {
+            _prefix(number) + name: leaf
+            for number, member in enumerate(algorithms)
+            for name, leaf in member.initial.items()
+        },
+        tuple(
+            _alone(phase, number)
+            for number, member in enumerate(algorithms)
+            for phase in member.phases
+        ),
         lambda state: Averaged(net, stacked(state), isinstance(scored, Categorical)),
         posterior,
         checks=tuple(one for member in algorithms for one in member.checks),
@@ -89,7 +117,13 @@ def _alone(phase: Phase, number: int) -> Phase:
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         return phase.assign(under(state, prefix), round, profile, key)
 
-    return replace(phase, name=f"{phase.name} {number}", assign=assign, local=OwnMemory(phase.local, prefix), server=OnePart(phase.server, prefix))
+    return replace(
+        phase,
+        name=f"{phase.name} {number}",
+        assign=assign,
+        local=OwnMemory(phase.local, prefix),
+        server=OnePart(phase.server, prefix),
+    )
 
 
 @dataclass(frozen=True)
@@ -115,7 +149,9 @@ class Averaged:
         given = [outputs(self.net, one, inputs) for one in apart(self.parameters)]
         if self.classes:
             # In logarithms, so that members that are all sure do not add up to log 0.
-            return torch.stack([one.log_softmax(1) for one in given]).logsumexp(0) - math.log(len(given))
+            return torch.stack([one.log_softmax(1) for one in given]).logsumexp(0) - math.log(
+                len(given)
+            )
         return sum(given[1:], given[0]) / len(given)
 
 
@@ -131,7 +167,9 @@ class OwnMemory(Around):
 
     prefix: str
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the local step with its own memory."""
         fit = self.local.fit(message, under(memory, self.prefix), data, key, options)
         own = {self.prefix + name: leaf for name, leaf in fit.memory.items()}
@@ -160,4 +198,6 @@ class OnePart:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Take the step on its part."""
         part, info = self.server.step(under(state, self.prefix), reducer, round)
-        return without(state, self.prefix) | {self.prefix + name: leaf for name, leaf in part.items()}, info
+        return without(state, self.prefix) | {
+            self.prefix + name: leaf for name, leaf in part.items()
+        }, info

@@ -1,4 +1,5 @@
-"""FedBE without distillation (Chen and Chao, "FedBE: Making Bayesian model ensemble applicable to federated learning", 2021).
+"""FedBE without distillation (Chen and Chao, "FedBE: Making Bayesian model ensemble applicable to
+federated learning", 2021).
 
 ======================  ====================================================================
 paper                   here
@@ -8,7 +9,8 @@ w-bar                   the state: the mean of the clients' models, as in FedAvg
 Gaussian, M             `ClientCloud`, `draws`
 ======================  ====================================================================
 
-The paper distils the ensemble into one network on unlabelled rows of the server; here it predicts itself.
+The paper distils the ensemble into one network on unlabelled rows of the server; here it predicts
+itself.
 """
 
 from __future__ import annotations
@@ -52,10 +54,12 @@ def fed_be(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does, and predict by the averaged network, the clients' own, and draws of a Gaussian through them.
+    """Train as `fed_avg` does, and predict by the averaged network, the clients' own, and draws of
+    a Gaussian through them.
 
-    Messages are those of FedAvg. The server keeps every client's model, so that secure sums and the air are out. A `Predictive` of the posterior
-    takes each of the ``1 + K + draws`` networks once, whatever the number of draws that it is asked for.
+    Messages are those of FedAvg. The server keeps every client's model, so that secure sums and the
+    air are out. A `Predictive` of the posterior takes each of the ``1 + K + draws`` networks once,
+    whatever the number of draws that it is asked for.
 
     Parameters
     ----------
@@ -74,12 +78,25 @@ def fed_be(
         If `draws` or `spread` is negative, or the network has running statistics.
     """
     if draws < 0 or not 0 <= spread < math.inf:
-        raise ArgumentError(complain("fed_be", expected="draws >= 0 and spread >= 0", actual=(draws, spread), hint="10, 0.1"))
-    work, scored, named = training or Training(), likelihood or Categorical(), key or Key(0, "fed_be")
+        raise ArgumentError(
+            complain(
+                "fed_be",
+                expected="draws >= 0 and spread >= 0",
+                actual=(draws, spread),
+                hint="10, 0.1",
+            )
+        )
+    work, scored, named = (
+        training or Training(),
+        likelihood or Categorical(),
+        key or Key(0, "fed_be"),
+    )
     begin = travelling(net, "static", where="fed_be")
 
     def posterior(state: Tree) -> Posterior:
-        return ClientCloud(net, scored, without(state, OWN), under(state, OWN), draws, spread, named)
+        return ClientCloud(
+            net, scored, without(state, OWN), under(state, OWN), draws, spread, named
+        )
 
     return compose(
         "fed_be",
@@ -106,7 +123,9 @@ class ClientsKept:
         return without(state, OWN)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the mean and the models of this round. A round in which no client has rows changes nothing."""
+        """Return the mean and the models of this round. A round in which no client has rows changes
+        nothing.
+        """
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
@@ -114,4 +133,6 @@ class ClientsKept:
         for update in updates[1:]:
             total = total + update
         kept = together([update.mean() for update in updates])
-        return total.mean() | {OWN + name: leaf for name, leaf in kept.items()}, {"models": float(len(updates))}
+        return total.mean() | {OWN + name: leaf for name, leaf in kept.items()}, {
+            "models": float(len(updates))
+        }

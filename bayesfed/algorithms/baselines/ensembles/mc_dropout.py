@@ -14,7 +14,8 @@ from bayesfed.models.priors.likelihoods import Likelihood
 
 @recipe(cites=("gal2016dropout",))
 def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) -> Algorithm:
-    """Predict by passes with dropout: a posterior for a method that trains a network with dropout, ``bf.mc_dropout(bf.fed_avg(net))``.
+    """Predict by passes with dropout: a posterior for a method that trains a network with dropout,
+    ``bf.mc_dropout(bf.fed_avg(net))``.
 
     Training, messages and the transmitted model are those of the method.
 
@@ -28,11 +29,21 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
     Raises
     ------
     ArgumentError
-        If the network has no dropout, or the method has a posterior, several models, or a state that is more than its model.
+        If the network has no dropout, or the method has a posterior, several models, or a state
+        that is more than its model.
     """
     net = model_of(algorithm, "mc_dropout").net
     if not any(map(drops, net.modules())):
         hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
-        raise ArgumentError(complain("mc_dropout", expected="a network with dropout", actual=type(net).__name__, hint=hint))
+        raise ArgumentError(
+            complain(
+                "mc_dropout",
+                expected="a network with dropout",
+                actual=type(net).__name__,
+                hint=hint,
+            )
+        )
     scored = likelihood or likelihood_of([algorithm], "mc_dropout")
-    return replace(algorithm, name="mc_dropout", posterior=lambda state: DropoutPosterior(net, scored, state))
+    return replace(
+        algorithm, name="mc_dropout", posterior=lambda state: DropoutPosterior(net, scored, state)
+    )

@@ -1,4 +1,5 @@
-"""SWAG over the server's models (Maddox et al., "A simple baseline for Bayesian uncertainty in deep learning", 2019).
+"""SWAG over the server's models (Maddox et al., "A simple baseline for Bayesian uncertainty in deep
+learning", 2019).
 
 ======================  ================================================================
 paper, Algorithm 1      here
@@ -33,22 +34,35 @@ from bayesfed.trees import Tree, under, without
 
 # Prefixes of the leaves of the state that are not the method's own.
 OWN = "swag/"
-MEAN, SQUARE, DEVIATION, COUNT = (OWN + name for name in ("mean/", "square/", "deviation/", "count"))
+MEAN, SQUARE, DEVIATION, COUNT = (
+    OWN + name for name in ("mean/", "square/", "deviation/", "count")
+)
 
 
 @recipe(cites=("maddox2019simple",))
-def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, scale: float = 1.0, likelihood: Likelihood | None = None) -> Algorithm:
-    """Put a Gaussian through the models that the server has in its last rounds, ``bf.swag(bf.fed_avg(net), begin=20)``.
+def swag(
+    algorithm: Algorithm,
+    *,
+    begin: int,
+    every: int = 1,
+    rank: int = 20,
+    scale: float = 1.0,
+    likelihood: Likelihood | None = None,
+) -> Algorithm:
+    """Put a Gaussian through the models that the server has in its last rounds,
+    ``bf.swag(bf.fed_avg(net), begin=20)``.
 
-    It costs no message and no local work; the server keeps `rank` + 2 models. The local learning rate should not fall to zero in those rounds, or the
-    models are all alike. The transmitted model stays the last one.
+    It costs no message and no local work; the server keeps `rank` + 2 models. The local learning
+    rate should not fall to zero in those rounds, or the models are all alike. The transmitted model
+    stays the last one.
 
     Parameters
     ----------
     algorithm
         Method with one model and no posterior, such as `fed_avg`.
     begin
-        Round from which on models are taken, two at least: a run that ends before has a point as its posterior, and warns.
+        Round from which on models are taken, two at least: a run that ends before has a point as
+        its posterior, and warns.
     every
         Number of rounds between two that are taken.
     rank
@@ -61,27 +75,44 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
     Raises
     ------
     ArgumentError
-        If a number is outside its domain, or the method has a posterior, several models, or a state that is more than its model.
+        If a number is outside its domain, or the method has a posterior, several models, or a state
+        that is more than its model.
     """
     if begin < 0 or every < 1 or rank < 2 or not 0 < scale < math.inf:
         actual = (begin, every, rank, scale)
-        raise ArgumentError(complain("swag", expected="begin >= 0, every >= 1, rank >= 2 and scale > 0", actual=actual, hint="20, 1, 20, 1.0"))
+        raise ArgumentError(
+            complain(
+                "swag",
+                expected="begin >= 0, every >= 1, rank >= 2 and scale > 0",
+                actual=actual,
+                hint="20, 1, 20, 1.0",
+            )
+        )
     net = model_of(algorithm, "swag").net
     scored = likelihood or likelihood_of([algorithm], "swag")
     own: Tree = {COUNT: torch.zeros(1, dtype=torch.float64)}
     for name, leaf in algorithm.initial.items():
-        own |= {MEAN + name: leaf.clone(), SQUARE + name: leaf.square(), DEVIATION + name: leaf.new_zeros(rank, *leaf.shape)}
+        own |= {
+            MEAN + name: leaf.clone(),
+            SQUARE + name: leaf.square(),
+            DEVIATION + name: leaf.new_zeros(rank, *leaf.shape),
+        }
 
     def posterior(state: Tree) -> Posterior:
         filled = min(int(state[COUNT]), rank)
         mean = under(state, MEAN) if filled else without(state, OWN)
-        return SwagPosterior(net, scored, mean, under(state, SQUARE), under(state, DEVIATION), filled, scale)
+        return SwagPosterior(
+            net, scored, mean, under(state, SQUARE), under(state, DEVIATION), filled, scale
+        )
 
     def unfinished(state: Tree, rounds: int) -> str:
         taken = int(state[COUNT])
         if taken >= 2:
             return ""
-        return f"the posterior is a point, since {taken} of two models or more were taken in {rounds} rounds; try rounds={begin + every + 1} or more"
+        return (
+            f"the posterior is a point, since {taken} of two models or more were taken in "
+            f"{rounds} rounds; try rounds={begin + every + 1} or more"
+        )
 
     final = len(algorithm.phases) - 1
     return replace(
@@ -89,7 +120,8 @@ def swag(algorithm: Algorithm, *, begin: int, every: int = 1, rank: int = 20, sc
         name="swag",
         initial=algorithm.initial | own,
         phases=tuple(
-            Collecting(phase.server, begin, every if number == final else 0).in_phase(phase) for number, phase in enumerate(algorithm.phases)
+            Collecting(phase.server, begin, every if number == final else 0).in_phase(phase)
+            for number, phase in enumerate(algorithm.phases)
         ),
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
         posterior=posterior,

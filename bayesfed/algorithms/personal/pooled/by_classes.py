@@ -6,7 +6,16 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.composing import compose
-from bayesfed.algorithms.personal.pooled.shares import BASE, COUNTS, EVIDENCE, TOTAL, TOTALS, SharesAndNetwork, SharesModel, SharesOfClasses
+from bayesfed.algorithms.personal.pooled.shares import (
+    BASE,
+    COUNTS,
+    EVIDENCE,
+    TOTAL,
+    TOTALS,
+    SharesAndNetwork,
+    SharesModel,
+    SharesOfClasses,
+)
 from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.aggregation.views import Whole
@@ -20,7 +29,14 @@ from bayesfed.trees import Tree, shapes
 
 
 def by_classes(
-    net: nn.Module, begun: Tree, learned: bool, trained: bool, likelihood: Likelihood, work: Training, codec: Codec | None, link: Link | None
+    net: nn.Module,
+    begun: Tree,
+    learned: bool,
+    trained: bool,
+    likelihood: Likelihood,
+    work: Training,
+    codec: Codec | None,
+    link: Link | None,
 ) -> Algorithm:
     """Return the method whose own parameters are the shares of classes.
 
@@ -48,7 +64,11 @@ def by_classes(
     def personal(state: Tree, memory: Tree) -> Personal:
         if COUNTS not in memory:
             return Personal(unseen(state))
-        return Personal(SharesModel(net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]))
+        return Personal(
+            SharesModel(
+                net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]
+            )
+        )
 
     return compose(
         "pooled",

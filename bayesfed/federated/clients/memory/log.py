@@ -1,4 +1,5 @@
-"""Memories of clients in one file, one after another, and `StoredMemories`, which reads them when they are asked for.
+"""Memories of clients in one file, one after another, and `StoredMemories`, which reads them when
+they are asked for.
 
 Each entry of the file is its client's name and a safetensors file::
 
@@ -47,7 +48,9 @@ class MemoryLog:
 
     @classmethod
     def temporary(cls, folder: str | Path | None) -> MemoryLog:
-        """Return a new log in a folder, by default that of temporary files. Its file has no name, so that it ends with this process."""
+        """Return a new log in a folder, by default that of temporary files. Its file has no name,
+        so that it ends with this process.
+        """
         try:
             file, path = tempfile.mkstemp(dir=folder, prefix="bayesfed-memories-")
             os.unlink(path)
@@ -102,7 +105,14 @@ class MemoryLog:
     def _bytes(self, offset: int, count: int) -> bytes:
         content = os.pread(self._file, count, offset)
         if len(content) != count:
-            raise CheckpointError(complain("memories on disk", expected=f"{count} bytes", actual=len(content), hint="an undamaged file"))
+            raise CheckpointError(
+                complain(
+                    "memories on disk",
+                    expected=f"{count} bytes",
+                    actual=len(content),
+                    hint="an undamaged file",
+                )
+            )
         return content
 
 
@@ -127,7 +137,13 @@ class StoredMemories(Mapping[str, Tree]):
         File of the memories on disk.
     """
 
-    def __init__(self, held: Mapping[str, Tree], names: Sequence[str], offsets: np.ndarray[Any, np.dtype[np.int64]], log: MemoryLog) -> None:
+    def __init__(
+        self,
+        held: Mapping[str, Tree],
+        names: Sequence[str],
+        offsets: np.ndarray[Any, np.dtype[np.int64]],
+        log: MemoryLog,
+    ) -> None:
         self._held, self._names, self._offsets, self._log = held, names, offsets, log
 
     @classmethod
@@ -141,12 +157,23 @@ class StoredMemories(Mapping[str, Tree]):
         """
         log = MemoryLog.of(path)
         found = sorted(log.entries())
-        return cls({}, tuple(name for name, _ in found), np.array([offset for _, offset in found], dtype=np.int64), log)
+        return cls(
+            {},
+            tuple(name for name, _ in found),
+            np.array([offset for _, offset in found], dtype=np.int64),
+            log,
+        )
 
     def entries(self) -> Iterator[bytes]:
-        """Yield all memories as entries of a file, in the order of the clients' names. Those on disk are copied, not read."""
+        """Yield all memories as entries of a file, in the order of the clients' names. Those on
+        disk are copied, not read.
+        """
         for name in self:
-            yield entry(name, self._held[name]) if name in self._held else self._log.raw(self._offset(name))
+            yield (
+                entry(name, self._held[name])
+                if name in self._held
+                else self._log.raw(self._offset(name))
+            )
 
     def __len__(self) -> int:
         return len(self._held) + int((self._offsets != ABSENT).sum())
@@ -175,4 +202,11 @@ class StoredMemories(Mapping[str, Tree]):
 
 def _unwritable(problem: OSError) -> CheckpointError:
     hint = "room there, or memory_folder= on a larger disk"
-    return CheckpointError(complain("memories on disk", expected="a folder that can be written to", actual=problem, hint=hint))
+    return CheckpointError(
+        complain(
+            "memories on disk",
+            expected="a folder that can be written to",
+            actual=problem,
+            hint=hint,
+        )
+    )

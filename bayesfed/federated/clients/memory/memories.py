@@ -1,7 +1,9 @@
-"""What a client keeps between rounds, committed in two phases, so that client and server always agree on it.
+"""What a client keeps between rounds, committed in two phases, so that client and server always
+agree on it.
 
-The memory that a client makes while it answers is pending, beside the accepted one. It is accepted once the server has accepted the payload that it
-belongs to. If that payload is refused, late or lost, the pending memory is dropped, and the client keeps the memory that it had.
+The memory that a client makes while it answers is pending, beside the accepted one. It is accepted
+once the server has accepted the payload that it belongs to. If that payload is refused, late or
+lost, the pending memory is dropped, and the client keeps the memory that it had.
 """
 
 from __future__ import annotations
@@ -14,27 +16,33 @@ __all__ = ["ClientMemory", "Slot"]
 
 
 class ClientMemory:
-    """One client's memory, committed in two phases. A second call of a method with the same slot has no further effect.
+    """One client's memory, committed in two phases. A second call of a method with the same slot
+    has no further effect.
 
     Parameters
     ----------
     store
-        Where memories are stored: `InFolder(path)` on the client's own disk outlives the process. Default: `InRam()`.
+        Where memories are stored: `InFolder(path)` on the client's own disk outlives the process.
+        Default: `InRam()`.
     keep
-        Number of accepted memories that are kept for a server that resumes from an older checkpoint. A server that saves every n rounds and keeps two
-        checkpoints may go back ``2 n`` memories.
+        Number of accepted memories that are kept for a server that resumes from an older
+        checkpoint. A server that saves every n rounds and keeps two checkpoints may go back ``2 n``
+        memories.
 
     Raises
     ------
     ArgumentError
         If `keep` is below 1.
     CheckpointError
-        From any method, if a memory is damaged or cannot be written, or the server counts on one that is missing.
+        From any method, if a memory is damaged or cannot be written, or the server counts on one
+        that is missing.
     """
 
     def __init__(self, store: Store | None = None, *, keep: int = 1) -> None:
         if keep < 1:
-            raise ArgumentError(complain("ClientMemory", expected="keep >= 1", actual=keep, hint="2"))
+            raise ArgumentError(
+                complain("ClientMemory", expected="keep >= 1", actual=keep, hint="2")
+            )
         self._store: Store = InRam() if store is None else store
         self._keep = keep
 
@@ -53,9 +61,13 @@ class ClientMemory:
         return self._store.read(version) if (version := self._newest()) else {}
 
     def pend(self, slot: Slot, tree: Tree) -> None:
-        """Store `tree` as pending until its slot is promoted or dropped. It replaces any other pending memory."""
+        """Store `tree` as pending until its slot is promoted or dropped. It replaces any other
+        pending memory.
+        """
         versions = self._store.versions()
-        self._store.write(Version(1 + max((version.number for version in versions), default=0), slot, False), tree)
+        self._store.write(
+            Version(1 + max((version.number for version in versions), default=0), slot, False), tree
+        )
         for version in versions:
             if not version.accepted:
                 self._store.remove(version)
@@ -71,27 +83,39 @@ class ClientMemory:
         pending = self._pending()
         if pending is None or pending.slot != slot:
             if self.accepted != slot:
-                raise CheckpointError(complain("memory", expected=f"one of {slot}", actual=(self.accepted, self.pending), hint="a new run"))
+                raise CheckpointError(
+                    complain(
+                        "memory",
+                        expected=f"one of {slot}",
+                        actual=(self.accepted, self.pending),
+                        hint="a new run",
+                    )
+                )
             return
         self._store.accept(pending)
         for version in self._accepted()[: -self._keep]:
             self._store.remove(version)
 
     def drop(self, slot: Slot) -> None:
-        """Drop the pending memory if it belongs to this slot, because its payload was refused, late or lost."""
+        """Drop the pending memory if it belongs to this slot, because its payload was refused, late
+        or lost.
+        """
         pending = self._pending()
         if pending is not None and pending.slot == slot:
             self._store.remove(pending)
 
     def agree(self, slot: Slot | None) -> None:
-        """Go forward or back to the memory of the slot that the server last accepted from this client.
+        """Go forward or back to the memory of the slot that the server last accepted from this
+        client.
 
-        A client calls this for every message before it reads its memory. The slot settles what became of all earlier payloads.
+        A client calls this for every message before it reads its memory. The slot settles what
+        became of all earlier payloads.
 
         Parameters
         ----------
         slot
-            Slot that the server counts on. None if it has accepted nothing yet: all memories are then removed.
+            Slot that the server counts on. None if it has accepted nothing yet: all memories are
+            then removed.
 
         Raises
         ------
@@ -102,7 +126,12 @@ class ClientMemory:
             self.promote(slot)
         elif slot is not None and slot not in [version.slot for version in self._accepted()]:
             raise CheckpointError(
-                complain("memory", expected=f"one of {slot}, which the server counts on", actual=self.accepted, hint="a larger keep, or a new run")
+                complain(
+                    "memory",
+                    expected=f"one of {slot}, which the server counts on",
+                    actual=self.accepted,
+                    hint="a larger keep, or a new run",
+                )
             )
         for version in reversed(self._store.versions()):
             if version.accepted and version.slot == slot:
@@ -112,7 +141,9 @@ class ClientMemory:
     def replace(self, tree: Tree, slot: Slot | None = None) -> None:
         """Remove all memories, and store `tree` as accepted. This restores a checkpoint."""
         versions = self._store.versions()
-        self._store.write(Version(1 + max((version.number for version in versions), default=0), slot, True), tree)
+        self._store.write(
+            Version(1 + max((version.number for version in versions), default=0), slot, True), tree
+        )
         for version in versions:
             self._store.remove(version)
 
@@ -123,6 +154,7 @@ class ClientMemory:
         return accepted[-1] if (accepted := self._accepted()) else None
 
     def _pending(self) -> Version | None:
-        # A pending memory that is older than an accepted one is left over from a crash between two steps.
+        # A pending memory that is older than an accepted one is left over from a crash between two
+        # steps.
         versions = self._store.versions()
         return versions[-1] if versions and not versions[-1].accepted else None

@@ -1,4 +1,5 @@
-"""Where a client's memories are stored: `InRam`, in this process, or `InFolder`, on the client's own disk.
+"""Where a client's memories are stored: `InRam`, in this process, or `InFolder`, on the client's
+own disk.
 
 `bayesfed.federated.clients.memory.memories` says which of them are pending and which accepted.
 """
@@ -92,7 +93,8 @@ class InRam:
 
 
 class InFolder:
-    """A store in a folder of one client and one run. Each version is a file in the wire format (with a digest, never unpickled), written atomically.
+    """A store in a folder of one client and one run. Each version is a file in the wire format
+    (with a digest, never unpickled), written atomically.
 
     Parameters
     ----------
@@ -115,7 +117,10 @@ class InFolder:
 
     def versions(self) -> list[Version]:
         """Return all versions, in the order of their numbers."""
-        return sorted((_version(path.stem) for path in self.folder.glob("*.memory")), key=lambda version: version.number)
+        return sorted(
+            (_version(path.stem) for path in self.folder.glob("*.memory")),
+            key=lambda version: version.number,
+        )
 
     def read(self, version: Version) -> Tree:
         """Return a version's tree, after checking that the file belongs to the version."""
@@ -156,7 +161,14 @@ class InFolder:
         return self.folder / f"{version.number:08d} {round} {quote(phase, safe='')} {state}.memory"
 
     def _error(self, problem: object) -> CheckpointError:
-        return CheckpointError(complain(f"memory in {self.folder}", expected="undamaged files", actual=problem, hint="restoring it, or a new run"))
+        return CheckpointError(
+            complain(
+                f"memory in {self.folder}",
+                expected="undamaged files",
+                actual=problem,
+                hint="restoring it, or a new run",
+            )
+        )
 
 
 def _version(name: str) -> Version:
@@ -165,7 +177,11 @@ def _version(name: str) -> Version:
         slot = Slot(int(round), unquote(phase)) if int(round) >= 0 else None
         return Version(int(number), slot, {"accepted": True, "pending": False}[state])
     except (ValueError, KeyError) as problem:
-        raise CheckpointError(complain("memory", expected="files of ours", actual=f"{name!r}", hint="a folder of its own")) from problem
+        raise CheckpointError(
+            complain(
+                "memory", expected="files of ours", actual=f"{name!r}", hint="a folder of its own"
+            )
+        ) from problem
 
 
 def _meta(version: Version) -> dict[str, str | int]:

@@ -1,4 +1,6 @@
-"""`Memories`: what all clients of a pool keep between rounds. A client that keeps nothing costs nothing; what is too much for memory is on disk."""
+"""`Memories`: what all clients of a pool keep between rounds. A client that keeps nothing costs
+nothing; what is too much for memory is on disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from bayesfed.trees import Tree
 
 # Bytes that a memory and each of its leaves are counted with besides their values.
 TREE, LEAF = 1 << 9, 1 << 10
-# The file is written anew once it has twice the bytes that are still needed, but not for less than this.
+# The file is written anew once it has twice the bytes that are still needed, but not for less than
+# this.
 WASTE = 1 << 26
 
 
@@ -28,7 +31,8 @@ class Memories:
     names
         Names of the clients, sorted.
     bound
-        Bytes of memories that are held by this process. The clients that were not accepted for longest have theirs on disk beyond it.
+        Bytes of memories that are held by this process. The clients that were not accepted for
+        longest have theirs on disk beyond it.
     folder
         Folder of the file on disk. Default: that of temporary files.
 
@@ -38,7 +42,9 @@ class Memories:
         From `settle` and `restore`, if the disk cannot be written to.
     """
 
-    def __init__(self, names: Sequence[str], bound: float = math.inf, folder: str | Path | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str], bound: float = math.inf, folder: str | Path | None = None
+    ) -> None:
         self._names, self._bound, self._folder = names, bound, folder
         self._pending: dict[str, Tree] = {}
         self._clear()
@@ -68,7 +74,9 @@ class Memories:
         return StoredMemories(held, self._names, self._offsets.copy(), self._log)
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
-        """Replace all memories, one by one, so that no more of them are in memory than the bound allows."""
+        """Replace all memories, one by one, so that no more of them are in memory than the bound
+        allows.
+        """
         self._pending.clear()
         self._clear()
         for client, tree in memories.items():
@@ -87,7 +95,11 @@ class Memories:
         size = TREE + sum(LEAF + leaf.numel() * leaf.element_size() for leaf in tree.values())
         self._held[client] = (tree, size)
         self._bytes += size
-        while self._bytes > self._bound and (oldest := next((name for name in self._held if place_of(self._names, name) is not None), None)):
+        while self._bytes > self._bound and (
+            oldest := next(
+                (name for name in self._held if place_of(self._names, name) is not None), None
+            )
+        ):
             self._store(oldest)
 
     def _forget(self, client: str) -> None:
@@ -100,7 +112,10 @@ class Memories:
     def _store(self, client: str) -> None:
         """Move a client's memory to the disk."""
         if self._log is None or self._offsets is None:
-            self._log, self._offsets = MemoryLog.temporary(self._folder), np.full(len(self._names), ABSENT, dtype=np.int64)
+            self._log, self._offsets = (
+                MemoryLog.temporary(self._folder),
+                np.full(len(self._names), ABSENT, dtype=np.int64),
+            )
         elif self._log.length > max(WASTE, 2 * self._on_disk):
             self._rewrite(self._log, self._offsets)
         tree, size = self._held[client]
@@ -114,7 +129,9 @@ class Memories:
             self._offsets[place] = offset
 
     def _rewrite(self, old: MemoryLog, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Copy what is still needed to a new file. The old one stays for as long as a snapshot reads from it."""
+        """Copy what is still needed to a new file. The old one stays for as long as a snapshot
+        reads from it.
+        """
         self._log, self._offsets = MemoryLog.temporary(self._folder), offsets.copy()
         for place in np.flatnonzero(offsets != ABSENT).tolist():
             self._offsets[place] = self._log.append_raw(old.raw(int(offsets[place])))

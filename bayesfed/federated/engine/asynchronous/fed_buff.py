@@ -16,18 +16,23 @@ from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.engine.assembly import assembled
 
 Seconds = Callable[[Profile, Cost], float]
-"""``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer arrives."""
+"""``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer
+arrives.
+"""
 
 
 @checked_class({})
 @dataclass(frozen=True)
 class FedBuff:
-    """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and the server steps once `size` of them have answered.
+    """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and
+    the server steps once `size` of them have answered.
 
-    A client that has answered makes room for another one, which is drawn uniformly from those that are not at work and starts from the server's
-    state at that moment. A client is asked at most once between two steps of the server. An answer that was begun tau steps ago counts with s(tau).
-    Where a method averages values, an answer counts as the change from the state that the client began with. Answers that arrive at the same
-    moment are taken in the order of the clients' names. With equal seconds for all clients, and ``size == concurrency``, a run has the bits of the
+    A client that has answered makes room for another one, which is drawn uniformly from those that
+    are not at work and starts from the server's state at that moment. A client is asked at most
+    once between two steps of the server. An answer that was begun tau steps ago counts with s(tau).
+    Where a method averages values, an answer counts as the change from the state that the client
+    began with. Answers that arrive at the same moment are taken in the order of the clients' names.
+    With equal seconds for all clients, and ``size == concurrency``, a run has the bits of the
     synchronous one with ``fraction(concurrency / clients)``.
 
     Parameters
@@ -37,20 +42,22 @@ class FedBuff:
     concurrency
         Number of clients that are at work at the same time.
     staleness
-        s(tau): "polynomial" is ``(1 + tau) ** -0.5``, "constant" is 1. Methods with factors (`PVI`) need "constant", since a client keeps its
-        factor as it sent it.
+        s(tau): "polynomial" is ``(1 + tau) ** -0.5``, "constant" is 1. Methods with factors (`PVI`)
+        need "constant", since a client keeps its factor as it sent it.
     seconds
-        Simulated seconds of a client's turn. Default: those of the device model, for methods that have a `Load` (`timed`).
+        Simulated seconds of a client's turn. Default: those of the device model, for methods that
+        have a `Load` (`timed`).
 
     Raises
     ------
     ArgumentError
-        If `size` or `concurrency` is below 1, or there is no such staleness. When a run starts, if the method cannot be run asynchronously; during
-        a run, if no seconds are known.
+        If `size` or `concurrency` is below 1, or there is no such staleness. When a run starts, if
+        the method cannot be run asynchronously; during a run, if no seconds are known.
 
     References
     ----------
-    Nguyen et al., "Federated learning with buffered asynchronous aggregation" (AISTATS 2022), Algorithm 1; s(tau) as in its section 5.
+    Nguyen et al., "Federated learning with buffered asynchronous aggregation" (AISTATS 2022),
+    Algorithm 1; s(tau) as in its section 5.
     """
 
     size: int
@@ -61,10 +68,24 @@ class FedBuff:
     def __post_init__(self) -> None:
         if self.size < 1 or self.concurrency < 1:
             actual = (self.size, self.concurrency)
-            raise ArgumentError(complain("FedBuff", expected="size >= 1 and concurrency >= 1", actual=actual, hint="size=10, concurrency=100"))
+            raise ArgumentError(
+                complain(
+                    "FedBuff",
+                    expected="size >= 1 and concurrency >= 1",
+                    actual=actual,
+                    hint="size=10, concurrency=100",
+                )
+            )
         if self.staleness not in ("polynomial", "constant"):
             expected = "'polynomial' or 'constant'"
-            raise ArgumentError(complain("FedBuff, staleness", expected=expected, actual=repr(self.staleness), hint="'polynomial'"))
+            raise ArgumentError(
+                complain(
+                    "FedBuff, staleness",
+                    expected=expected,
+                    actual=repr(self.staleness),
+                    hint="'polynomial'",
+                )
+            )
 
     def factor(self, steps: int) -> float:
         """Return s(tau) of an answer that was begun so many steps ago."""
@@ -82,7 +103,14 @@ class FedBuff:
         if not 0 <= seconds < math.inf or (not self.seconds and not seconds):
             actual = seconds if self.seconds else "a method without a load"
             hint = "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)"
-            raise ArgumentError(complain(f"FedBuff, client {profile.name!r}", expected="finite seconds of its turn", actual=actual, hint=hint))
+            raise ArgumentError(
+                complain(
+                    f"FedBuff, client {profile.name!r}",
+                    expected="finite seconds of its turn",
+                    actual=actual,
+                    hint=hint,
+                )
+            )
         return seconds
 
     def check(self, algorithm: Algorithm, clients: int) -> None:
@@ -96,7 +124,14 @@ class FedBuff:
         where = f"FedBuff, {algorithm.name!r}"
         if len(algorithm.phases) > 1:
             names = [phase.name for phase in algorithm.phases]
-            raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, stc, federated_svi"))
+            raise ArgumentError(
+                complain(
+                    where,
+                    expected="a method of one phase",
+                    actual=names,
+                    hint="fed_avg, stc, federated_svi",
+                )
+            )
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
             raise ArgumentError(complain(where, expected=f"at most the {clients} clients of the pool", actual=actual, hint=f"size={clients}"))
@@ -114,7 +149,14 @@ class FedBuff:
             raise ArgumentError(complain(where, expected="no deadline: late answers count", actual=actual, hint="timed(algorithm, macs)"))
         if not seams.one_by_one(phase.link):
             actual = type(phase.link).__name__
-            raise ArgumentError(complain(where, expected="answers that arrive one by one", actual=actual, hint="the link Digital()"))
+            raise ArgumentError(
+                complain(
+                    where,
+                    expected="answers that arrive one by one",
+                    actual=actual,
+                    hint="the link Digital()",
+                )
+            )
 
 
 def described(phase: Phase) -> str:

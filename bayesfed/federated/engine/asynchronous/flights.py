@@ -1,4 +1,6 @@
-"""`Flight`: an answer that is on its way to the server in simulated time, and flights as tensors, for snapshots."""
+"""`Flight`: an answer that is on its way to the server in simulated time, and flights as tensors,
+for snapshots.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,15 @@ def to_tree(clock: float, flights: Sequence[Flight], bases: Mapping[int, Tree]) 
     tree = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
     for number, flight in enumerate(flights):
         weights = flight.update.weight if isinstance(flight.update.weight, dict) else {}
-        for part, leaves in (("total", flight.update.total), ("weight", weights), ("memory", flight.memory)):
+        for part, leaves in (
+            ("total", flight.update.total),
+            ("weight", weights),
+            ("memory", flight.memory),
+        ):
             tree |= {f"{number}/{part}/{name}": leaf for name, leaf in leaves.items()}
-    return tree | {f"base/{round}/{name}": leaf for round, base in bases.items() for name, leaf in base.items()}
+    return tree | {
+        f"base/{round}/{name}": leaf for round, base in bases.items() for name, leaf in base.items()
+    }
 
 
 def from_tree(tree: Tree) -> tuple[float, list[Flight], dict[int, Tree]]:
@@ -88,4 +96,10 @@ def from_tree(tree: Tree) -> tuple[float, list[Flight], dict[int, Tree]]:
 
 def _about(flight: Flight) -> dict[str, object]:
     weight = None if isinstance(flight.update.weight, dict) else flight.update.weight
-    return {"due": flight.due, "row": asdict(flight.row), "info": flight.info, "kind": flight.update.kind, "weight": weight}
+    return {
+        "due": flight.due,
+        "row": asdict(flight.row),
+        "info": flight.info,
+        "kind": flight.update.kind,
+        "weight": weight,
+    }

@@ -1,7 +1,9 @@
-"""`Window`: what takes the place of a round in an asynchronous run, from one step of the server to the next.
+"""`Window`: what takes the place of a round in an asynchronous run, from one step of the server to
+the next.
 
-Clients are asked by the exchange of synchronous rounds, which checks and lifts their answers. An answer is computed when the client is asked, and
-added when it arrives in simulated time; the client's new memory is settled then as well.
+Clients are asked by the exchange of synchronous rounds, which checks and lifts their answers. An
+answer is computed when the client is asked, and added when it arrives in simulated time; the
+client's new memory is settled then as well.
 """
 
 from __future__ import annotations
@@ -57,13 +59,23 @@ class Window:
 
     def __post_init__(self) -> None:
         self.clock, self._flights, self._bases = from_tree(self.begun)
-        # A pool has no unsettled answers of an earlier run, and nobody at work reads its memory. So it gets the new memories now, and snapshots
-        # have the old ones until the answers arrive.
+        # A pool has no unsettled answers of an earlier run, and nobody at work reads its memory. So
+        # it gets the new memories now, and snapshots have the old ones until the answers arrive.
         self._before: dict[str, Tree] = {}
         if self._flights:
             known = dict(self.pool.memories())
-            self._before = {flight.row.client: known.get(flight.row.client, {}) for flight in self._flights}
-            self.pool.restore({name: tree for name, tree in (known | {f.row.client: f.memory for f in self._flights}).items() if tree})
+            self._before = {
+                flight.row.client: known.get(flight.row.client, {}) for flight in self._flights
+            }
+            self.pool.restore(
+                {
+                    name: tree
+                    for name, tree in (
+                        known | {f.row.client: f.memory for f in self._flights}
+                    ).items()
+                    if tree
+                }
+            )
 
     def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, by the answers that have arrived."""
@@ -76,13 +88,16 @@ class Window:
         """Return everything that is on its way as tensors, for a snapshot."""
         return to_tree(self.clock, self._flights, self._bases)
 
-    def step(self, occasion: Occasion, versions: Mapping[str, int]) -> tuple[Tree, Info, Entries, dict[str, int]]:
+    def step(
+        self, occasion: Occasion, versions: Mapping[str, int]
+    ) -> tuple[Tree, Info, Entries, dict[str, int]]:
         """Wait until the buffer is full, and take the server's step.
 
         Returns
         -------
         tuple
-            The next state, the server's figures, the entries, and by client the round in which it was asked for what was added.
+            The next state, the server's figures, the entries, and by client the round in which it
+            was asked for what was added.
 
         Raises
         ------
@@ -98,15 +113,21 @@ class Window:
             self._bases[occasion.round] = current
         while len(taken) < self.buffer.size:
             # Whoever arrived and is still in the line is at the server already.
-            free = self.buffer.concurrency - sum(flight.due > self.clock for flight in self._flights)
-            if chosen := self._drawn(free, asked, Key(occasion.seed, "sample", occasion.round), draws):
+            free = self.buffer.concurrency - sum(
+                flight.due > self.clock for flight in self._flights
+            )
+            if chosen := self._drawn(
+                free, asked, Key(occasion.seed, "sample", occasion.round), draws
+            ):
                 draws, asked = draws + 1, asked | set(chosen)
                 self._ask(chosen, replace(occasion, least=0), versions, entries)
             elif not self._flights:
                 break
             if self._flights:
                 self.clock = max(self.clock, self._flights[0].due)
-                arrived = [flight for flight in self._flights if flight.due <= self.clock][: self.buffer.size - len(taken)]
+                arrived = [flight for flight in self._flights if flight.due <= self.clock][
+                    : self.buffer.size - len(taken)
+                ]
                 taken += arrived
                 self._flights = self._flights[len(arrived) :]
                 for flight in arrived:
@@ -127,11 +148,15 @@ class Window:
         return state, info | self._figures(taken, occasion.round), entries, heard
 
     def _drawn(self, count: int, asked: set[str], key: Key, draws: int) -> list[str]:
-        """Draw clients that are not at work and were not asked for this step, as `fraction` does if all are free."""
+        """Draw clients that are not at work and were not asked for this step, as `fraction` does if
+        all are free.
+        """
         names, out = self.roster.names, asked | {flight.row.client for flight in self._flights}
         if count < 1 or len(out) >= len(names):
             return []
-        order = torch.randperm(len(names), generator=(key.child(draws) if draws else key).generator())
+        order = torch.randperm(
+            len(names), generator=(key.child(draws) if draws else key).generator()
+        )
         chosen = list[str]()
         # No more than these can be met before enough are found.
         for place in order[: count + len(out)].tolist():
@@ -139,7 +164,9 @@ class Window:
                 chosen.append(names[place])
         return chosen
 
-    def _ask(self, chosen: list[str], occasion: Occasion, versions: Mapping[str, int], entries: Entries) -> None:
+    def _ask(
+        self, chosen: list[str], occasion: Occasion, versions: Mapping[str, int], entries: Entries
+    ) -> None:
         """Let clients compute their answers, and note when they arrive."""
         gathered, waiting = Gathered(occasion.phase.server), Waiting(self.pool)
         asked = [(self.roster[name], versions.get(name)) for name in sorted(chosen)]
@@ -152,7 +179,9 @@ class Window:
                 continue
             due = self.clock + self.buffer.took(self.roster[row.client], row.cost)
             update = gathered.updates[row.client]
-            self._flights.append(Flight(due, row, own.infos[row.client], update, waiting.kept[row.client]))
+            self._flights.append(
+                Flight(due, row, own.infos[row.client], update, waiting.kept[row.client])
+            )
         self._flights.sort(key=lambda flight: flight.order)
 
     def _settle(self, flight: Flight) -> None:
@@ -160,7 +189,9 @@ class Window:
             self.pool.settle(flight.row.client, True)
 
     def _counted(self, flight: Flight, occasion: Occasion, current: Tree) -> Update:
-        """Return an answer as it counts now: unchanged, bit for bit, if the server took no step since it was asked."""
+        """Return an answer as it counts now: unchanged, bit for bit, if the server took no step
+        since it was asked.
+        """
         steps, update = occasion.round - flight.row.round, flight.update
         factor = self.buffer.factor(steps)
         if not steps or (factor == 1 and seams.stale(occasion.phase.server) != "rebased"):
@@ -175,12 +206,18 @@ class Window:
 
     def _figures(self, taken: list[Flight], round: int) -> Info:
         steps = [float(round - flight.row.round) for flight in taken]
-        return {"simulated_s": self.clock, "staleness": sum(steps) / max(len(steps), 1), "at_work": float(len(self._flights))}
+        return {
+            "simulated_s": self.clock,
+            "staleness": sum(steps) / max(len(steps), 1),
+            "at_work": float(len(self._flights)),
+        }
 
 
 @dataclass
 class Gathered:
-    """A server that only keeps the updates that it was given, and publishes what another one does."""
+    """A server that only keeps the updates that it was given, and publishes what another
+    one does.
+    """
 
     server: Server
     updates: dict[str, Update] = field(default_factory=dict)

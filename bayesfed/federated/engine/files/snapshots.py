@@ -1,11 +1,15 @@
-"""The files of a folder of checkpoints: their names, how they are read, and which of them are removed.
+"""The files of a folder of checkpoints: their names, how they are read, and which of them are
+removed.
 
 Every file is written whole or not at all, has a digest, and is never unpickled::
 
-    00000012-0f5c.safetensors    state and client memories after twelve rounds; the name has a part of their digest
+    00000012-0f5c.safetensors    state and client memories after twelve rounds; the name has a part
+                                 of their digest
     00000012-1b2a.memories       client memories if some of them are on disk, copied one by one
-    00000012.json                the rest of the snapshot, and digests; written last, since without it a checkpoint is not finished
-    history-0.jsonl              a record per line; several files take turns, so that damage to one leaves another checkpoint whole
+    00000012.json                the rest of the snapshot, and digests; written last, since without
+                                 it a checkpoint is not finished
+    history-0.jsonl              a record per line; several files take turns, so that damage to one
+                                 leaves another checkpoint whole
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
-# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions are among the tensors, the format is LARGE.
+# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions
+# are among the tensors, the format is LARGE.
 FORMAT, LARGE = 1, 2
 # Most versions that are written as JSON, and longest history in bytes that is read as a whole.
 FEW, SHORT = 10_000, 1 << 24
@@ -37,7 +42,8 @@ APART = ("state", "memories", "history", "in_flight")
 
 
 def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path]:
-    """Write the tensors of a snapshot and, last of all, the file that makes them a checkpoint. Return the paths of the tensors.
+    """Write the tensors of a snapshot and, last of all, the file that makes them a checkpoint.
+    Return the paths of the tensors.
 
     Parameters
     ----------
@@ -46,9 +52,14 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
     snapshot
         Snapshot to write, without its history.
     history
-        Number of the history file, and the length and digest of the part of it that belongs to this checkpoint.
+        Number of the history file, and the length and digest of the part of it that belongs to this
+        checkpoint.
     """
-    number, stored, many = snapshot.round, isinstance(snapshot.memories, StoredMemories), len(snapshot.versions) > FEW
+    number, stored, many = (
+        snapshot.round,
+        isinstance(snapshot.memories, StoredMemories),
+        len(snapshot.versions) > FEW,
+    )
     tensors = to_safetensors(_flat(snapshot) | (_versions(snapshot.versions) if many else {}))
     tensors_digest = digest(tensors)
     path = _tensors(folder, number, tensors_digest)
@@ -56,7 +67,11 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
     apart = (*APART, "versions") if many else APART
     content: dict[str, Any] = {
         "format": LARGE if stored or many or snapshot.in_flight else FORMAT,
-        "snapshot": {part.name: getattr(snapshot, part.name) for part in fields(snapshot) if part.name not in apart},
+        "snapshot": {
+            part.name: getattr(snapshot, part.name)
+            for part in fields(snapshot)
+            if part.name not in apart
+        },
         "clients": [] if stored else list(snapshot.memories),
         "tensors": {"bytes": len(tensors), "blake2b": tensors_digest},
         "history": history,
@@ -82,8 +97,15 @@ def read(folder: Path, number: int) -> Snapshot:
         if not path.exists():
             raise ValueError("no record: writing it was cut short")
         content = _unsealed(path.read_bytes())
-        raw = _checked(_tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"]).read_bytes()
-        history = RecordFile(_checked(history_file(folder, content["history"]["file"]), content["history"], prefix=True), content["history"]["bytes"])
+        raw = _checked(
+            _tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"]
+        ).read_bytes()
+        history = RecordFile(
+            _checked(
+                history_file(folder, content["history"]["file"]), content["history"], prefix=True
+            ),
+            content["history"]["bytes"],
+        )
         state, memories = Tree(), {client: Tree() for client in content["clients"]}
         versions, in_flight = Tree(), Tree()
         for name, leaf in from_safetensors(raw).items():
@@ -102,16 +124,36 @@ def read(folder: Path, number: int) -> Snapshot:
         given = content["snapshot"] | ({"versions": _versions_of(versions)} if versions else {})
         known: Mapping[str, Tree] = memories
         if "memories" in content:
-            known = StoredMemories.of(_checked(_memories(folder, number, content["memories"]["blake2b"]), content["memories"]))
+            known = StoredMemories.of(
+                _checked(
+                    _memories(folder, number, content["memories"]["blake2b"]), content["memories"]
+                )
+            )
         records = tuple(history) if content["history"]["bytes"] <= SHORT else history
         return Snapshot(**given, state=state, memories=known, history=records, in_flight=in_flight)
-    except (OSError, WireError, CheckpointError, KeyError, ValueError, TypeError, IndexError, RecursionError) as problem:
-        raise CheckpointError(complain(str(path), expected="an undamaged checkpoint", actual=problem, hint="an older one")) from problem
+    except (
+        OSError,
+        WireError,
+        CheckpointError,
+        KeyError,
+        ValueError,
+        TypeError,
+        IndexError,
+        RecursionError,
+    ) as problem:
+        raise CheckpointError(
+            complain(
+                str(path), expected="an undamaged checkpoint", actual=problem, hint="an older one"
+            )
+        ) from problem
 
 
 def numbers(folder: Path) -> list[int]:
     """Return the rounds of all checkpoints, newest first, finished or not."""
-    return sorted({int(path.stem[:8]) for path in folder.glob("[0-9]*") if path.stem[:8].isdecimal()}, reverse=True)
+    return sorted(
+        {int(path.stem[:8]) for path in folder.glob("[0-9]*") if path.stem[:8].isdecimal()},
+        reverse=True,
+    )
 
 
 def finished(folder: Path) -> list[int]:
@@ -130,7 +172,9 @@ def next_turn(folder: Path) -> int:
 
 
 def prune(folder: Path, keep: int, newest: set[Path]) -> None:
-    """Remove all but the last `keep` finished checkpoints, and older tensors of the round whose newest ones are in the files `newest`."""
+    """Remove all but the last `keep` finished checkpoints, and older tensors of the round whose
+    newest ones are in the files `newest`.
+    """
     kept = finished(folder)[:keep]
     for number in numbers(folder):
         if number not in kept:
@@ -177,7 +221,10 @@ def _versions(versions: Mapping[str, int]) -> Tree:
     """Return versions as two leaves: the names as JSON, and the rounds."""
     names = json.dumps(list(versions)).encode()
     rounds = np.fromiter(versions.values(), dtype=np.int32, count=len(versions))
-    return {"versions/names": torch.frombuffer(bytearray(names), dtype=torch.uint8), "versions/rounds": torch.from_numpy(rounds)}
+    return {
+        "versions/names": torch.frombuffer(bytearray(names), dtype=torch.uint8),
+        "versions/rounds": torch.from_numpy(rounds),
+    }
 
 
 def _versions_of(leaves: Tree) -> Versions:
@@ -198,8 +245,13 @@ def _flat(snapshot: Snapshot) -> Tree:
 
 
 def _checked(path: Path, promised: dict[str, Any], *, prefix: bool = False) -> Path:
-    """Return the path of a file after comparing length and digest, of the file or of as much of its beginning as was promised."""
-    if digest_of_file(path, promised["bytes"] if prefix else None) != (promised["bytes"], promised["blake2b"]):
+    """Return the path of a file after comparing length and digest, of the file or of as much of its
+    beginning as was promised.
+    """
+    if digest_of_file(path, promised["bytes"] if prefix else None) != (
+        promised["bytes"],
+        promised["blake2b"],
+    ):
         raise ValueError(f"another digest, or length, of {path.name}")
     return path
 

@@ -44,7 +44,12 @@ def draw(
     count = math.prod(model.shape)
     total = count if count > MAX_DRAWN else len(written())
     if total > MAX_DRAWN:
-        refuse("draw", expected=f"at most {MAX_DRAWN} nodes", actual=f"{total} or more", hint="a smaller one of its kind, such as a 6 x 6 grid")
+        refuse(
+            "draw",
+            expected=f"at most {MAX_DRAWN} nodes",
+            actual=f"{total} or more",
+            hint="a smaller one of its kind, such as a 6 x 6 grid",
+        )
     try:
         from matplotlib.collections import LineCollection
         from matplotlib.figure import Figure
@@ -57,9 +62,24 @@ def draw(
         axes = Figure(figsize=(width, height), layout="constrained").subplots()
     size = min(320.0, max(24.0, 12000.0 / total))
     kinds: dict[int, int] = {}
-    shades = [kinds.setdefault(id(network.nodes[node]["factor"]), len(kinds)) for node in range(count, total)]
-    axes.add_collection(LineCollection([place[list(edge)] for edge in network.edges], colors="0.6", linewidths=1, zorder=1))
-    axes.scatter(place[:count, 0], place[:count, 1], s=size, c="white", edgecolors="0.2", marker="o", zorder=3)
+    shades = [
+        kinds.setdefault(id(network.nodes[node]["factor"]), len(kinds))
+        for node in range(count, total)
+    ]
+    axes.add_collection(
+        LineCollection(
+            [place[list(edge)] for edge in network.edges], colors="0.6", linewidths=1, zorder=1
+        )
+    )
+    axes.scatter(
+        place[:count, 0],
+        place[:count, 1],
+        s=size,
+        c="white",
+        edgecolors="0.2",
+        marker="o",
+        zorder=3,
+    )
     face = [f"C{shade}" for shade in shades] if len(kinds) <= 10 else "0.35"
     axes.scatter(place[count:, 0], place[count:, 1], s=size / 3, c=face, marker="s", zorder=2)
     for name, (x, y) in zip(variables if count <= 64 else (), place, strict=False):
@@ -70,8 +90,12 @@ def draw(
     return axes
 
 
-def _positions(model: Grid | Ising | Tables, network: nx.Graph[int], order: Tensor | None) -> NDArray[np.float64]:
-    """Return where each node of the graph is drawn ``(nodes, 2)``; neighbouring variables of a grid are one unit apart."""
+def _positions(
+    model: Grid | Ising | Tables, network: nx.Graph[int], order: Tensor | None
+) -> NDArray[np.float64]:
+    """Return where each node of the graph is drawn ``(nodes, 2)``; neighbouring variables of a grid
+    are one unit apart.
+    """
     import networkx as nx
 
     count, place = math.prod(model.shape), np.empty((len(network), 2))
@@ -80,7 +104,11 @@ def _positions(model: Grid | Ising | Tables, network: nx.Graph[int], order: Tens
         for part in map(sorted, nx.connected_components(network)):
             # For large parts, Kamada and Kawai's layout takes seconds; springs are quicker.
             piece = network.subgraph(part)
-            layout = nx.kamada_kawai_layout(piece) if len(part) <= 150 else nx.spring_layout(piece, seed=0, iterations=200)
+            layout = (
+                nx.kamada_kawai_layout(piece)
+                if len(part) <= 150
+                else nx.spring_layout(piece, seed=0, iterations=200)
+            )
             place[part] = np.stack([layout[node] for node in part]) * math.sqrt(len(part)) * 0.7
             place[part, 0] += edge - place[part, 0].min()
             edge = place[part, 0].max() + 1.0
@@ -88,7 +116,9 @@ def _positions(model: Grid | Ising | Tables, network: nx.Graph[int], order: Tens
     rows, columns = model.size
     copy, cell = np.divmod(np.arange(count), rows * columns)
     variable = np.arange(count) if order is None else order.numpy()
-    place[variable] = np.stack([cell % columns + copy * (columns + 0.5), -(cell // columns)], axis=1)
+    place[variable] = np.stack(
+        [cell % columns + copy * (columns + 0.5), -(cell // columns)], axis=1
+    )
     for node in range(count, len(network)):
         scope = list(network.nodes[node]["scope"])
         place[node] = place[scope].mean(0) if len(scope) > 1 else place[scope[0]] + 0.3

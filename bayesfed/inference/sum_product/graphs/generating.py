@@ -1,4 +1,6 @@
-"""Graphs of bits made from a rule: grids, which are a few numbers at any size, and forests, which are edge lists."""
+"""Graphs of bits made from a rule: grids, which are a few numbers at any size, and forests, which
+are edge lists.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from bayesfed.models.random_fields.support_priors import Transition
 Rule = float | Transition | Link
 
 
-def lattice(size: tuple[int, int], row: Rule, column: Rule, field: Number, arrangement: tuple[int, ...] | None) -> tuple[Grid, float]:
+def lattice(
+    size: tuple[int, int],
+    row: Rule,
+    column: Rule,
+    field: Number,
+    arrangement: tuple[int, ...] | None,
+) -> tuple[Grid, float]:
     """Return the grid of `FactorGraph.grid`, and the log constant that it leaves out.
 
     Parameters
@@ -36,7 +44,8 @@ def lattice(size: tuple[int, int], row: Rule, column: Rule, field: Number, arran
 
 
 def forest(parents: Sequence[int], transition: Rule) -> tuple[Ising, float]:
-    """Return the forest of `FactorGraph.tree`, whose arguments it takes, and the log constant that the forest leaves out.
+    """Return the forest of `FactorGraph.tree`, whose arguments it takes, and the log constant that
+    the forest leaves out.
 
     Raises
     ------
@@ -44,18 +53,40 @@ def forest(parents: Sequence[int], transition: Rule) -> tuple[Ising, float]:
         If the parents or the transition are not as documented there.
     """
     above: NDArray[Any] = np.asarray(parents)
-    if above.ndim != 1 or not above.size or above.dtype.kind not in "iu" or not -1 <= above.min() <= above.max() < len(above):
-        refuse("tree.parents", expected="for each of n variables -1 or a number below n", actual=parents, hint="[-1, 0, 0, 1]")
+    if (
+        above.ndim != 1
+        or not above.size
+        or above.dtype.kind not in "iu"
+        or not -1 <= above.min() <= above.max() < len(above)
+    ):
+        refuse(
+            "tree.parents",
+            expected="for each of n variables -1 or a number below n",
+            actual=parents,
+            hint="[-1, 0, 0, 1]",
+        )
     # Node n is the parent of the roots. Every round doubles how far up a variable points.
     reach = np.append(np.where(above < 0, len(above), above), len(above))
     for _ in range(len(above).bit_length()):
         reach = reach[reach]
     if (reach < len(above)).any():
         circle = int(np.flatnonzero(reach[:-1] < len(above))[0])
-        refuse("tree.parents", expected="a root above every variable", actual=f"a circle above {circle}", hint="-1 for roots")
+        refuse(
+            "tree.parents",
+            expected="a root above every variable",
+            actual=f"a circle above {circle}",
+            hint="-1 for roots",
+        )
     link, constant = _link(transition)
-    if any((isinstance(value, Tensor) and value.ndim) or not math.isfinite(value) for value in link):
-        refuse("tree.transition", expected="one finite table for all", actual=link, hint="FactorGraph.pairwise for couplings that differ")
+    if any(
+        (isinstance(value, Tensor) and value.ndim) or not math.isfinite(value) for value in link
+    ):
+        refuse(
+            "tree.transition",
+            expected="one finite table for all",
+            actual=link,
+            hint="FactorGraph.pairwise for couplings that differ",
+        )
     child = np.flatnonzero(above >= 0)
     parent: NDArray[np.int64] = above[child].astype(np.int64)
     coupling, source, target = (np.full(len(child), float(value)) for value in link)

@@ -1,4 +1,6 @@
-"""Shared by reading and writing networkx graphs: errors, the check of a graph's kind, and a pause of the garbage collector."""
+"""Shared by reading and writing networkx graphs: errors, the check of a graph's kind, and a pause
+of the garbage collector.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,22 @@ def check_simple(where: str, graph: object) -> None:
     """Raise `ArgumentError` unless `graph` is a simple undirected networkx graph with nodes."""
     import networkx as nx
 
-    if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph() or not len(graph):
-        refuse(where, expected="a simple undirected graph with nodes", actual=graph, hint="nx.Graph()")
+    if (
+        not isinstance(graph, nx.Graph)
+        or graph.is_directed()
+        or graph.is_multigraph()
+        or not len(graph)
+    ):
+        refuse(
+            where, expected="a simple undirected graph with nodes", actual=graph, hint="nx.Graph()"
+        )
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector inside the block, so that it does not scan a growing graph again and again."""
+    """Pause the garbage collector inside the block, so that it does not scan a growing graph again
+    and again.
+    """
     running = gc.isenabled()
     gc.disable()
     try:

@@ -52,15 +52,19 @@ class Outcome:
     Parameters
     ----------
     belief
-        Binary models: log-odds ``(B, n)``. General tables: normalised log marginals ``(B, n, C)``, ``-inf`` in padded states.
+        Binary models: log-odds ``(B, n)``. General tables: normalised log marginals ``(B, n, C)``,
+        ``-inf`` in padded states.
     extrinsic
-        The same without the variable's own evidence (general tables: up to a constant for each variable).
+        The same without the variable's own evidence (general tables: up to a constant for each
+        variable).
     state
         Messages for a warm start.
     sweeps, residual, converged
-        Number of sweeps, largest change of a message in the last one in nats, and whether that is within the tolerance.
+        Number of sweeps, largest change of a message in the last one in nats, and whether that is
+        within the tolerance.
     pairs
-        Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one for each group of factors.
+        Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one
+        for each group of factors.
     log_z
         Function that returns log Z ``(B,)``: exact, Bethe's or Kikuchi's, depending on the method.
     exact
@@ -95,11 +99,20 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     ArgumentError
         If the messages have another shape or are not finite.
     """
-    if not isinstance(state, Tensor) or tuple(state.shape) != tuple(shape) or not bool(state.isfinite().all()):
-        actual = f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+    if (
+        not isinstance(state, Tensor)
+        or tuple(state.shape) != tuple(shape)
+        or not bool(state.isfinite().all())
+    ):
+        actual = (
+            f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+        )
         raise ArgumentError(
             complain(
-                "infer state", expected=f"finite messages of shape {tuple(shape)}", actual=actual, hint="that of the same graph, method and batch"
+                "infer state",
+                expected=f"finite messages of shape {tuple(shape)}",
+                actual=actual,
+                hint="that of the same graph, method and batch",
             )
         )
     return state.to(like, copy=True)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from bayesfed.inference.sum_product.methods.outcome import Settings
 
-# Sweeps after which a run that made no progress is damped, and what is progress: the smallest change falls by this factor.
+# Sweeps after which a run that made no progress is damped, and what is progress: the smallest
+# change falls by this factor.
 PATIENCE, PROGRESS = 100, 0.9
 SHARES = (0.5, 0.75, 0.9)
 
@@ -35,8 +36,11 @@ class Damper:
             self._least, self._since = residual, sweep
 
 
-def settle(step: Callable[[int], float], settings: Settings, every: int = 4, damper: Damper | None = None) -> tuple[int, float]:
-    """Make sweeps until messages change by no more than the tolerance, or there were `settings.max_sweeps`.
+def settle(
+    step: Callable[[int], float], settings: Settings, every: int = 4, damper: Damper | None = None
+) -> tuple[int, float]:
+    """Make sweeps until messages change by no more than the tolerance, or there were
+    `settings.max_sweeps`.
 
     Shows a progress bar if it takes longer than two seconds and the settings allow one.
 
@@ -47,7 +51,8 @@ def settle(step: Callable[[int], float], settings: Settings, every: int = 4, dam
     settings
         Tolerance and largest number of sweeps.
     every
-        The change is compared with the tolerance after sweeps 1 and 2, and then after every `every`-th.
+        The change is compared with the tolerance after sweeps 1 and 2, and then after every
+        `every`-th.
     damper
         Told the change each time; `step` reads its share.
 
@@ -65,7 +70,14 @@ def settle(step: Callable[[int], float], settings: Settings, every: int = 4, dam
         if bar is None and time.monotonic() - start > 2:
             from tqdm import tqdm
 
-            bar = tqdm(total=settings.max_sweeps, initial=sweep, desc="message passing", unit="sweep", leave=False, disable=settings.hide_bar)
+            bar = tqdm(
+                total=settings.max_sweeps,
+                initial=sweep,
+                desc="message passing",
+                unit="sweep",
+                leave=False,
+                disable=settings.hide_bar,
+            )
         if bar is not None:
             bar.update(stop - sweep)
             bar.set_postfix(change=f"{residual:.1e}")

@@ -1,14 +1,16 @@
 """Bounds of marginals of pairwise binary models, whatever the messages did.
 
-The marginal of a variable is that of the root of a tree: all walks from it that do not visit a variable twice, each ended by a fixed state where it
-would close a cycle. Cut at some depth, and with any message an edge can carry in place of what was cut and of the fixed states, sums on the tree
-become intervals that hold the exact log-odds.
+The marginal of a variable is that of the root of a tree: all walks from it that do not visit a
+variable twice, each ended by a fixed state where it would close a cycle. Cut at some depth, and
+with any message an edge can carry in place of what was cut and of the fixed states, sums on the
+tree become intervals that hold the exact log-odds.
 
 References
 ----------
-Weitz, Counting independent sets up to the tree threshold, STOC (2006); Jung and Shah, Inference in binary pair-wise Markov random fields through
-self-avoiding walks (2006).
-Ihler, Accuracy bounds for belief propagation, UAI (2007); Mooij and Kappen, Bounds on marginal probability distributions, NIPS (2008).
+Weitz, Counting independent sets up to the tree threshold, STOC (2006); Jung and Shah, Inference in
+binary pair-wise Markov random fields through self-avoiding walks (2006). Ihler, Accuracy bounds for
+belief propagation, UAI (2007); Mooij and Kappen, Bounds on marginal probability distributions, NIPS
+(2008).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ DEEPEST = 12
 
 @torch.no_grad()
 def belief_bounds(model: Ising, evidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lowest and highest log-odds ``(B, n)`` that the exact marginals can have, with evidence ``(B, n)`` in log-odds."""
+    """Return the lowest and highest log-odds ``(B, n)`` that the exact marginals can have, with
+    evidence ``(B, n)`` in log-odds.
+    """
     unary = (evidence.double().cpu() + model.symmetric_field().cpu()).numpy()
     count = unary.shape[1]
     beside: list[list[tuple[int, float]]] = [[] for _ in range(count)]
@@ -47,18 +51,33 @@ def belief_bounds(model: Ising, evidence: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _visits(beside: Sequence[Sequence[tuple[int, float]]], root: int, depth: int, most: int) -> int:
-    """Return how many walks of up to `depth` steps leave a variable, or a number above `most` once it is passed."""
+    """Return how many walks of up to `depth` steps leave a variable, or a number above `most` once
+    it is passed.
+    """
     ends, total = [(root, -1)], 1
     for _ in range(depth):
-        ends = [(other, variable) for variable, before in ends for other, _ in beside[variable] if other != before]
+        ends = [
+            (other, variable)
+            for variable, before in ends
+            for other, _ in beside[variable]
+            if other != before
+        ]
         total += len(ends)
         if total > most:
             break
     return total
 
 
-def _box(beside: Sequence[Sequence[tuple[int, float]]], unary: Floats, variable: int, path: list[int], depth: int) -> tuple[Floats, Floats]:
-    """Return the interval of a variable's log-odds ``(B,)`` on the tree behind `path`, which came from its last entry."""
+def _box(
+    beside: Sequence[Sequence[tuple[int, float]]],
+    unary: Floats,
+    variable: int,
+    path: list[int],
+    depth: int,
+) -> tuple[Floats, Floats]:
+    """Return the interval of a variable's log-odds ``(B,)`` on the tree behind `path`, which came
+    from its last entry.
+    """
     low, high = unary[:, variable].copy(), unary[:, variable].copy()
     for other, half in beside[variable]:
         if path and other == path[-1]:
@@ -67,7 +86,9 @@ def _box(beside: Sequence[Sequence[tuple[int, float]]], unary: Floats, variable:
             low -= abs(half)
             high += abs(half)
             continue
-        ends = [_agree(end, half) for end in _box(beside, unary, other, [*path, variable], depth - 1)]
+        ends = [
+            _agree(end, half) for end in _box(beside, unary, other, [*path, variable], depth - 1)
+        ]
         low += np.minimum(*ends)
         high += np.maximum(*ends)
     return low, high

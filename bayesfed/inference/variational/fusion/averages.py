@@ -1,4 +1,6 @@
-"""Rules that average the clients' posteriors, weighted by rows. They differ in the space of the average."""
+"""Rules that average the clients' posteriors, weighted by rows. They differ in the space of the
+average.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bayesfed.errors import PosteriorError, complain
-from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum, require_blocks
+from bayesfed.inference.variational.fusion.rule import (
+    Fused,
+    FusionKind,
+    Start,
+    WeightedSum,
+    require_blocks,
+)
 from bayesfed.trees import Tree
 
 
@@ -27,10 +35,12 @@ class _Averages:
 
 @dataclass(frozen=True)
 class MeanParameters(_Averages):
-    """Average the guide's parameters in their unconstrained space; a sd is averaged through its softplus or logarithm.
+    """Average the guide's parameters in their unconstrained space; a sd is averaged through its
+    softplus or logarithm.
 
-    Weighted by rows. Point estimates (AutoDelta) become FedAvg. No posterior in the usual sense: ten IID clients whose rows count once are
-    more than twice too wide. Serves blocks and points, not parameters whose meaning is unknown, nor a split Cholesky factor.
+    Weighted by rows. Point estimates (AutoDelta) become FedAvg. No posterior in the usual sense:
+    ten IID clients whose rows count once are more than twice too wide. Serves blocks and points,
+    not parameters whose meaning is unknown, nor a split Cholesky factor.
 
     Raises
     ------
@@ -61,7 +71,9 @@ class MeanParameters(_Averages):
         """Begin at the server's parameters."""
         return Start(state)
 
-    def finish(self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused) -> tuple[Tree, Tree]:
+    def finish(
+        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
+    ) -> tuple[Tree, Tree]:
         """Send the parameters."""
         return parameters, {}
 
@@ -72,10 +84,12 @@ class MeanParameters(_Averages):
 
 @dataclass(frozen=True)
 class Wasserstein(_Averages):
-    """Average means and standard deviations: the Wasserstein-2 barycentre of diagonal Gaussians (D-Turbo-VBI, (23)).
+    """Average means and standard deviations: the Wasserstein-2 barycentre of diagonal Gaussians
+    (D-Turbo-VBI, (23)).
 
-    In the unconstrained space of the guide's draws. Optimal transport between one-dimensional Gaussians is affine, so the barycentre has
-    the weighted mean of the sds (Agueh and Carlier, 2011). For full covariances it is not a sum, and is refused.
+    In the unconstrained space of the guide's draws. Optimal transport between one-dimensional
+    Gaussians is affine, so the barycentre has the weighted mean of the sds (Agueh and Carlier,
+    2011). For full covariances it is not a sum, and is refused.
 
     Raises
     ------
@@ -97,7 +111,9 @@ class Wasserstein(_Averages):
         """Begin at the server's posterior."""
         return Start(self.parameters(state, fused))
 
-    def finish(self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused) -> tuple[Tree, Tree]:
+    def finish(
+        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
+    ) -> tuple[Tree, Tree]:
         """Send means and sds."""
         return self._moments(parameters, fused), {}
 
@@ -108,8 +124,17 @@ class Wasserstein(_Averages):
             lowest = float(state[f"{block.name}.sd"].min())
             if not lowest > 0:
                 hint = "a higher SNR, or SummedGradients(), whose sum may be noisy"
-                raise PosteriorError(complain(f"the posterior of {block.name!r}", expected="standard deviations above 0", actual=lowest, hint=hint))
-            result |= block.write(fused.pair, {"loc": state[f"{block.name}.mean"], "scale": state[f"{block.name}.sd"]})
+                raise PosteriorError(
+                    complain(
+                        f"the posterior of {block.name!r}",
+                        expected="standard deviations above 0",
+                        actual=lowest,
+                        hint=hint,
+                    )
+                )
+            result |= block.write(
+                fused.pair, {"loc": state[f"{block.name}.mean"], "scale": state[f"{block.name}.sd"]}
+            )
         return result
 
     def _moments(self, parameters: Tree, fused: Fused) -> Tree:
@@ -122,9 +147,11 @@ class Wasserstein(_Averages):
 
 @dataclass(frozen=True)
 class ReverseKL(_Averages):
-    """Average natural parameters: the q that minimises ``sum_k w_k KL(q || q_k)``, a geometric mean (Battistelli and Chisci, 2014).
+    """Average natural parameters: the q that minimises ``sum_k w_k KL(q || q_k)``, a geometric mean
+    (Battistelli and Chisci, 2014).
 
-    Precisions are averaged, so with rows that count N / N_t times it is near the exact width, and with rows that count once too wide.
+    Precisions are averaged, so with rows that count N / N_t times it is near the exact width, and
+    with rows that count once too wide.
 
     Raises
     ------
@@ -146,7 +173,9 @@ class ReverseKL(_Averages):
         """Begin at the server's posterior."""
         return Start(self.parameters(state, fused))
 
-    def finish(self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused) -> tuple[Tree, Tree]:
+    def finish(
+        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
+    ) -> tuple[Tree, Tree]:
         """Send natural parameters."""
         return fused.layout.natural(fused.pair, parameters), {}
 

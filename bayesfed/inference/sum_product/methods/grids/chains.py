@@ -1,7 +1,9 @@
-"""Belief propagation on grids by whole rows, then whole columns, each a chain that is solved exactly.
+"""Belief propagation on grids by whole rows, then whole columns, each a chain that is solved
+exactly.
 
-Rows and columns take turns as in turbo decoding. Only the schedule differs from the checkerboard: the fixed points and the form of the state are
-the same. It saves sweeps (10 to 40 %) where messages travel far, and may cycle above the ordering threshold.
+Rows and columns take turns as in turbo decoding. Only the schedule differs from the checkerboard:
+the fixed points and the form of the state are the same. It saves sweeps (10 to 40 %) where messages
+travel far, and may cycle above the ordering threshold.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import torch
 from torch import Tensor
 
 from bayesfed.inference.sum_product.methods.grids import parity
-from bayesfed.inference.sum_product.methods.grids.checkerboard import LIMITS, outcome, start, symmetric_field
+from bayesfed.inference.sum_product.methods.grids.checkerboard import (
+    LIMITS,
+    outcome,
+    start,
+    symmetric_field,
+)
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.pairwise import agree
 from bayesfed.inference.sum_product.methods.settle import settle
@@ -22,7 +29,9 @@ from bayesfed.models.random_fields.grid import Grid
 Chains = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+def pass_chains(
+    grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None
+) -> Outcome:
     """Run belief propagation by rows and columns.
 
     Parameters
@@ -39,7 +48,9 @@ def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
     unary = evidence + symmetric_field(grid, evidence)
     messages = start(grid, evidence, settings, state)
     incoming = [values.log() for values in parity.unpack_messages(messages, grid.size[1])]
-    row, column = (value.to(evidence) / 2 for value in grid.couplings(torch.float64, evidence.device))
+    row, column = (
+        value.to(evidence) / 2 for value in grid.couplings(torch.float64, evidence.device)
+    )
     solve: Chains = solve_chains
     if settings.backend == "numba":
         from bayesfed.inference.sum_product.methods.grids.chains_jit import solve_chains as solve
@@ -56,7 +67,9 @@ def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
             along = solve(unary + incoming[2] + incoming[3], row)
             change = max(replace(number, fresh) for number, fresh in enumerate(along))
             across = solve((unary + incoming[0] + incoming[1]).mT, column.T)
-            change = max(change, *(replace(2 + number, fresh.mT) for number, fresh in enumerate(across)))
+            change = max(
+                change, *(replace(2 + number, fresh.mT) for number, fresh in enumerate(across))
+            )
         return change
 
     sweeps, residual = settle(step, settings, every=1)
@@ -66,7 +79,8 @@ def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
 
 
 def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the messages that each variable of C chains receives from its left and from its right, in log-odds.
+    """Return the messages that each variable of C chains receives from its left and from its right,
+    in log-odds.
 
     Parameters
     ----------

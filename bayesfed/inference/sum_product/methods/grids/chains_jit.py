@@ -35,5 +35,8 @@ def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     g = unary.double().clamp(-300, 300).exp().flatten(0, -2).numpy()
     left, right = np.empty_like(g), np.empty_like(g)
     chosen(_SOLVE, g.size, PARALLEL)(g, half.double().exp().contiguous().numpy(), left, right)
-    logs = (torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape) for values in (left, right))
+    logs = (
+        torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape)
+        for values in (left, right)
+    )
     return next(logs), next(logs)
