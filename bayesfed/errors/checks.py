@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, KeywordError, complain
+from bayesfed.errors import ArgumentError, KeywordError
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -167,7 +167,7 @@ def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
     if not role.fits(value):
         raise ArgumentError(
-            complain(where, expected=role.expected, actual=shown(value), hint=role.hint)
+            where, role.expected, shown(value), role.hint
         )
 
 
@@ -196,9 +196,7 @@ def check_keywords(
         )
         hint = said[told[0]] if told else " or ".join(near or names[:3])
         raise KeywordError(
-            complain(
-                where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint
-            )
+            where, f"keywords among {', '.join(names)}", unknown[0], hint
         )
     positional = [
         parameter
@@ -212,7 +210,7 @@ def check_keywords(
         expected = (
             f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
         )
-        raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
+        raise KeywordError(where, expected, actual, hint)
     given = {*list(parameters)[: len(args)], *kwargs}
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     if missing := [
@@ -221,9 +219,7 @@ def check_keywords(
         if one.default is one.empty and name not in given and one.kind not in kinds
     ]:
         raise KeywordError(
-            complain(
-                where, expected=f"a value for {missing[0]}", actual="none", hint=f"{missing[0]}=..."
-            )
+            where, f"a value for {missing[0]}", "none", f"{missing[0]}=..."
         )
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
@@ -80,12 +80,7 @@ def hetero_fl(
     """
     if not nets:
         raise ArgumentError(
-            complain(
-                "hetero_fl",
-                expected="a network for each size",
-                actual="none",
-                hint="[resnet18(...), ...]",
-            )
+            "hetero_fl", "a network for each size", "none", "[resnet18(...), ...]"
         )
     work, parts = (
         training or Training(),

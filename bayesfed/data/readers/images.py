@@ -11,7 +11,7 @@ import numpy as np
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers
 from bayesfed.data.rows import as_inputs, check_mode, numbers_of
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, DataError, MissingExtraError
 from bayesfed.errors.checks import checked
 
 if TYPE_CHECKING:
@@ -60,21 +60,11 @@ def from_image_folder(
     """
     if colour not in ("rgb", "grey"):
         raise ArgumentError(
-            complain(
-                "from_image_folder, colour",
-                expected="'rgb' or 'grey'",
-                actual=repr(colour),
-                hint="'rgb'",
-            )
+            "from_image_folder, colour", "'rgb' or 'grey'", repr(colour), "'rgb'"
         )
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise ArgumentError(
-            complain(
-                "from_image_folder, size",
-                expected="rows and columns, at least 1",
-                actual=size,
-                hint="(32, 32)",
-            )
+            "from_image_folder, size", "rows and columns, at least 1", size, "(32, 32)"
         )
     try:
         from PIL import Image
@@ -93,27 +83,17 @@ def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     """Yield the image files of all classes in order of their names."""
     if not folder.is_dir():
         raise DataError(
-            complain(str(folder), expected="a folder", actual="none", hint="checking the path")
+            str(folder), "a folder", "none", "checking the path"
         )
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if loose := [path for path in inside if path.is_file() and path.suffix.lower() in suffixes]:
         raise DataError(
-            complain(
-                str(loose[0]),
-                expected="pictures in a folder that names their class",
-                actual="no such folder",
-                hint="CLASS/a.png",
-            )
+            str(loose[0]), "pictures in a folder that names their class", "no such folder", "CLASS/a.png"
         )
     homes = [path for path in inside if path.is_dir()]
     if not homes:
         raise DataError(
-            complain(
-                str(folder),
-                expected="a folder for each class",
-                actual="none",
-                hint="the folder above or below",
-            )
+            str(folder), "a folder for each class", "none", "the folder above or below"
         )
     for home in homes:
         files = sorted(
@@ -121,12 +101,7 @@ def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
         )
         if not files:
             raise DataError(
-                complain(
-                    str(home),
-                    expected="at least one picture",
-                    actual="none",
-                    hint="removing the folder",
-                )
+                str(home), "at least one picture", "none", "removing the folder"
             )
         yield from files
 
@@ -143,9 +118,7 @@ def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarra
             )
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as problem:
         raise DataError(
-            complain(
-                str(path), expected="a picture", actual=problem, hint="moving the file elsewhere"
-            )
+            str(path), "a picture", problem, "moving the file elsewhere"
         ) from problem
     if size is not None:
         picture = picture.resize((size[1], size[0]))

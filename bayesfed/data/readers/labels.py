@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 
 def class_numbers(
@@ -42,12 +42,7 @@ def class_numbers(
         unknown = texts[strange[0]]
         expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
         raise DataError(
-            complain(
-                at(strange[0]),
-                expected=expected,
-                actual=repr(unknown),
-                hint=nearest(unknown, names),
-            )
+            at(strange[0]), expected, repr(unknown), nearest(unknown, names)
         )
     return torch.tensor([numbers[text] for text in texts]), names
 
@@ -70,12 +65,7 @@ def named_numbers(
         if not isinstance(label, int) or not 0 <= label < len(names):
             expected = f"a label from 0 to {len(names) - 1}, as there are names"
             raise DataError(
-                complain(
-                    at(row),
-                    expected=expected,
-                    actual=repr(label),
-                    hint="a part of the data that has labels",
-                )
+                at(row), expected, repr(label), "a part of the data that has labels"
             )
     if classes is None or tuple(classes) == tuple(names):
         return torch.tensor(labels), tuple(names)
@@ -109,12 +99,7 @@ def _text(label: object, where: str) -> str:
     if not text:
         actual = "none" if label is None or isinstance(label, str) else repr(label)
         raise DataError(
-            complain(
-                where,
-                expected="a label, an integer or a text",
-                actual=actual,
-                hint="leaving out rows without one",
-            )
+            where, "a label, an integer or a text", actual, "leaving out rows without one"
         )
     try:
         number = float(text)
@@ -122,12 +107,7 @@ def _text(label: object, where: str) -> str:
         return text
     if not number.is_integer():
         raise DataError(
-            complain(
-                where,
-                expected="a label, an integer or a text",
-                actual=repr(label),
-                hint="regression=True for numbers",
-            )
+            where, "a label, an integer or a text", repr(label), "regression=True for numbers"
         )
     return text if _is_integer(text) else str(int(number))
 
@@ -151,11 +131,6 @@ def _number(value: object, where: str) -> float:
         number = float("nan")
     if not np.isfinite(number):
         raise DataError(
-            complain(
-                where,
-                expected="a finite number",
-                actual=repr(value),
-                hint="leaving out rows without one",
-            )
+            where, "a finite number", repr(value), "leaving out rows without one"
         )
     return number

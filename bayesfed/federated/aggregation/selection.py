@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.robust import added
 from bayesfed.federated.core.protocols import Info
@@ -52,12 +52,7 @@ class Krum:
     def __post_init__(self) -> None:
         if self.byzantine < 0 or self.keep < 1:
             raise ArgumentError(
-                complain(
-                    "Krum",
-                    expected="byzantine >= 0, keep >= 1",
-                    actual=(self.byzantine, self.keep),
-                    hint="Krum(4, 8)",
-                )
+                "Krum", "byzantine >= 0, keep >= 1", (self.byzantine, self.keep), "Krum(4, 8)"
             )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
@@ -72,9 +67,7 @@ class Krum:
         if len(updates) < least:
             hint = "fewer byzantine or kept clients, or more a round"
             raise UpdateError(
-                complain(
-                    "Krum", expected=f"at least {least} clients", actual=len(updates), hint=hint
-                )
+                "Krum", f"at least {least} clients", len(updates), hint
             )
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
@@ -113,9 +106,7 @@ class NormGate:
     def __post_init__(self) -> None:
         if not self.factor >= 1:
             raise ArgumentError(
-                complain(
-                    "NormGate", expected="a factor >= 1", actual=self.factor, hint="NormGate(2.0)"
-                )
+                "NormGate", "a factor >= 1", self.factor, "NormGate(2.0)"
             )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
@@ -156,12 +147,7 @@ def _distances(updates: Mapping[str, Update]) -> Tensor:
         distances = squares if distances is None else distances + squares
     if distances is None:
         raise UpdateError(
-            complain(
-                "Krum",
-                expected="updates of at least one leaf",
-                actual="none",
-                hint="a model with parameters",
-            )
+            "Krum", "updates of at least one leaf", "none", "a model with parameters"
         )
     return distances
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.layers import Layer, Visit
@@ -138,7 +138,7 @@ class ClientSide:
         if isinstance(fit, Fit):
             actual = f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
         where, expected = f"{type(self.core).__name__}.fit", "Fit(payload, memory, info) of dictionaries"
-        raise DataError(complain(where, expected=expected, actual=actual, hint="Fit(tree, {}, {})"))
+        raise DataError(where, expected, actual, "Fit(tree, {}, {})")
 
 
 def sides_of(algorithm: Algorithm) -> dict[str, ClientSide]:

@@ -15,7 +15,7 @@ import torch
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError, complain
+from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide
@@ -153,8 +153,7 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
         hint = "rows of the width and type that the network takes"
         if "result type" in str(problem):
             hint = "obs=targets.float() in a model whose distribution has fractions or Bernoulli's zeros and ones"
-        text = complain("local step", expected="rows that the network takes", actual=actual, hint=hint)
-        raise DataError(text) from problem
+        raise DataError("local step", "rows that the network takes", actual, hint) from problem
 
 
 def reply(task: Task, side: ClientSide, fit: Fit, secret: bytes | None, start: float) -> Reply:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import cloudpickle
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients import worker_loop
 from bayesfed.federated.clients.turn import Outcome, Task
 from bayesfed.federated.clients.worker_loop import READY, Settings, Site, receive_outcome, serve
@@ -165,12 +165,7 @@ class Launcher:
             stop_all(fresh, os.getpid())
             if isinstance(problem, OSError):
                 raise ArgumentError(
-                    complain(
-                        "InProcess",
-                        expected="worker processes that start",
-                        actual=problem,
-                        hint="fewer workers",
-                    )
+                    "InProcess", "worker processes that start", problem, "fewer workers"
                 ) from problem
             raise
         return fresh
@@ -192,7 +187,7 @@ class Launcher:
             else "start='fork' on Linux, kind='thread', or workers=0"
         )
         raise ArgumentError(
-            complain("InProcess", expected=expected, actual=problem, hint=hint)
+            "InProcess", expected, problem, hint
         ) from problem
 
 
@@ -207,14 +202,14 @@ def _send_site(content: bytes, fresh: list[Worker]) -> None:
                 expected = "clients' local steps and data that a worker process can unpickle"
                 hint = "define their classes in a module that can be imported, or workers=0"
                 raise ArgumentError(
-                    complain("InProcess", expected=expected, actual=answer.decode(), hint=hint)
+                    "InProcess", expected, answer.decode(), hint
                 )
     except (EOFError, OSError) as problem:
         fresh.remove(worker)
         actual = f"one that ended while it started ({worker.stop()})"
         hint = "run the script's work under `if __name__ == '__main__':`, or workers=0"
         raise ArgumentError(
-            complain("InProcess", expected="worker processes that start", actual=actual, hint=hint)
+            "InProcess", "worker processes that start", actual, hint
         ) from problem
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.turn import Outcome, Task, answered
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.side import Sides
@@ -43,9 +43,7 @@ class WorkerThreads:
         if shared:
             expected = "locals with random streams of their own for threads"
             raise ArgumentError(
-                complain(
-                    "InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"
-                )
+                "InProcess", expected, f"phases {shared}", "kind='process'"
             )
         self.site, self._count, self._numbers, self._own = (
             site,

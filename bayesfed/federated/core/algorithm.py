@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.owners import MODEL, Scope
@@ -53,12 +53,7 @@ class Model:
         """
         if not isinstance(inputs, Tensor):
             raise DataError(
-                complain(
-                    "model",
-                    expected="a tensor of inputs (B, ...)",
-                    actual=shown(inputs),
-                    hint="data.inputs, torch.as_tensor(array)",
-                )
+                "model", "a tensor of inputs (B, ...)", shown(inputs), "data.inputs, torch.as_tensor(array)"
             )
         with torch.no_grad(), evaluating(self.net):
             try:
@@ -71,9 +66,7 @@ class Model:
                     "rows of the width and type that were trained on",
                 )
                 raise DataError(
-                    complain(
-                        "model", expected="inputs that the network takes", actual=actual, hint=hint
-                    )
+                    "model", "inputs that the network takes", actual, hint
                 ) from problem
         return output
 
@@ -160,7 +153,7 @@ class Phase:
         owners = [layer.owner for layer in self.layers]
         if len({self.owner, *owners}) <= len(owners) or any(not owner or "/" in owner for owner in owners):
             hint = "one name without a slash for each"
-            raise ArgumentError(complain(f"phase {self.name!r}, owners", expected="distinct names", actual=[self.owner, *owners], hint=hint))
+            raise ArgumentError(f"phase {self.name!r}, owners", "distinct names", [self.owner, *owners], hint)
 
     @property
     def scope(self) -> Scope:
@@ -233,12 +226,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
-                complain(
-                    "Algorithm",
-                    expected="phases of distinct names",
-                    actual=[p.name for p in self.phases],
-                    hint="Phase('train', ...)",
-                )
+                "Algorithm", "phases of distinct names", [p.name for p in self.phases], "Phase('train', ...)"
             )
 
 

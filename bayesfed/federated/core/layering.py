@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.orders import check_order
@@ -49,7 +49,7 @@ def layered(
     if one_phase and len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
         hint = "fed_avg, fed_paq, fed_lora"
-        raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint=hint))
+        raise ArgumentError(where, "a method of one phase", names, hint)
     phases = []
     for number, phase in enumerate(algorithm.phases):
         made = layer if isinstance(layer, Layer) else layer(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.layers import Layer
@@ -57,4 +57,4 @@ def check_order(phase: Phase, where: str = "") -> None:
 
 
 def _refuse(where: str, expected: str, actual: str, hint: str) -> None:
-    raise ArgumentError(complain(where, expected=expected, actual=actual, hint=hint))
+    raise ArgumentError(where, expected, actual, hint)

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core import seams
@@ -197,8 +197,7 @@ class Through:
         for layer in reversed(layers):
             update = layer.admit(self.owns[layer.owner], update, self.moment)
         if strange := sorted(told.keys() - {layer.owner for layer in layers}):
-            text = complain("payload", expected="leaves of this run's layers", actual=strange, hint="the method of this run")
-            raise UpdateError(text, field="leaves")
+            raise UpdateError("payload", "leaves of this run's layers", strange, "the method of this run", field="leaves")
         if not self.side.tells:
             return update
         own = dict[str, Tree]()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from bayesfed.errors import ClientError, RefusedError, UpdateError, complain
+from bayesfed.errors import ClientError, RefusedError, UpdateError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.pools import ClientPool
@@ -241,6 +241,5 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
     step = phase.server.step(occasion.state, reducer, occasion.round)
     if not (isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)):
         where = f"{type(phase.server).__name__}.step, phase {phase.name!r}"
-        text = complain(where, expected="(state, figures)", actual=shown(step), hint="return state, {}")
-        raise UpdateError(text)
+        raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
     return step

@@ -90,7 +90,7 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
-def ranked_exchange(occasion: Occasion, pool: Ranks, sides: asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
+def ranked_exchange(occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
     """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As `bayesfed.federated.engine.exchange.exchange`."""
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
     plan, states = Plan(occasion, gate, Entries(occasion)), list[Tree]()
@@ -113,7 +113,7 @@ def adds(phase: Phase, reducer: Reducer) -> bool:
     return isinstance(reducer, Sum) and seams.one_by_one(phase.link)
 
 
-def _added(plan: Plan, pool: Ranks, sides: asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
+def _added(plan: Plan, pool: Ranks, sides: Sides, asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
     """Ask this rank's clients and add their payloads."""
     entries, error, partial = plan.entries, None, None
     try:
@@ -189,7 +189,7 @@ def _stepped(
     return _taken(occasion, reducer, entries, states)
 
 
-def _answered(plan: Plan, pool: Ranks, sides: asked: Asked) -> tuple[Heard, list[Task]]:
+def _answered(plan: Plan, pool: Ranks, sides: Sides, asked: Asked) -> tuple[Heard, list[Task]]:
     """Answer this rank's clients. Rank 0 plans all clients, since it will hear them all."""
     replies, tasks, error = dict[str, Outcome](), list[Task](), None
     try:

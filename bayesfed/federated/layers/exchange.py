@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.support import mask_of, moved_active, scatter_active, supports_of
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core.layers import Inner, Layer, Moment, Sent, Traits, Visit
 from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Fit, Info

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayesfed.compress.support import moved_active, supports_of
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.core.layers import Layer, Sent, Visit
 from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Fit
@@ -54,6 +54,5 @@ class Feedback(Layer):
     def _corrected(self, name: str, leaf: Tensor, error: Tensor) -> Tensor:
         if error.shape != leaf.shape:
             where, expected = f"residual of {name!r}", f"shape {tuple(leaf.shape)}"
-            text = complain(where, expected=expected, actual=tuple(error.shape), hint="one view a client")
-            raise UpdateError(text)
+            raise UpdateError(where, expected, tuple(error.shape), "one view a client")
         return leaf + error.to(leaf)

@@ -27,7 +27,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.core.wrappers import Around
@@ -73,7 +73,7 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     if buffers not in get_args(Buffers):
         expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
         raise ArgumentError(
-            complain(f"{where}, buffers", expected=expected, actual=repr(buffers), hint="'static'")
+            f"{where}, buffers", expected, repr(buffers), "'static'"
         )
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
@@ -82,19 +82,12 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
             "them (fed_avg, fed_hm, hetero_fl)"
         )
         raise ArgumentError(
-            complain(
-                where, expected="a network without running statistics", actual=running, hint=hint
-            )
+            where, "a network without running statistics", running, hint
         )
     if not (trained := trainable(net)):
         actual = [name for name, _ in net.named_parameters()]
         raise ArgumentError(
-            complain(
-                where,
-                expected="a parameter that requires a gradient",
-                actual=f"all frozen of {actual}",
-                hint="requires_grad_()",
-            )
+            where, "a parameter that requires a gradient", f"all frozen of {actual}", "requires_grad_()"
         )
     own = {name: value.detach().clone() for name, value in net.named_buffers()}
     return trained | ({name: own[name] for name in running} if buffers == "mean" else {})
@@ -231,5 +224,5 @@ class Constant(Around):
         hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
         actual = f"{changed}, changed by a forward pass in training mode"
         raise ArgumentError(
-            complain("network", expected="no running statistics", actual=actual, hint=hint)
+            "network", "no running statistics", actual, hint
         )

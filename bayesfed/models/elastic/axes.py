@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 class Axis(NamedTuple):
@@ -76,12 +76,7 @@ class Ties:
         if coarse.inner % fine.inner or coarse.channels == fine.channels:
             actual = f"channels of {coarse.inner} and of {fine.inner} entries side by side"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="channels that line up",
-                    actual=actual,
-                    hint="one layout for both",
-                )
+                where, "channels that line up", actual, "one layout for both"
             )
         factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)
         self._parents[fine.channels] = Axis(coarse.channels, factor)
@@ -106,6 +101,6 @@ class Ties:
                 f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
             )
             raise ArgumentError(
-                complain(where, expected=expected, actual=actual, hint="one number of groups")
+                where, expected, actual, "one number of groups"
             )
         self._atoms[root.channels] = atom

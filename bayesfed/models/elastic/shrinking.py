@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.nets.building_blocks import slimmed
 from bayesfed.trees import check_shapes
@@ -55,7 +55,7 @@ def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
     """
     if isinstance(alpha, bool) or not 0 < alpha <= 1:
         raise ArgumentError(
-            complain("shrunk, alpha", expected="a factor in (0, 1]", actual=alpha, hint="1 / 4")
+            "shrunk, alpha", "a factor in (0, 1]", alpha, "1 / 4"
         )
     ratio = math.sqrt(alpha)
     return {

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank, from_dense, random_point, to_dense, uniform_ranks
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
@@ -82,21 +82,11 @@ def fixed_rank(
     """
     if initial not in ("spectral", "random"):
         raise ArgumentError(
-            complain(
-                "fixed_rank, initial",
-                expected="'spectral' or 'random'",
-                actual=repr(initial),
-                hint="'spectral'",
-            )
+            "fixed_rank, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
         )
     if initial == "random" and key is None:
         raise ArgumentError(
-            complain(
-                "fixed_rank, key",
-                expected="a Key to draw from",
-                actual=None,
-                hint="Key(0, 'fixed rank')",
-            )
+            "fixed_rank, key", "a Key to draw from", None, "Key(0, 'fixed rank')"
         )
     layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
     sizes = {
@@ -243,12 +233,7 @@ def chosen(
                     "itself, without hooks"
                 )
                 raise ArgumentError(
-                    complain(
-                        place,
-                        expected=expected,
-                        actual=f"{leaf} of {type(module).__name__}",
-                        hint=hint,
-                    )
+                    place, expected, f"{leaf} of {type(module).__name__}", hint
                 )
             if not isinstance(module, nn.Linear) and module.groups > 1:
                 actual = (
@@ -256,36 +241,24 @@ def chosen(
                     "would join them"
                 )
                 raise ArgumentError(
-                    complain(place, expected="a convolution of one group", actual=actual, hint=hint)
+                    place, "a convolution of one group", actual, hint
                 )
             layers[path] = module
     for path, layer in layers.items():
         if owners[id(layer.weight)] > 1:
             hint = f"{caller} on a network that shares whole layers instead"
             raise ArgumentError(
-                complain(
-                    f"{caller}, layer {path!r}",
-                    expected="a weight of its own",
-                    actual="one of several layers",
-                    hint=hint,
-                )
+                f"{caller}, layer {path!r}", "a weight of its own", "one of several layers", hint
             )
     if unknown := sorted(set(named or ()) - set(layers)):
         among = sorted(chosen(net, where, caller=caller, kinds=kinds))
         raise ArgumentError(
-            complain(
-                caller, expected=f"layers among {among}", actual=unknown, hint="layer_matrices(net)"
-            )
+            caller, f"layers among {among}", unknown, "layer_matrices(net)"
         )
     if not layers:
         names = [name for name, _ in net.named_parameters()]
         raise ArgumentError(
-            complain(
-                caller,
-                expected="a layer to replace",
-                actual=f"none of {names}",
-                hint="a predicate that selects some",
-            )
+            caller, "a layer to replace", f"none of {names}", "a predicate that selects some"
         )
     return layers
 

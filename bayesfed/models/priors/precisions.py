@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,11 @@ class BernoulliGamma:
             value = getattr(self, name)
             if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
                 raise ArgumentError(
-                    complain(
-                        f"BernoulliGamma.{name}",
-                        expected="a positive number",
-                        actual=value,
-                        hint="1.0",
-                    )
+                    f"BernoulliGamma.{name}", "a positive number", value, "1.0"
                 )
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
-                complain(
-                    "BernoulliGamma",
-                    expected="spike_sd < slab_sd",
-                    actual=f"{self.spike_sd} >= {self.slab_sd}",
-                    hint="spike_sd=0.28",
-                )
+                "BernoulliGamma", "spike_sd < slab_sd", f"{self.spike_sd} >= {self.slab_sd}", "spike_sd=0.28"
             )
 
     def lower(self, scale: float) -> Gammas:

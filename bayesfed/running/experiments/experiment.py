@@ -189,7 +189,7 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
             else "text in quotes, numbers without, tables as [name] or { key = value }"
         )
         raise ExperimentError(
-            complain(path.name, expected="a TOML file", actual=problem, hint=hint), path.name
+            path.name, "a TOML file", problem, hint, path.name
         ) from problem
 
 
@@ -213,14 +213,14 @@ def read(path: str | Path) -> ExperimentFile:
             else "a text file in UTF-8 that may be read"
         )
         raise ExperimentError(
-            complain(str(path), expected=expected, actual=actual, hint=hint), path.name
+            str(path), expected, actual, hint, path.name
         ) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
         raise ExperimentError(
-            complain(str(path), expected=expected, actual=actual, hint=_instead(path)), path.name
+            str(path), expected, actual, _instead(path), path.name
         )
     return file
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.descent import Descent, draws_globally
@@ -57,7 +57,7 @@ class Scope:
         """Rows to train on."""
         if self.train is None:
             raise DataError(
-                complain("experiment", expected="data", actual="none yet", hint='data = "digits"')
+                "experiment", "data", "none yet", 'data = "digits"'
             )
         return self.train
 
@@ -66,12 +66,7 @@ class Scope:
         """Classes of the rows to train on."""
         if self.rows.targets.is_floating_point():
             raise DataError(
-                complain(
-                    "partition by class",
-                    expected="targets that are classes",
-                    actual="real numbers",
-                    hint='kind = "iid"',
-                )
+                "partition by class", "targets that are classes", "real numbers", 'kind = "iid"'
             )
         return self.rows.targets
 
@@ -81,9 +76,7 @@ class Scope:
         if not self.rows.domains:
             hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
             raise DataError(
-                complain(
-                    "partition by domain", expected="rows with domains", actual="none", hint=hint
-                )
+                "partition by domain", "rows with domains", "none", hint
             )
         return self.rows.domains
 
@@ -104,12 +97,7 @@ class Scope:
         shape = tuple(self.rows.inputs.shape[1:])
         if len(shape) not in (2, 3):
             raise DataError(
-                complain(
-                    "net",
-                    expected="images (height, width) or (channels, height, width)",
-                    actual=f"rows of {shape}",
-                    hint="mlp",
-                )
+                "net", "images (height, width) or (channels, height, width)", f"rows of {shape}", "mlp"
             )
         return shape if len(shape) == 3 else (1, *shape)
 
@@ -118,7 +106,7 @@ class Scope:
         """The network."""
         if self.net is None:
             raise DataError(
-                complain("experiment", expected="a network", actual="none", hint="[net]")
+                "experiment", "a network", "none", "[net]"
             )
         return self.net
 

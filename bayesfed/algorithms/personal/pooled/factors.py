@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.models.modules import Dense, swapped
 
@@ -91,9 +91,7 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
     """
     if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
         raise ArgumentError(
-            complain(
-                "pooled, factors", expected="a whole number >= 1", actual=repr(factors), hint="2"
-            )
+            "pooled, factors", "a whole number >= 1", repr(factors), "2"
         )
     first = next((module for module in net.modules() if isinstance(module, Dense)), None)
     held = (
@@ -111,8 +109,6 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
             type(net).__name__,
         )
         raise ArgumentError(
-            complain(
-                "pooled, local='factors'", expected=expected, actual=actual, hint="local='offsets'"
-            )
+            "pooled, local='factors'", expected, actual, "local='offsets'"
         )
     return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayesfed.algorithms.personal.pooled.shares import SharesModel
-from bayesfed.errors import ArgumentError, ConvergenceWarning, complain
+from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.federated.core.algorithm import Model
 
 STEPS, TOLERANCE = 1000, 1e-6
@@ -62,9 +62,7 @@ class UnseenModel(Model):
         """
         if not 0 < weight <= 1:
             raise ArgumentError(
-                complain(
-                    "adapted, weight", expected="a number in (0, 1]", actual=weight, hint="0.1"
-                )
+                "adapted, weight", "a number in (0, 1]", weight, "0.1"
             )
         counts = expected_counts(self(inputs).softmax(1), self.base, self.concentration, weight)
         return SharesModel(

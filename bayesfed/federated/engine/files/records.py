@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
-from bayesfed.errors import CheckpointError, complain
+from bayesfed.errors import CheckpointError
 from bayesfed.federated.engine.records import from_line, to_line
 from bayesfed.federated.engine.reports import Record
 
@@ -143,12 +143,7 @@ class RecordFile(Sequence[Record]):
     def _error(self, problem: object) -> CheckpointError:
         hint = "room on the disk, or another folder"
         return CheckpointError(
-            complain(
-                f"records in {self.path}",
-                expected="a file of whole records",
-                actual=problem,
-                hint=hint,
-            )
+            f"records in {self.path}", "a file of whole records", problem, hint
         )
 
 
@@ -173,7 +168,7 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
     except OSError as problem:
         expected, hint = "a folder that can be written to", "another folder"
         raise CheckpointError(
-            complain(f"records in {folder}", expected=expected, actual=problem, hint=hint)
+            f"records in {folder}", expected, problem, hint
         ) from problem
     history = RecordFile(Path(folder) / FILE, write=True)
     common = min(len(history), len(earlier))
@@ -193,7 +188,7 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
         )
         hint = "resume=newest(checkpoints) of that run, or another folder"
         raise CheckpointError(
-            complain(f"records in {folder}", expected=expected, actual=actual, hint=hint)
+            f"records in {folder}", expected, actual, hint
         )
     return history
 
