@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Name = str | int
 
@@ -71,14 +71,7 @@ def _check(seed: int, path: tuple[Name, ...]) -> None:
     for what, value in (("seed", seed), *(("name", name) for name in path)):
         legal = isinstance(value, int) or (what == "name" and isinstance(value, str))
         if not legal or isinstance(value, bool):
-            raise ArgumentError(
-                complain(
-                    "Key",
-                    expected=f"an integer {what}",
-                    actual=repr(value),
-                    hint="Key(0, 'fit', 3)",
-                )
-            )
+            raise ArgumentError("Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 
 Tree = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -152,23 +152,19 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     for name, leaf in tree.items():
         if leaf.is_complex():
             raise UpdateError(
-                complain(
-                    f"{where}, leaf {name!r}",
-                    expected="real numbers",
-                    actual=leaf.dtype,
-                    hint="its real part",
-                ),
+                f"{where}, leaf {name!r}",
+                "real numbers",
+                leaf.dtype,
+                "its real part",
                 field="dtype",
             )
         if not is_finite(leaf):
             count = int((~torch.isfinite(leaf)).sum())
             raise UpdateError(
-                complain(
-                    f"{where}, leaf {name!r}",
-                    expected="finite values",
-                    actual=f"{count} NaN or Inf",
-                    hint="a smaller learning rate",
-                ),
+                f"{where}, leaf {name!r}",
+                "finite values",
+                f"{count} NaN or Inf",
+                "a smaller learning rate",
                 field="values",
             )
 
@@ -178,24 +174,22 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
     for name in sorted(expected.keys() ^ tree.keys()):
         state = "no such leaf" if name in expected else "an extra leaf"
         raise UpdateError(
-            complain(
-                f"{where}, leaf {name!r}",
-                expected=f"leaves {sorted(expected)}",
-                actual=state,
-                hint="the names published",
-            ),
+            f"{where}, leaf {name!r}",
+            f"leaves {sorted(expected)}",
+            state,
+            "the names published",
             field="leaves",
         )
     for name, shape in expected.items():
         if tuple(tree[name].shape) != tuple(shape):
             actual = tuple(tree[name].shape)
-            text = complain(
+            raise UpdateError(
                 f"{where}, leaf {name!r}",
-                expected=f"shape {tuple(shape)}",
-                actual=actual,
-                hint="the shapes published",
+                f"shape {tuple(shape)}",
+                actual,
+                "the shapes published",
+                field="shape",
             )
-            raise UpdateError(text, field="shape")
 
 
 def is_finite(leaf: Tensor) -> bool:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 
 from bayesfed.algorithms.registry import method, methods
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 
 # Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power
@@ -56,9 +56,7 @@ def citation(algorithm: Algorithm | str) -> str:
         known = [*methods(), *_RULES]
         close = get_close_matches(name, known, n=1, cutoff=0.4)
         hint = repr(close[0]) if close else ", ".join(map(repr, known))
-        raise ArgumentError(
-            complain("citation", expected="a recipe or a rule", actual=repr(name), hint=hint)
-        )
+        raise ArgumentError("citation", "a recipe or a rule", repr(name), hint)
     keys = list(registered.cites if registered else _RULES[name])
     if not isinstance(algorithm, str):
         keys += [key for part in _parts(algorithm) for key in _RULES.get(part, ())]
@@ -66,12 +64,7 @@ def citation(algorithm: Algorithm | str) -> str:
     if missing := [key for key in keys if key not in entries]:
         hint = "recipe(cites=..., bibtex=...)"
         raise ArgumentError(
-            complain(
-                f"citation of {name!r}",
-                expected="a BibTeX entry for each key",
-                actual=f"none for {missing}",
-                hint=hint,
-            )
+            f"citation of {name!r}", "a BibTeX entry for each key", f"none for {missing}", hint
         )
     return "\n\n".join(entries[key] for key in dict.fromkeys(keys))
 

@@ -12,7 +12,7 @@ from torch import nn
 from bayesfed.algorithms.registry import ROLES
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
@@ -191,12 +191,5 @@ def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) 
     if not isinstance(local, Sequence):
         return local
     if capacity is None:
-        raise ArgumentError(
-            complain(
-                name,
-                expected="a capacity for several locals",
-                actual="none",
-                hint="fixed(clients, 2)",
-            )
-        )
+        raise ArgumentError(name, "a capacity for several locals", "none", "fixed(clients, 2)")
     return Sized(tuple(local))

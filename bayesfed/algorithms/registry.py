@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ParamSpec
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import CALLABLE, KEY, NET, NETS, Role, a, checked, having, whole
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.training.local_work import Training
@@ -118,9 +118,7 @@ def recipe(
         other = _REGISTERED.get(name)
         if other and other.make.__module__ != make.__module__ and _is_shipped(other):
             actual = f"{name!r}, which {other.make.__module__} has"
-            raise ArgumentError(
-                complain("recipe", expected="a name of its own", actual=actual, hint="another name")
-            )
+            raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
         entry = (
             checked(said=None, **ROLES)(make)

@@ -8,7 +8,7 @@ from pathlib import Path
 from bayesfed.cli.pictures import draw
 from bayesfed.cli.runs import run_file
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.running.comparison import comparison, curves
 from bayesfed.running.experiments import experiment
@@ -47,21 +47,11 @@ def compare(
     if len(named) != len(folders) or not folders:
         hint = "experiment files of different names"
         raise ArgumentError(
-            complain(
-                "compare",
-                expected="experiments of different names",
-                actual=[f.path.name for f in folders],
-                hint=hint,
-            )
+            "compare", "experiments of different names", [f.path.name for f in folders], hint
         )
     if missing := [name for name, folder in named.items() if not folder.finished]:
         raise ArgumentError(
-            complain(
-                "compare",
-                expected="a finished seed of each",
-                actual=f"none of {missing}",
-                hint="bayesfed run FILE",
-            )
+            "compare", "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
         )
     text = comparison(named)
     say(text)

@@ -13,7 +13,7 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import Homes, Partition
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.robust import Rule
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
@@ -89,9 +89,7 @@ def one(name: str) -> str:
     chosen: Any = Settings if name == "experiment" else names.public().get(name)
     if chosen is None or not callable(chosen):
         hint = nearest(name, names.public()) or "bayesfed list"
-        raise ArgumentError(
-            complain("list", expected="a name that a file may use", actual=repr(name), hint=hint)
-        )
+        raise ArgumentError("list", "a name that a file may use", repr(name), hint)
     schema = reader_of(chosen).json_schema().get("properties", {})
     rows = [[key, _default(key, chosen), words(schema[key], short=True)] for key in keys(chosen)]
     return (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.checkpoint import newest
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect.calibration.reliability import plot_reliability
@@ -31,12 +31,7 @@ def draw(folder: Folder) -> list[Path]:
     """
     if not (done := folder.finished):
         raise ArgumentError(
-            complain(
-                str(folder.path),
-                expected="a finished seed",
-                actual="none",
-                hint="bayesfed run, which goes on",
-            )
+            str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
         )
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import struct
 
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 
 
 class Writer:
@@ -23,11 +23,7 @@ class Writer:
     def varint(self, value: int) -> None:
         """Append a count >= 0, seven bits per byte, lowest bits first."""
         if value < 0:
-            raise WireError(
-                complain(
-                    "varint", expected="a count >= 0", actual=value, hint="an offset or a zigzag"
-                )
-            )
+            raise WireError("varint", "a count >= 0", value, "an offset or a zigzag")
         while value > 0x7F:
             self.byte(value & 0x7F | 0x80)
             value >>= 7
@@ -37,12 +33,10 @@ class Writer:
         """Append a finite number as float32."""
         if not math.isfinite(value) or abs(value) > 3.4028234e38:
             raise WireError(
-                complain(
-                    "float32",
-                    expected="a finite number within its range",
-                    actual=value,
-                    hint="values of ordinary size",
-                ),
+                "float32",
+                "a finite number within its range",
+                value,
+                "values of ordinary size",
                 field="values",
             )
         self._parts.append(struct.pack("<f", value))
@@ -77,12 +71,7 @@ class Reader:
         """Take `count` bytes."""
         if not 0 <= count <= len(self):
             raise WireError(
-                complain(
-                    "section",
-                    expected=f"{count} more bytes",
-                    actual=f"{len(self)} left",
-                    hint="sending it again",
-                )
+                "section", f"{count} more bytes", f"{len(self)} left", "sending it again"
             )
         self._at += count
         return self._view[self._at - count : self._at]
@@ -100,12 +89,7 @@ class Reader:
             shift += 7
             if value > most or shift > 70:
                 raise WireError(
-                    complain(
-                        "section",
-                        expected=f"a count of at most {most}",
-                        actual=f"{value} or more",
-                        hint="sending it again",
-                    )
+                    "section", f"a count of at most {most}", f"{value} or more", "sending it again"
                 )
             if part < 0x80:
                 return value
@@ -115,12 +99,7 @@ class Reader:
         (value,) = struct.unpack("<f", self.raw(4))
         if not low <= value <= high:
             raise WireError(
-                complain(
-                    "section",
-                    expected=f"a number from {low:g} to {high:g}",
-                    actual=value,
-                    hint="sending it again",
-                )
+                "section", f"a number from {low:g} to {high:g}", value, "sending it again"
             )
         return float(value)
 
@@ -131,11 +110,4 @@ class Reader:
     def done(self) -> None:
         """Raise `WireError` if bytes are left over."""
         if len(self):
-            raise WireError(
-                complain(
-                    "section",
-                    expected="its end",
-                    actual=f"{len(self)} bytes more",
-                    hint="sending it again",
-                )
-            )
+            raise WireError("section", "its end", f"{len(self)} bytes more", "sending it again")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.wire import MAX_BYTES, Meta, pack, unpack
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
@@ -59,11 +59,7 @@ class Cast:
 
     def __post_init__(self) -> None:
         if self.bits not in _WIDTHS:
-            raise ArgumentError(
-                complain(
-                    "Cast", expected="bits 16, 32 or 64", actual=repr(self.bits), hint="Cast(32)"
-                )
-            )
+            raise ArgumentError("Cast", "bits 16, 32 or 64", repr(self.bits), "Cast(32)")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""
@@ -86,12 +82,10 @@ class Cast:
         if not is_finite(narrow):
             largest = float(leaf.abs().max())
             raise WireError(
-                complain(
-                    f"leaf {name!r}",
-                    expected=f"values that fit {self.bits} bits",
-                    actual=f"largest {largest:g}",
-                    hint="Cast(32) or a smaller step",
-                )
+                f"leaf {name!r}",
+                f"values that fit {self.bits} bits",
+                f"largest {largest:g}",
+                "Cast(32) or a smaller step",
             )
         return narrow
 
@@ -103,12 +97,10 @@ def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
     if not is_finite(wide):
         kind = str(dtype).removeprefix("torch.")
         raise WireError(
-            complain(
-                f"leaf {name!r}",
-                expected=f"finite {kind} values",
-                actual="NaN or Inf",
-                hint="sending it again",
-            ),
+            f"leaf {name!r}",
+            f"finite {kind} values",
+            "NaN or Inf",
+            "sending it again",
             field="values",
         )
     return wide

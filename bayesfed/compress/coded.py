@@ -19,7 +19,7 @@ from bayesfed.compress.lossless.symbols import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.errors.checks import check, having
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -75,12 +75,10 @@ class Coded:
         leaves, meta = unseal(message, limit=self.limit)
         if (needed := 8 * sum(leaf.entries for leaf in leaves)) > self.limit:
             raise WireError(
-                complain(
-                    "message",
-                    expected=f"at most {self.limit // 8} entries",
-                    actual=needed // 8,
-                    hint="a higher limit if it is honest",
-                )
+                "message",
+                f"at most {self.limit // 8} entries",
+                needed // 8,
+                "a higher limit if it is honest",
             )
         return {leaf.name: self._opened(leaf, key.child(leaf.name)) for leaf in leaves}, meta
 
@@ -94,12 +92,7 @@ class Coded:
     def _leaf(self, name: str, leaf: Tensor, key: Key) -> Leaf:
         if leaf.dtype not in NAMES:
             raise WireError(
-                complain(
-                    f"leaf {name!r}",
-                    expected=f"one of {sorted(DTYPES)}",
-                    actual=leaf.dtype,
-                    hint="a cast first",
-                )
+                f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first"
             )
         out, leaf = Writer(), leaf.detach()
         try:
@@ -125,12 +118,10 @@ class Coded:
             )
         elif dtype.is_floating_point:
             raise WireError(
-                complain(
-                    f"leaf {leaf.name!r}",
-                    expected="float32",
-                    actual=dtype,
-                    hint="a message of this codec",
-                ),
+                f"leaf {leaf.name!r}",
+                "float32",
+                dtype,
+                "a message of this codec",
                 field="dtype",
             )
         else:
@@ -140,12 +131,7 @@ class Coded:
             )
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):
                 raise WireError(
-                    complain(
-                        f"leaf {leaf.name!r}",
-                        expected=f"integers of {dtype}",
-                        actual="larger ones",
-                        hint="sending it again",
-                    )
+                    f"leaf {leaf.name!r}", f"integers of {dtype}", "larger ones", "sending it again"
                 )
             result = torch.from_numpy(values).to(dtype).reshape(leaf.shape)
         source.done()

@@ -46,7 +46,7 @@ from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import pack, unpack
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.trees import Tree
 
 # Every codec, leaf codec and code of the package.
@@ -119,12 +119,7 @@ def described(message: bytes, also: Iterable[type] = ()) -> Codec:
         OverflowError,
     ) as problem:
         raise WireError(
-            complain(
-                "description",
-                expected="a codec on the list",
-                actual=problem,
-                hint="a message from describe",
-            )
+            "description", "a codec on the list", problem, "a message from describe"
         ) from problem
     return codec
 
@@ -156,9 +151,7 @@ def _written(value: object, known: Mapping[type, None], leaves: Tree, where: str
             }
         case _:
             hint = "bayesfed's codecs, or your class in `also` on both sides"
-            raise ArgumentError(
-                complain(where, expected="what can be described", actual=repr(value), hint=hint)
-            )
+            raise ArgumentError(where, "what can be described", repr(value), hint)
 
 
 def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) -> Any:

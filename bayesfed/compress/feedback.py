@@ -7,7 +7,7 @@ from typing import Any
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.wire import Meta
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import check, having
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -69,12 +69,10 @@ class ErrorFeedback:
                 continue
             if residual.shape != leaf.shape:
                 raise UpdateError(
-                    complain(
-                        f"residual of {name!r}",
-                        expected=f"shape {tuple(leaf.shape)}",
-                        actual=tuple(residual.shape),
-                        hint="one view a client",
-                    )
+                    f"residual of {name!r}",
+                    f"shape {tuple(leaf.shape)}",
+                    tuple(residual.shape),
+                    "one view a client",
                 )
             result[name] = leaf + residual.to(leaf)
         return result

@@ -44,7 +44,7 @@ from bayesfed.compress.quantisers.entries import (
 from bayesfed.compress.quantisers.probabilistic import MOST_LEVELS, Probabilistic
 from bayesfed.compress.quantisers.sparsify import Dense, KernelWise, as_kernels, squared_norms
 from bayesfed.compress.wire import MAX_BYTES, Meta, unseal
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -126,24 +126,17 @@ class Flexible:
         for value, kind in ((self.ranking, Ranking), (self.dense, Dense)):
             if value not in get_args(kind):
                 raise ArgumentError(
-                    complain(
-                        "Flexible",
-                        expected=f"one of {get_args(kind)}",
-                        actual=repr(value),
-                        hint="Flexible(0.1, 16)",
-                    )
+                    "Flexible", f"one of {get_args(kind)}", repr(value), "Flexible(0.1, 16)"
                 )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Threshold, round and write the message, with L in its meta."""
         if LEVELS in meta:
             raise WireError(
-                complain(
-                    f"meta {LEVELS!r}",
-                    expected="a name that is not the codec's own",
-                    actual=meta[LEVELS],
-                    hint="another name",
-                )
+                f"meta {LEVELS!r}",
+                "a name that is not the codec's own",
+                meta[LEVELS],
+                "another name",
             )
         return self._coded(self.levels).encode(
             self.sparse(tree), {**meta, LEVELS: self.levels}, key
@@ -159,12 +152,7 @@ class Flexible:
             or not 1 <= levels <= MOST_LEVELS
         ):
             raise WireError(
-                complain(
-                    "message",
-                    expected=f"{LEVELS}: 1 to {MOST_LEVELS}",
-                    actual=repr(levels),
-                    hint="a message of this codec",
-                )
+                "message", f"{LEVELS}: 1 to {MOST_LEVELS}", repr(levels), "a message of this codec"
             )
         tree, meta = self._coded(levels).decode(message, key)
         del meta[LEVELS]

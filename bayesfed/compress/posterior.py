@@ -25,7 +25,7 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.entries import Reals, parts, peak
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import Meta
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
@@ -64,9 +64,7 @@ class PosteriorGrid:
 
     def __post_init__(self) -> None:
         if not 0 < self.nats < math.inf:
-            raise ArgumentError(
-                complain("PosteriorGrid", expected="nats > 0", actual=self.nats, hint="0.01")
-            )
+            raise ArgumentError("PosteriorGrid", "nats > 0", self.nats, "0.01")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Round the sds, then the means with the sds that the receiver will decode."""
@@ -74,12 +72,10 @@ class PosteriorGrid:
         for name in spreads:
             if not _positive(tree[name]):
                 raise WireError(
-                    complain(
-                        f"leaf {name!r}",
-                        expected="finite standard deviations above 0",
-                        actual="others",
-                        hint="a smaller step",
-                    )
+                    f"leaf {name!r}",
+                    "finite standard deviations above 0",
+                    "others",
+                    "a smaller step",
                 )
             if tree[name].numel() > 1:
                 result[name] = _codes(
@@ -111,12 +107,10 @@ class PosteriorGrid:
             result[name] = torch.from_numpy(mean).reshape(tree[name].shape)
             if not is_finite(result[name]):
                 raise WireError(
-                    complain(
-                        f"leaf {name!r}",
-                        expected="finite values",
-                        actual="others",
-                        hint="sending it again",
-                    ),
+                    f"leaf {name!r}",
+                    "finite values",
+                    "others",
+                    "sending it again",
                     field="values",
                 )
         return result, meta
@@ -132,12 +126,10 @@ class PosteriorGrid:
             leaf = coded[name].detach().cpu()
             if leaf.is_floating_point() != (leaf.numel() <= 1):
                 raise WireError(
-                    complain(
-                        f"leaf {name!r}",
-                        expected="one sd as a float, or grid numbers",
-                        actual=leaf.dtype,
-                        hint="sending it again",
-                    )
+                    f"leaf {name!r}",
+                    "one sd as a float, or grid numbers",
+                    leaf.dtype,
+                    "sending it again",
                 )
             if leaf.is_floating_point():
                 sd = leaf.float().double()
@@ -149,12 +141,10 @@ class PosteriorGrid:
                         flat[part] = np.exp(values * self._log_step)
             if not _positive(sd):
                 raise WireError(
-                    complain(
-                        f"leaf {name!r}",
-                        expected="finite values above 0",
-                        actual="others",
-                        hint="sending it again",
-                    ),
+                    f"leaf {name!r}",
+                    "finite values above 0",
+                    "others",
+                    "sending it again",
                     field="values",
                 )
             seen[name] = sd
@@ -164,12 +154,7 @@ class PosteriorGrid:
         sd = seen[_spread_of(name, seen)]
         if sd.numel() != 1 and sd.shape != leaf.shape:
             raise WireError(
-                complain(
-                    f"leaf {name!r}",
-                    expected=f"shape {tuple(sd.shape)}",
-                    actual=tuple(leaf.shape),
-                    hint="sending it again",
-                )
+                f"leaf {name!r}", f"shape {tuple(sd.shape)}", tuple(leaf.shape), "sending it again"
             )
         return sd.reshape(-1).numpy() * math.sqrt(24 * self.nats)
 
@@ -188,12 +173,10 @@ def _spread_of(name: str, tree: Mapping[str, Tensor]) -> str:
         if spread in tree:
             return spread
     raise WireError(
-        complain(
-            f"leaf {name!r}",
-            expected=f"{own!r} or {SD!r} beside it",
-            actual=sorted(tree),
-            hint="Coded for models without posterior sd",
-        )
+        f"leaf {name!r}",
+        f"{own!r} or {SD!r} beside it",
+        sorted(tree),
+        "Coded for models without posterior sd",
     )
 
 
@@ -222,12 +205,10 @@ def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
             numbers = np.rint(scaled + _dither(len(scaled), random))
         if not peak(numbers) <= LARGEST:
             raise WireError(
-                complain(
-                    f"leaf {name!r}",
-                    expected=f"values within {LARGEST:g} grid steps",
-                    actual="larger ones or NaN",
-                    hint="a smaller step",
-                )
+                f"leaf {name!r}",
+                f"values within {LARGEST:g} grid steps",
+                "larger ones or NaN",
+                "a smaller step",
             )
         result[part] = numbers
     return torch.from_numpy(result).reshape(leaf.shape)
@@ -236,14 +217,7 @@ def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
 def _values(codes: Tensor, key: Key, name: str) -> Iterator[tuple[slice, Reals]]:
     """Yield the grid numbers minus their dither, part by part."""
     if codes.dtype is not torch.int64:
-        raise WireError(
-            complain(
-                f"leaf {name!r}",
-                expected="grid numbers",
-                actual=codes.dtype,
-                hint="a message of this codec",
-            )
-        )
+        raise WireError(f"leaf {name!r}", "grid numbers", codes.dtype, "a message of this codec")
     flat, random = codes.reshape(-1).numpy(), key.numpy()
     return (
         (part, flat[part] - _dither(part.stop - part.start, random)) for part in parts(len(flat))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.trees import Tree
 
 # Suffix of the names of masks.
@@ -38,12 +38,10 @@ def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
     active = int(mask.sum())
     if values.shape != (active,):
         raise WireError(
-            complain(
-                "active values",
-                expected=f"shape ({active},)",
-                actual=tuple(values.shape),
-                hint="the mask they were gathered with",
-            )
+            "active values",
+            f"shape ({active},)",
+            tuple(values.shape),
+            "the mask they were gathered with",
         )
     dense = values.new_zeros(mask.shape)
     dense[mask] = values

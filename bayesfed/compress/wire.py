@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.trees import Tree
 
 MAGIC = b"BFD1"
@@ -109,12 +109,7 @@ def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
     for name, value in meta.items():
         if not _is_scalar(value):
             raise WireError(
-                complain(
-                    f"meta {name!r}",
-                    expected="a string, a boolean or a finite number",
-                    actual=repr(value),
-                    hint="a leaf",
-                )
+                f"meta {name!r}", "a string, a boolean or a finite number", repr(value), "a leaf"
             )
     entries = [[leaf.name, leaf.dtype, list(leaf.shape), len(leaf.section)] for leaf in leaves]
     header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
@@ -146,54 +141,39 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     """
     if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
         raise WireError(
-            complain(
-                "message",
-                expected=f"24 to {limit} bytes",
-                actual=f"{len(message)} bytes",
-                hint="a higher limit if it is honest",
-            ),
+            "message",
+            f"24 to {limit} bytes",
+            f"{len(message)} bytes",
+            "a higher limit if it is honest",
             field="size",
         )
     body = memoryview(message)[:-DIGEST]
     if bytes(body[:4]) != MAGIC:
-        raise WireError(
-            complain(
-                "message",
-                expected=f"magic {MAGIC!r}",
-                actual=bytes(body[:4]),
-                hint="a message from seal",
-            )
-        )
+        raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
     if not is_intact(message):
         raise WireError(
-            complain(
-                "message",
-                expected="a matching digest",
-                actual="another one",
-                hint="sending it again",
-            ),
+            "message",
+            "a matching digest",
+            "another one",
+            "sending it again",
             field="digest",
         )
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
         raise WireError(
-            complain(
-                "message header",
-                expected=f"a {HEADER_SHARE}nd of {limit} bytes",
-                actual=length,
-                hint="a higher limit if it is honest",
-            ),
+            "message header",
+            f"a {HEADER_SHARE}nd of {limit} bytes",
+            length,
+            "a higher limit if it is honest",
             field="size",
         )
     entries, meta = _header(bytes(body[8 : 8 + length]), length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
         raise WireError(
-            complain(
-                "message",
-                expected="the sections its header promises",
-                actual=f"{len(body)} bytes",
-                hint="sending it again",
-            ),
+            "message",
+            "the sections its header promises",
+            f"{len(body)} bytes",
+            "sending it again",
             field="header",
         )
     leaves, start = [], 8 + length
@@ -205,12 +185,10 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         decoded := sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)
     ) > limit:
         raise WireError(
-            complain(
-                "message",
-                expected=f"leaves of at most {limit} bytes",
-                actual=decoded,
-                hint="a higher limit if it is honest",
-            ),
+            "message",
+            f"leaves of at most {limit} bytes",
+            decoded,
+            "a higher limit if it is honest",
             field="size",
         )
     return leaves, meta
@@ -262,14 +240,7 @@ def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, A
 def plain(name: str, leaf: Tensor) -> Leaf:
     """Return a leaf whose section holds its plain values, booleans with eight per byte."""
     if leaf.dtype not in NAMES:
-        raise WireError(
-            complain(
-                f"leaf {name!r}",
-                expected=f"one of {sorted(DTYPES)}",
-                actual=leaf.dtype,
-                hint="a cast first",
-            )
-        )
+        raise WireError(f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first")
     values = leaf.detach().cpu().contiguous().numpy()
     if leaf.dtype is torch.bool:
         values = np.packbits(values.reshape(-1))
@@ -283,12 +254,10 @@ def opened(leaf: Leaf) -> Tensor:
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
         raise WireError(
-            complain(
-                f"leaf {leaf.name!r}",
-                expected=f"{size} bytes",
-                actual=len(leaf.section),
-                hint="sending it again",
-            ),
+            f"leaf {leaf.name!r}",
+            f"{size} bytes",
+            len(leaf.section),
+            "sending it again",
             field="shape",
         )
     dtype = DTYPES[leaf.dtype]
@@ -328,12 +297,10 @@ def _header(
             raise ValueError("meta holds something that is not a scalar")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise WireError(
-            complain(
-                "message header",
-                expected="meta and leaves as JSON",
-                actual=problem,
-                hint="a message from seal",
-            ),
+            "message header",
+            "meta and leaves as JSON",
+            problem,
+            "a message from seal",
             field="header",
         ) from problem
     return entries, meta

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.readers.labels import class_numbers
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 
 def as_tensor(values: object, where: str) -> Tensor:
@@ -35,12 +35,7 @@ def as_tensor(values: object, where: str) -> Tensor:
     if not isinstance(values, np.ndarray) and not hasattr(values, "to_numpy"):
         hint = "torch.tensor(rows), np.array(rows), or a reader (from_csv, from_npz, from_torch)"
         raise DataError(
-            complain(
-                where,
-                expected="a tensor, an array or a frame",
-                actual=_article(type(values).__name__),
-                hint=hint,
-            )
+            where, "a tensor, an array or a frame", _article(type(values).__name__), hint
         )
     _check_columns(values, where)
     array = _array(values)
@@ -54,7 +49,7 @@ def as_tensor(values: object, where: str) -> Tensor:
             "numbers in place of texts and missing values; text labels become numbers if they "
             "are the targets"
         )
-        raise DataError(complain(where, expected="numbers", actual=actual, hint=hint))
+        raise DataError(where, "numbers", actual, hint)
     whole = array.dtype.kind in "biu" and not frame
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64 if whole else np.float32)))
 
@@ -92,12 +87,10 @@ def as_targets(
             )
         missing = sum(not isinstance(label, str) for label in labels.reshape(-1))
         raise DataError(
-            complain(
-                where,
-                expected="one label a row",
-                actual=f"{missing} without, or several columns",
-                hint="dropna(), one column",
-            )
+            where,
+            "one label a row",
+            f"{missing} without, or several columns",
+            "dropna(), one column",
         )
     if hasattr(values, "columns") and array is not None and array.ndim == 2 and array.shape[1] == 1:
         values = array[:, 0]
@@ -121,12 +114,10 @@ def _check_columns(values: Any, where: str) -> None:
     ]
     if texts:
         raise DataError(
-            complain(
-                where,
-                expected="columns of numbers",
-                actual=f"others: {', '.join(texts[:10])}",
-                hint=f"frame.drop(columns={texts[:3]})",
-            )
+            where,
+            "columns of numbers",
+            f"others: {', '.join(texts[:10])}",
+            f"frame.drop(columns={texts[:3]})",
         )
     counts = {str(name): int(count) for name, count in values.isna().sum().items() if count}
     if counts:
@@ -135,12 +126,7 @@ def _check_columns(values: Any, where: str) -> None:
             f"{', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}"
         )
         raise DataError(
-            complain(
-                where,
-                expected="a number in every cell",
-                actual=actual,
-                hint="frame.dropna(), or frame.fillna(frame.mean())",
-            )
+            where, "a number in every cell", actual, "frame.dropna(), or frame.fillna(frame.mean())"
         )
 
 

@@ -27,7 +27,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import a, check, checked
 from bayesfed.keys import Key
 
@@ -72,19 +72,13 @@ def corrupted(
     """
     if corruption not in get_args(Corruption):
         known = ", ".join(map(repr, get_args(Corruption)))
-        raise ArgumentError(
-            complain(
-                "corrupted", expected=f"one of {known}", actual=repr(corruption), hint="'blur'"
-            )
-        )
+        raise ArgumentError("corrupted", f"one of {known}", repr(corruption), "'blur'")
     if (
         isinstance(severity, bool)
         or not isinstance(severity, Integral)
         or severity not in range(1, 6)
     ):
-        raise ArgumentError(
-            complain("corrupted, severity", expected="1 to 5", actual=repr(severity), hint="3")
-        )
+        raise ArgumentError("corrupted, severity", "1 to 5", repr(severity), "3")
     images, strength = _images("corrupted", data), STRENGTHS[corruption][severity - 1]
     if not len(data):
         return data
@@ -129,12 +123,10 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     ):
         expected = f"labels 0 to {len(wanted) - 1}"
         raise DataError(
-            complain(
-                "label_shifted",
-                expected=expected,
-                actual=f"{tuple(data.targets.shape)} of {data.targets.dtype}",
-                hint="a share a class",
-            )
+            "label_shifted",
+            expected,
+            f"{tuple(data.targets.shape)} of {data.targets.dtype}",
+            "a share a class",
         )
     counts = torch.bincount(data.targets, minlength=len(wanted)).double().cpu()
     if (
@@ -144,12 +136,7 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     ):
         hint = "shares of classes that have rows"
         raise ArgumentError(
-            complain(
-                "label_shifted, shares",
-                expected="numbers >= 0, not all 0",
-                actual=wanted.tolist(),
-                hint=hint,
-            )
+            "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint
         )
     # Rounded down, so that no class needs more rows than it has.
     size = float((counts[wanted > 0] / wanted[wanted > 0]).min())
@@ -165,12 +152,7 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
                 f"classes of {counts.int().tolist()} rows",
             )
             raise ArgumentError(
-                complain(
-                    "label_shifted, shares",
-                    expected=expected,
-                    actual=actual,
-                    hint="more rows, or shares that differ less",
-                )
+                "label_shifted, shares", expected, actual, "more rows, or shares that differ less"
             )
     return data[torch.cat(parts).sort().values.to(data.targets.device)]
 
@@ -215,12 +197,7 @@ def _images(where: str, data: Dataset) -> Tensor:
             f", {float(inputs.min()):g} to {float(inputs.max()):g}" if len(data) else ""
         )
         raise DataError(
-            complain(
-                where,
-                expected="images (N, H, W) or (N, C, H, W) from 0 to 1",
-                actual=actual,
-                hint="scaling to 0..1 first",
-            )
+            where, "images (N, H, W) or (N, C, H, W) from 0 to 1", actual, "scaling to 0..1 first"
         )
     return inputs[:, None] if inputs.ndim == 3 else inputs
 

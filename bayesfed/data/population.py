@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 
 
@@ -110,22 +110,15 @@ class Population(Mapping[str, Dataset]):
         if not callable(load):
             hint = "lambda name: Dataset(...)"
             raise ArgumentError(
-                complain(
-                    "Population, load",
-                    expected="a function (name) -> data set",
-                    actual=shown(load),
-                    hint=hint,
-                )
+                "Population, load", "a function (name) -> data set", shown(load), hint
             )
         given = Names(names) if isinstance(names, int) and not isinstance(names, bool) else names
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):
             raise ArgumentError(
-                complain(
-                    "Population, names",
-                    expected="a number of clients, or their names",
-                    actual=shown(names),
-                    hint="1_000_000",
-                )
+                "Population, names",
+                "a number of clients, or their names",
+                shown(names),
+                "1_000_000",
             )
         rows = _rows(samples, given)
         if isinstance(given, Names):
@@ -168,12 +161,10 @@ class Population(Mapping[str, Dataset]):
         if not isinstance(data, Dataset) or len(data) != rows:
             actual = f"{len(data)} rows" if isinstance(data, Dataset) else shown(data)
             raise DataError(
-                complain(
-                    f"Population, client {name!r}",
-                    expected=f"a Dataset of {rows} rows",
-                    actual=actual,
-                    hint="the right samples",
-                )
+                f"Population, client {name!r}",
+                f"a Dataset of {rows} rows",
+                actual,
+                "the right samples",
             )
         return data
 
@@ -185,12 +176,7 @@ def _rows(samples: Any, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int
     if isinstance(samples, Mapping):
         if missing := [name for name in names if name not in samples][:3]:
             raise ArgumentError(
-                complain(
-                    "Population, samples",
-                    expected="one for each name",
-                    actual=f"none for {missing}",
-                    hint="{name: 16, ...}",
-                )
+                "Population, samples", "one for each name", f"none for {missing}", "{name: 16, ...}"
             )
         samples = [samples[name] for name in names]
     try:
@@ -202,12 +188,7 @@ def _rows(samples: Any, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int
     if not sound:
         expected = f"{len(names)} whole numbers from 0, or one for all"
         raise ArgumentError(
-            complain(
-                "Population, samples",
-                expected=expected,
-                actual=shown(samples),
-                hint="[len(rows[name]) for name in names]",
-            )
+            "Population, samples", expected, shown(samples), "[len(rows[name]) for name in names]"
         )
     return rows.astype(np.int64)
 
@@ -218,23 +199,13 @@ def _sorted(
     """Return names in their order, and numbers of rows in the same order."""
     if odd := [name for name in names if not isinstance(name, str)][:1]:
         raise ArgumentError(
-            complain(
-                "Population, names",
-                expected="texts",
-                actual=shown(odd[0]),
-                hint="[f'{number:07d}' for number in ...]",
-            )
+            "Population, names", "texts", shown(odd[0]), "[f'{number:07d}' for number in ...]"
         )
     if not all(before < after for before, after in pairwise(names)):
         order = sorted(range(len(names)), key=names.__getitem__)
         names, rows = [names[place] for place in order], rows[order]
         if twice := [name for name, after in pairwise(names) if name == after][:3]:
             raise ArgumentError(
-                complain(
-                    "Population, names",
-                    expected="distinct names",
-                    actual=f"twice {twice}",
-                    hint="sorted(set(names))",
-                )
+                "Population, names", "distinct names", f"twice {twice}", "sorted(set(names))"
             )
     return tuple(names), rows

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 # Pillow's modes with one byte per colour. 16-bit and floating-point images would be clipped to
 # bytes, not scaled.
@@ -42,19 +42,12 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
         if arrays and array.shape != arrays[0].shape:
             expected = f"the shape of {at(0)}, {arrays[0].shape}"
             raise DataError(
-                complain(
-                    at(number),
-                    expected=expected,
-                    actual=array.shape,
-                    hint="resizing, cutting or padding to one shape",
-                )
+                at(number), expected, array.shape, "resizing, cutting or padding to one shape"
             )
         factor = (1 / 255 if array.dtype == np.uint8 else 1.0) if scale is None else scale
         arrays.append(array.astype(np.float32) * np.float32(factor))
     if not arrays:
-        raise DataError(
-            complain("rows", expected="at least one", actual="none", hint="another source")
-        )
+        raise DataError("rows", "at least one", "none", "another source")
     return torch.from_numpy(np.stack(arrays))
 
 
@@ -75,32 +68,15 @@ def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:
         array = np.asarray(row)
     except ValueError as problem:
         raise DataError(
-            complain(
-                where,
-                expected="numbers in one shape",
-                actual=problem,
-                hint="cutting or padding rows",
-            )
+            where, "numbers in one shape", problem, "cutting or padding rows"
         ) from problem
     if array.dtype.kind not in "biuf":
         shown = f"{row!r:.40}"
         raise DataError(
-            complain(
-                where,
-                expected="numbers",
-                actual=shown,
-                hint="leaving it out; for texts, bf.tokenised(Texts(...), ...)",
-            )
+            where, "numbers", shown, "leaving it out; for texts, bf.tokenised(Texts(...), ...)"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(
-            complain(
-                where,
-                expected="finite numbers",
-                actual="NaN or Inf",
-                hint="dropping or imputing such rows",
-            )
-        )
+        raise DataError(where, "finite numbers", "NaN or Inf", "dropping or imputing such rows")
     return array
 
 
@@ -108,14 +84,7 @@ def check_mode(picture: Any, where: str) -> None:
     """Raise `DataError` if a Pillow image has more than a byte per colour."""
     if picture.mode not in (*_GREY, *_COLOUR):
         actual = f"Pillow's mode {picture.mode}"
-        raise DataError(
-            complain(
-                where,
-                expected="a picture with a byte a colour",
-                actual=actual,
-                hint="converting it to 8 bits",
-            )
-        )
+        raise DataError(where, "a picture with a byte a colour", actual, "converting it to 8 bits")
 
 
 def _pixels(picture: Any, where: str) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, a, checked, whole
 from bayesfed.keys import Key
 
@@ -53,20 +53,9 @@ def power_law(
     appendix D: the inverse of the distribution function.
     """
     if not 1 < exponent < math.inf:
-        raise ArgumentError(
-            complain(
-                "power_law, exponent", expected="a number above 1", actual=exponent, hint="2.0"
-            )
-        )
+        raise ArgumentError("power_law, exponent", "a number above 1", exponent, "2.0")
     if not 1 <= least <= most:
-        raise ArgumentError(
-            complain(
-                "power_law",
-                expected="1 <= least <= most",
-                actual=(least, most),
-                hint="least=1, most=1000",
-            )
-        )
+        raise ArgumentError("power_law", "1 <= least <= most", (least, most), "least=1, most=1000")
     power = 1.0 - exponent
     # The law of a continuous size from least to most + 1, rounded down, so that both bounds can be
     # drawn.

@@ -15,7 +15,7 @@ from bayesfed.data.partition import held_out
 from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, Role, a, check, checked
 from bayesfed.keys import Key
 
@@ -148,22 +148,10 @@ def split_clients(
     >>> run(fed_avg(net), seen, rounds=40, test=concatenated(list(unseen.values())))
     """
     if not 0 < share < 1:
-        raise ArgumentError(
-            complain(
-                "split_clients, share",
-                expected="a number between 0 and 1",
-                actual=share,
-                hint="0.2",
-            )
-        )
+        raise ArgumentError("split_clients, share", "a number between 0 and 1", share, "0.2")
     if len(clients) < 2:
         raise ArgumentError(
-            complain(
-                "split_clients",
-                expected="at least two clients",
-                actual=len(clients),
-                hint="split_rows(clients, 0.2)",
-            )
+            "split_clients", "at least two clients", len(clients), "split_rows(clients, 0.2)"
         )
     count = min(max(1, round(share * len(clients))), len(clients) - 1)
     order = torch.randperm(len(clients), generator=(key or Key(0, "clients")).generator()).tolist()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 from bayesfed.keys import Key
 
 
@@ -47,11 +47,7 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
         torch.as_tensor(raw[:, -1]).long(),
     )
     if not 0 < test < len(inputs):
-        raise ArgumentError(
-            complain(
-                "digits", expected=f"test in 1..{len(inputs) - 1}", actual=test, hint="test=360"
-            )
-        )
+        raise ArgumentError("digits", f"test in 1..{len(inputs) - 1}", test, "test=360")
     order = torch.randperm(len(inputs), generator=(key or Key(0, "digits")).generator())
     whole = Dataset(inputs[order], targets[order])
     return whole[slice(test, None)], whole[slice(0, test)]
@@ -134,12 +130,7 @@ def sparse_regression(
     """
     if not 0 < block <= min(outputs, features):
         raise ArgumentError(
-            complain(
-                "sparse_regression",
-                expected=f"block in 1..{min(outputs, features)}",
-                actual=block,
-                hint="a smaller block",
-            )
+            "sparse_regression", f"block in 1..{min(outputs, features)}", block, "a smaller block"
         )
     generator = key.generator()
     top, left = (

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import KEY, a, checked, whole
 from bayesfed.keys import Key
 
@@ -51,12 +51,10 @@ def dihedral(data: Dataset, key: Key, *, inverted: bool = True) -> Dataset:
     if len(shape) not in (3, 4) or shape[-1] != shape[-2] or not data.inputs.is_floating_point():
         actual = f"{data.inputs.dtype} of shape {shape}"
         raise DataError(
-            complain(
-                "dihedral",
-                expected="square images (N, H, H) or (N, C, H, H)",
-                actual=actual,
-                hint="permutations, for any rows",
-            )
+            "dihedral",
+            "square images (N, H, H) or (N, C, H, H)",
+            actual,
+            "permutations, for any rows",
         )
     if (
         inverted
@@ -65,12 +63,7 @@ def dihedral(data: Dataset, key: Key, *, inverted: bool = True) -> Dataset:
     ):
         actual = f"{float(data.inputs.min()):g} to {float(data.inputs.max()):g}"
         raise DataError(
-            complain(
-                "dihedral",
-                expected="values from 0 to 1",
-                actual=actual,
-                hint="inverted=False, or scaling after dihedral",
-            )
+            "dihedral", "values from 0 to 1", actual, "inverted=False, or scaling after dihedral"
         )
     flips = [
         (mirrored, turns, negative)
@@ -119,12 +112,10 @@ def permutations(data: Dataset, count: int, key: Key) -> Dataset:
     if data.inputs.ndim not in (2, 3, 4):
         shape = tuple(data.inputs.shape)
         raise DataError(
-            complain(
-                "permutations",
-                expected="rows (F,), (H, W) or (C, H, W)",
-                actual=shape,
-                hint="Dataset(inputs.flatten(1), targets)",
-            )
+            "permutations",
+            "rows (F,), (H, W) or (C, H, W)",
+            shape,
+            "Dataset(inputs.flatten(1), targets)",
         )
     first = data.inputs.ndim - 2 if data.inputs.ndim > 2 else 1
     places = data.inputs.shape[first:].numel()

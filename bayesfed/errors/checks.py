@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, KeywordError, complain
+from bayesfed.errors import ArgumentError, KeywordError
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -166,9 +166,7 @@ def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]]
 def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
     if not role.fits(value):
-        raise ArgumentError(
-            complain(where, expected=role.expected, actual=shown(value), hint=role.hint)
-        )
+        raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 
 def check_keywords(
@@ -195,11 +193,7 @@ def check_keywords(
             else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
         )
         hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(
-            complain(
-                where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint
-            )
-        )
+        raise KeywordError(where, f"keywords among {', '.join(names)}", unknown[0], hint)
     positional = [
         parameter
         for parameter in parameters.values()
@@ -212,7 +206,7 @@ def check_keywords(
         expected = (
             f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
         )
-        raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
+        raise KeywordError(where, expected, actual, hint)
     given = {*list(parameters)[: len(args)], *kwargs}
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     if missing := [
@@ -220,11 +214,7 @@ def check_keywords(
         for name, one in parameters.items()
         if one.default is one.empty and name not in given and one.kind not in kinds
     ]:
-        raise KeywordError(
-            complain(
-                where, expected=f"a value for {missing[0]}", actual="none", hint=f"{missing[0]}=..."
-            )
-        )
+        raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
 
 
 def shown(value: object) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 from bayesfed.flower.messages import ACTION, content_of, record
 
 if TYPE_CHECKING:
@@ -76,12 +76,7 @@ def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> b
         return forward(str(node["socket"]), letter)
     if "experiment" not in run:
         raise ArgumentError(
-            complain(
-                "run-config",
-                expected="experiment",
-                actual=sorted(run),
-                hint='experiment="experiment:experiment"',
-            )
+            "run-config", "experiment", sorted(run), 'experiment="experiment:experiment"'
         )
     from bayesfed.flower.experiment import load
     from bayesfed.flower.site import Site
@@ -106,12 +101,7 @@ def client_name(node: Mapping[str, Any]) -> str:
     if "partition-id" in node:
         return f"client-{int(node['partition-id']):03d}"
     raise ArgumentError(
-        complain(
-            "node-config",
-            expected="client or partition-id",
-            actual=sorted(node),
-            hint="--node-config 'client=\"ward-a\"'",
-        )
+        "node-config", "client or partition-id", sorted(node), "--node-config 'client=\"ward-a\"'"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import Callback
 from bayesfed.federated.engine.reports import OnClientError
@@ -70,9 +70,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.save_every < 1:
-            raise ArgumentError(
-                complain("Experiment", expected="save_every >= 1", actual=self.save_every, hint="1")
-            )
+            raise ArgumentError("Experiment", "save_every >= 1", self.save_every, "1")
 
     @property
     def fingerprint(self) -> str:
@@ -110,18 +108,11 @@ def load(reference: str) -> Experiment:
             "module:function, the module beside the app's pyproject.toml",
         )
         raise ArgumentError(
-            complain(
-                "experiment", expected="a function that can be imported", actual=actual, hint=hint
-            )
+            "experiment", "a function that can be imported", actual, hint
         ) from problem
     experiment = function()
     if not isinstance(experiment, Experiment):
         raise ArgumentError(
-            complain(
-                reference,
-                expected="an Experiment",
-                actual=type(experiment).__name__,
-                hint="return Experiment(...)",
-            )
+            reference, "an Experiment", type(experiment).__name__, "return Experiment(...)"
         )
     return experiment

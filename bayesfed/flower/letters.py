@@ -30,7 +30,7 @@ import torch
 
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, opened, plain, seal, unseal
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.federated.clients.memory.stores import Slot
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.federated.core.protocols import Info, Link, Profile
@@ -214,12 +214,10 @@ def read_request(
         phase, slot = meta["phase"], Slot(int(meta["slot_round"]), str(meta["slot_phase"]))
         if phase not in links:
             raise WireError(
-                complain(
-                    "question",
-                    expected=f"a phase among {sorted(links)}",
-                    actual=repr(phase),
-                    hint="one experiment on both sides",
-                )
+                "question",
+                f"a phase among {sorted(links)}",
+                repr(phase),
+                "one experiment on both sides",
             )
         down, up = (described(bytes(sections[name].section), also) for name in ("down", "up"))
         message = bytes(sections["message"].section)
@@ -284,12 +282,7 @@ def _fields(kind: str, expected: str) -> Iterator[None]:
     """Raise `WireError` for a letter of another kind, or with missing or invalid fields."""
     if kind != expected:
         raise WireError(
-            complain(
-                "letter",
-                expected=f"kind {expected!r}",
-                actual=repr(kind),
-                hint="one version of bayesfed on both sides",
-            )
+            "letter", f"kind {expected!r}", repr(kind), "one version of bayesfed on both sides"
         )
     try:
         yield
@@ -297,12 +290,7 @@ def _fields(kind: str, expected: str) -> Iterator[None]:
         raise
     except (KeyError, ValueError, TypeError) as problem:
         raise WireError(
-            complain(
-                "letter",
-                expected=f"the fields of {kind!r}",
-                actual=problem,
-                hint="sending it again",
-            )
+            "letter", f"the fields of {kind!r}", problem, "sending it again"
         ) from problem
 
 
@@ -318,11 +306,7 @@ def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, L
     leaves, meta = unseal(letter, limit=limit + ROOM)
     if meta.get("version") != VERSION:
         hint = "one version of bayesfed on both sides"
-        raise WireError(
-            complain(
-                "letter", expected=f"version {VERSION}", actual=repr(meta.get("version")), hint=hint
-            )
-        )
+        raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), hint)
     return str(meta.get("kind")), meta, {leaf.name: leaf for leaf in leaves}
 
 

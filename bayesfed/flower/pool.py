@@ -20,7 +20,6 @@ from bayesfed.errors import (
     ClientError,
     DataError,
     WireError,
-    complain,
 )
 from bayesfed.federated.clients.memory.stores import Slot
 from bayesfed.federated.clients.pools import Locals
@@ -109,14 +108,10 @@ class Flower:
     ) -> None:
         times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
         if any(value is not None and not value > 0 for value in times.values()):
-            raise ArgumentError(
-                complain("Flower", expected="times above 0", actual=times, hint="deadline_s=600.0")
-            )
+            raise ArgumentError("Flower", "times above 0", times, "deadline_s=600.0")
         wanted = clients if isinstance(clients, int) else frozenset(clients)
         if not wanted or (isinstance(wanted, int) and wanted < 0):
-            raise ArgumentError(
-                complain("Flower", expected="one client or more", actual=clients, hint="clients=3")
-            )
+            raise ArgumentError("Flower", "one client or more", clients, "clients=3")
         self._grid, self._mail = grid, mail or FlowerMail()
         self._deadline_s, self._poll_s, self._codecs = deadline_s, poll_s, tuple(codecs)
         self._clock, self._wait, self._looked_at = clock, wait, float("-inf")
@@ -189,12 +184,7 @@ class Flower:
             if tree.keys() != {ROUND, PHASE}:
                 hint = "a checkpoint of a run over Flower"
                 raise CheckpointError(
-                    complain(
-                        f"memory of {client!r}",
-                        expected=f"leaves {ROUND}, {PHASE}",
-                        actual=sorted(tree),
-                        hint=hint,
-                    )
+                    f"memory of {client!r}", f"leaves {ROUND}, {PHASE}", sorted(tree), hint
                 )
             slots[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
         self._slots, self._fresh = slots, {}
@@ -217,12 +207,10 @@ class Flower:
         profiles = tuple(roster.profiles[name] for name in names)
         if not any(profile.samples for profile in profiles):
             raise DataError(
-                complain(
-                    "Flower",
-                    expected="a client with data",
-                    actual=f"{len(profiles)} clients, all empty",
-                    hint="the data function",
-                )
+                "Flower",
+                "a client with data",
+                f"{len(profiles)} clients, all empty",
+                "the data function",
             )
         return profiles
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -83,12 +83,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
 
     if missing := {"experiment", "clients", "out"} - run.keys():
         raise ArgumentError(
-            complain(
-                "run-config",
-                expected=f"{sorted(missing)} too",
-                actual=sorted(run),
-                hint="the template's pyproject.toml",
-            )
+            "run-config", f"{sorted(missing)} too", sorted(run), "the template's pyproject.toml"
         )
     experiment, out, wanted = (
         experiment_of(str(run["experiment"])),
@@ -100,12 +95,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
     resume = newest(saved)
     if resume is not None and not run.get("resume"):
         raise ArgumentError(
-            complain(
-                "out",
-                expected="a folder without checkpoints",
-                actual=f"{out}, round {resume.round}",
-                hint="resume=true",
-            )
+            "out", "a folder without checkpoints", f"{out}, round {resume.round}", "resume=true"
         )
     keys = _keys(Path(str(run["secrets"]))) if "secrets" in run else None
     pool = Flower(
@@ -146,12 +136,7 @@ def _keys(folder: Path) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     except OSError as problem:
         raise ArgumentError(
-            complain(
-                "secrets",
-                expected="a folder with a file for every client",
-                actual=problem,
-                hint="its full path",
-            )
+            "secrets", "a folder with a file for every client", problem, "its full path"
         ) from problem
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 NAMES = ("pyproject.toml", "experiment.py")
 
@@ -24,14 +24,7 @@ def new_app(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if there := [name for name in NAMES if (folder / name).exists()]:
-        raise ArgumentError(
-            complain(
-                "new_app",
-                expected="a folder without these files",
-                actual=there,
-                hint="another folder",
-            )
-        )
+        raise ArgumentError("new_app", "a folder without these files", there, "another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         (folder / name).write_text(files("bayesfed.flower").joinpath("app", name).read_text())

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from bayesfed.compress.wire import MAX_BYTES
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.flower.experiment import load
 from bayesfed.flower.letters import ROOM
 from bayesfed.flower.site import Site
@@ -87,12 +87,7 @@ def _listener(socket: str) -> Listener:
             Path(socket).unlink()
         else:
             raise ArgumentError(
-                complain(
-                    "worker",
-                    expected="a socket of its own",
-                    actual=f"another worker at {socket}",
-                    hint="another --socket",
-                )
+                "worker", "a socket of its own", f"another worker at {socket}", "another --socket"
             )
     before = os.umask(0o077)
     try:
@@ -100,12 +95,7 @@ def _listener(socket: str) -> Listener:
     except OSError as problem:
         hint = "a shorter path in a folder that is there"
         raise ArgumentError(
-            complain(
-                "worker",
-                expected="a socket that can be made",
-                actual=f"{socket}: {problem}",
-                hint=hint,
-            )
+            "worker", "a socket that can be made", f"{socket}: {problem}", hint
         ) from problem
     finally:
         os.umask(before)

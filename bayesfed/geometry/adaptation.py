@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, canonical
 from bayesfed.geometry.ranks import energy_rank
 from bayesfed.geometry.tangents import project
@@ -178,12 +178,10 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
     if values is not None:
         if tuple(values.shape) != (extra,):
             raise ArgumentError(
-                complain(
-                    "grow, values",
-                    expected=f"shape ({extra},)",
-                    actual=f"shape {tuple(values.shape)}",
-                    hint="one per direction",
-                )
+                "grow, values",
+                f"shape ({extra},)",
+                f"shape {tuple(values.shape)}",
+                "one per direction",
             )
         check_finite("grow", values=values)
         core = torch.block_diag(point.s, values.diag())
@@ -200,12 +198,10 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
         )
         if values is not None and off > torch.finfo(r.dtype).eps ** 0.5:
             raise ArgumentError(
-                complain(
-                    f"grow, {name}",
-                    expected="orthonormal directions outside",
-                    actual=f"off by {off:g}",
-                    hint="normal_directions",
-                )
+                f"grow, {name}",
+                "orthonormal directions outside",
+                f"off by {off:g}",
+                "normal_directions",
             )
         # The old columns keep their bits: only the new ones are taken from the QR.
         bases.append(torch.cat([old, q[:, point.rank :]], 1))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank
 from bayesfed.geometry.tangents import Tangent, check_tangent, to_tangent
 
@@ -98,12 +98,7 @@ def from_coordinates(point: FixedRank, vector: Tensor) -> Tangent:
 def _cut(where: str, vector: Tensor, *sizes: int) -> tuple[Tensor, ...]:
     if tuple(vector.shape) != (sum(sizes),):
         raise ArgumentError(
-            complain(
-                where,
-                expected=f"a vector of {sum(sizes)}",
-                actual=f"shape {tuple(vector.shape)}",
-                hint="the same point",
-            )
+            where, f"a vector of {sum(sizes)}", f"shape {tuple(vector.shape)}", "the same point"
         )
     parts: tuple[Tensor, ...] = vector.split(sizes)
     return parts

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import (
     across,
     check_finite,
@@ -231,9 +231,7 @@ def random_point(
     check_rank("random_point", rank, min(rows, columns))
     std = columns**-0.5 if std is None else std
     if not (math.isfinite(std) and std > 0):
-        raise ArgumentError(
-            complain("random_point", expected="a positive std", actual=std, hint="None")
-        )
+        raise ArgumentError("random_point", "a positive std", std, "None")
     like = torch.empty((), dtype=dtype, device=device)
     a, b = (
         gaussian((rows, rank), key.child("u"), like),
@@ -273,12 +271,7 @@ def check_point(point: FixedRank, where: str, *, tolerance: float | None = None)
         )
         if off > limit:
             raise ArgumentError(
-                complain(
-                    f"{where}, {name}",
-                    expected="orthonormal columns",
-                    actual=f"columns off by {off:g}",
-                    hint="from_factors",
-                )
+                f"{where}, {name}", "orthonormal columns", f"columns off by {off:g}", "from_factors"
             )
 
 
@@ -286,12 +279,10 @@ def check_batch(where: str, point: FixedRank, x: Tensor) -> None:
     """Raise `ArgumentError` unless x is ``(..., N)``."""
     if not x.ndim or x.shape[-1] != point.shape[1]:
         raise ArgumentError(
-            complain(
-                f"{where}, x",
-                expected=f"shape (..., {point.shape[1]})",
-                actual=f"shape {tuple(x.shape)}",
-                hint="x.flatten(1)",
-            )
+            f"{where}, x",
+            f"shape (..., {point.shape[1]})",
+            f"shape {tuple(x.shape)}",
+            "x.flatten(1)",
         )
 
 
@@ -299,10 +290,5 @@ def _same_shape(where: str, first: FixedRank, *others: FixedRank) -> None:
     for other in others:
         if other.shape != first.shape:
             raise ArgumentError(
-                complain(
-                    where,
-                    expected=f"points of shape {first.shape}",
-                    actual=other.shape,
-                    hint="one layer at a time",
-                )
+                where, f"points of shape {first.shape}", other.shape, "one layer at a time"
             )

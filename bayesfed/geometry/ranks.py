@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_rank
 
 Count = Literal["factors", "freedom"]
@@ -42,11 +42,7 @@ def numbers(shape: tuple[int, int], rank: int, count: Count = "factors") -> int:
     """
     check_rank("numbers", rank, min(shape))
     if count not in ("factors", "freedom"):
-        raise ArgumentError(
-            complain(
-                "numbers", expected="'factors' or 'freedom'", actual=repr(count), hint="'factors'"
-            )
-        )
+        raise ArgumentError("numbers", "'factors' or 'freedom'", repr(count), "'factors'")
     return rank * (sum(shape) - (rank if count == "freedom" else 0))
 
 
@@ -118,9 +114,7 @@ def energy_rank(values: Tensor, loss: float) -> int:
         If the loss is not in [0, 1), or the values are not k finite numbers, 0 or more.
     """
     if not 0 <= loss < 1:
-        raise ArgumentError(
-            complain("energy_rank", expected="a loss in [0, 1)", actual=loss, hint="0.01")
-        )
+        raise ArgumentError("energy_rank", "a loss in [0, 1)", loss, "0.01")
     energies = _energies("energy_rank", values)
     lost = energies.flip(0).cumsum(0)
     return max(1, len(energies) - int((lost <= loss * lost[-1]).sum()))
@@ -180,12 +174,7 @@ def greedy_ranks(
     _check_ratio("greedy_ranks", ratio)
     if shapes.keys() != spectra.keys():
         raise ArgumentError(
-            complain(
-                "greedy_ranks",
-                expected=f"spectra of {sorted(shapes)}",
-                actual=sorted(spectra),
-                hint="one for each layer",
-            )
+            "greedy_ranks", f"spectra of {sorted(shapes)}", sorted(spectra), "one for each layer"
         )
     energies = {
         name: _energies(f"greedy_ranks, {name!r}", values).tolist()
@@ -221,9 +210,7 @@ def greedy_ranks(
 
 def _check_ratio(where: str, ratio: float) -> None:
     if not 0 < ratio <= 1:
-        raise ArgumentError(
-            complain(where, expected="a ratio in (0, 1]", actual=ratio, hint="1 / 16")
-        )
+        raise ArgumentError(where, "a ratio in (0, 1]", ratio, "1 / 16")
 
 
 def _energies(where: str, values: Tensor) -> Tensor:
@@ -234,11 +221,6 @@ def _energies(where: str, values: Tensor) -> Tensor:
         or not bool((torch.isfinite(values) & (values >= 0)).all())
     ):
         raise ArgumentError(
-            complain(
-                where,
-                expected="finite singular values (k,), 0 or more",
-                actual=tuple(values.shape),
-                hint="svdvals",
-            )
+            where, "finite singular values (k,), 0 or more", tuple(values.shape), "svdvals"
         )
     return values.double().sort(descending=True).values.square()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, from_factors
 from bayesfed.geometry.tangents import Tangent
 
@@ -94,11 +94,6 @@ def _weights(where: str, weights: Sequence[float] | Tensor, count: int) -> list[
     values = [float(weight) for weight in weights]
     if not count or len(values) != count or not all(map(math.isfinite, values)):
         raise ArgumentError(
-            complain(
-                where,
-                expected=f"one finite weight for each of {max(count, 1)}",
-                actual=values,
-                hint="[1 / K] * K",
-            )
+            where, f"one finite weight for each of {max(count, 1)}", values, "[1 / K] * K"
         )
     return values

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, check_batch
 from bayesfed.geometry.thin import (
     accurate,
@@ -277,10 +277,8 @@ def check_tangent(
         off = float(across(basis, part).norm())
         if off > tolerance * size:
             raise ArgumentError(
-                complain(
-                    f"{where}, {name} of the tangent",
-                    expected="a tangent",
-                    actual=f"{off:g} of {size:g} along the point",
-                    hint="to_tangent",
-                )
+                f"{where}, {name} of the tangent",
+                "a tangent",
+                f"{off:g} of {size:g} along the point",
+                "to_tangent",
             )

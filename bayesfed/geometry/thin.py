@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
@@ -169,30 +169,16 @@ def check_matrices(where: str, **matrices: Tensor) -> None:
     for name, matrix in matrices.items():
         if matrix.ndim != 2:
             raise ArgumentError(
-                complain(
-                    f"{where}, {name}",
-                    expected="a matrix",
-                    actual=f"shape {tuple(matrix.shape)}",
-                    hint="flatten(1)",
-                )
+                f"{where}, {name}", "a matrix", f"shape {tuple(matrix.shape)}", "flatten(1)"
             )
         if matrix.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(
-                complain(
-                    f"{where}, {name}",
-                    expected="float32 or float64",
-                    actual=matrix.dtype,
-                    hint=".float()",
-                )
-            )
+            raise ArgumentError(f"{where}, {name}", "float32 or float64", matrix.dtype, ".float()")
         if (matrix.dtype, matrix.device) != (first.dtype, first.device):
             raise ArgumentError(
-                complain(
-                    f"{where}, {name}",
-                    expected=f"{first.dtype} on {first.device}",
-                    actual=f"{matrix.dtype} on {matrix.device}",
-                    hint=".to()",
-                )
+                f"{where}, {name}",
+                f"{first.dtype} on {first.device}",
+                f"{matrix.dtype} on {matrix.device}",
+                ".to()",
             )
 
 
@@ -200,26 +186,17 @@ def check_shape(where: str, matrix: Tensor, shape: Sequence[int]) -> None:
     """Raise `ArgumentError` unless the matrix has exactly this shape; it is not broadcast."""
     if tuple(matrix.shape) != tuple(shape):
         raise ArgumentError(
-            complain(
-                where,
-                expected=f"shape {tuple(shape)}",
-                actual=f"shape {tuple(matrix.shape)}",
-                hint="the point's shapes, (M, R) and (N, R)",
-            )
+            where,
+            f"shape {tuple(shape)}",
+            f"shape {tuple(matrix.shape)}",
+            "the point's shapes, (M, R) and (N, R)",
         )
 
 
 def check_rank(where: str, rank: int, largest: int) -> None:
     """Raise `ArgumentError` unless the rank is a whole number from 1 to `largest`."""
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= largest:
-        raise ArgumentError(
-            complain(
-                where,
-                expected=f"a rank from 1 to {largest}",
-                actual=rank,
-                hint=f"{min(4, largest)}",
-            )
-        )
+        raise ArgumentError(where, f"a rank from 1 to {largest}", rank, f"{min(4, largest)}")
 
 
 def check_finite(where: str, **matrices: Tensor) -> None:
@@ -228,12 +205,10 @@ def check_finite(where: str, **matrices: Tensor) -> None:
         if not is_finite(matrix):
             count = int((~torch.isfinite(matrix)).sum())
             raise ArgumentError(
-                complain(
-                    f"{where}, {name}",
-                    expected="finite values",
-                    actual=f"{count} NaN or Inf",
-                    hint="a smaller learning rate",
-                )
+                f"{where}, {name}",
+                "finite values",
+                f"{count} NaN or Inf",
+                "a smaller learning rate",
             )
 
 

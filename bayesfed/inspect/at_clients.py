@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
 from bayesfed.federated.core.algorithm import Partial, Posterior
 from bayesfed.inference.evaluation.predictive import Predictive, scores_together
@@ -51,12 +51,7 @@ class Part:
         """
         if self.data is None:
             raise ArgumentError(
-                complain(
-                    "rows",
-                    expected=f"those of {self.client!r}",
-                    actual="none",
-                    hint="a data set for each client by name",
-                )
+                "rows", f"those of {self.client!r}", "none", "a data set for each client by name"
             )
         return self.data
 
@@ -136,7 +131,7 @@ def parts_of(
             "{name: rows}; for clients that never took part, Predictive(result.posterior, "
             "inputs, key)"
         )
-        raise ArgumentError(complain(where, expected=expected, actual="one data set", hint=hint))
+        raise ArgumentError(where, expected, "one data set", hint)
     return [Part("", data, posterior)] if len(data) else []
 
 
@@ -175,14 +170,7 @@ def predicting_posterior(
             "client='name'; for a client that never took part, Predictive(result.posterior, "
             "inputs, key)"
         )
-        raise ArgumentError(
-            complain(
-                where,
-                expected=f"a client, since {kept[0]} stays with clients",
-                actual="none",
-                hint=hint,
-            )
-        )
+        raise ArgumentError(where, f"a client, since {kept[0]} stays with clients", "none", hint)
     return posterior
 
 
@@ -205,12 +193,7 @@ def scores_by_client(
     )
     if "all" in given:
         raise ArgumentError(
-            complain(
-                "Result.scores",
-                expected="clients of other names",
-                actual="'all'",
-                hint="renaming that client",
-            )
+            "Result.scores", "clients of other names", "'all'", "renaming that client"
         )
     together, ends = pooled("Result.scores", data), list(accumulate(map(len, given.values())))
     groups = {
@@ -263,14 +246,7 @@ def pooled(where: str, data: Rows) -> Dataset:
         else [data]
     )
     if not sum(map(len, parts)):
-        raise ArgumentError(
-            complain(
-                where,
-                expected="at least one row",
-                actual="none",
-                hint="a test set, or clients with rows",
-            )
-        )
+        raise ArgumentError(where, "at least one row", "none", "a test set, or clients with rows")
     return concatenated(parts)
 
 

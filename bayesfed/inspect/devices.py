@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.inspect.figures import new_figure
@@ -41,12 +41,7 @@ def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axe
         actual = {device: list(by_state) for device, by_state in costs.items()}
         hint = "{'Nano': {'good': ...}}"
         raise ArgumentError(
-            complain(
-                "plot_device_costs",
-                expected="the same channel states of each device",
-                actual=actual,
-                hint=hint,
-            )
+            "plot_device_costs", "the same channel states of each device", actual, hint
         )
     above, below = new_figure(2.4 + 0.55 * len(costs) * (len(states) + 1), 5.2).subplots(
         2, 1, sharex=True
@@ -109,14 +104,7 @@ def plot_client_costs(
         If Matplotlib is not installed.
     """
     if not costs:
-        raise ArgumentError(
-            complain(
-                "plot_client_costs",
-                expected="at least one client",
-                actual="none",
-                hint="{name: plan.cost}",
-            )
-        )
+        raise ArgumentError("plot_client_costs", "at least one client", "none", "{name: plan.cost}")
     above, below = new_figure(max(4.0, 1.8 + 0.3 * len(costs)), 5.2).subplots(2, 1, sharex=True)
     places = [float(number) for number in range(len(costs))]
     for axes, unit, label in ((above, "s", "latency [s]"), (below, "j", "energy [J]")):
@@ -168,14 +156,7 @@ def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
     """
     planned = [row for row in rows if row.direction == "up" and row.cost.alpha]
     if not planned:
-        raise ArgumentError(
-            complain(
-                "plot_plans",
-                expected="rows of clients with plans",
-                actual="none",
-                hint="anycost_fl(...)",
-            )
-        )
+        raise ArgumentError("plot_plans", "rows of clients with plans", "none", "anycost_fl(...)")
     names, rounds = (
         sorted({row.client for row in planned}),
         range(max(row.round for row in planned) + 1),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.ledger import bits
 from bayesfed.federated.engine.reports import Record
@@ -95,11 +95,7 @@ def to_arviz(
         posterior stays with clients and is not known for these rows.
     """
     if draws < 1 or thin < 1:
-        raise ArgumentError(
-            complain(
-                "to_arviz", expected="draws and thin >= 1", actual=(draws, thin), hint="draws=100"
-            )
-        )
+        raise ArgumentError("to_arviz", "draws and thin >= 1", (draws, thin), "draws=100")
     groups: dict[str, dict[str, np.ndarray]] = {}
     coords: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
@@ -169,12 +165,10 @@ def _check_size(first: Tree, draws: int, thin: int) -> None:
     if entries > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
         raise ArgumentError(
-            complain(
-                "to_arviz",
-                expected=f"at most {MAX_ENTRIES:,} drawn values",
-                actual=f"{entries:,}",
-                hint=f"thin={need} or fewer draws",
-            )
+            "to_arviz",
+            f"at most {MAX_ENTRIES:,} drawn values",
+            f"{entries:,}",
+            f"thin={need} or fewer draws",
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 from bayesfed.federated.engine.ledger import bits, energy_j, latency_s
 from bayesfed.federated.engine.reports import Record
 
@@ -134,12 +134,7 @@ def plot_curves(runs: Runs) -> Figure:
     if not measured:
         hint = "a run of at least one round"
         raise ArgumentError(
-            complain(
-                "plot_curves",
-                expected=f"one of {', '.join(LABELS)}",
-                actual=f"none in {sorted(runs)}",
-                hint=hint,
-            )
+            "plot_curves", f"one of {', '.join(LABELS)}", f"none in {sorted(runs)}", hint
         )
     try:
         from matplotlib.figure import Figure

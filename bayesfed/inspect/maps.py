@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.reports import Record
 from bayesfed.inspect.figures import new_figure
 
@@ -40,14 +40,7 @@ def plot_support_maps(
         If Matplotlib is not installed.
     """
     if not frames:
-        raise ArgumentError(
-            complain(
-                "plot_support_maps",
-                expected="at least one frame",
-                actual="none",
-                hint="the callback keep",
-            )
-        )
+        raise ArgumentError("plot_support_maps", "at least one frame", "none", "the callback keep")
     figures = {record.round: record.server for record in history}
     shape = next(iter(frames.values())).shape
     aspect = min(2.0, max(0.5, shape[0] / shape[1]))
@@ -120,12 +113,10 @@ def plot_unit_maps(
     """
     if values.ndim != 2 or size[0] * size[1] != values.shape[1] or count < 1:
         raise ArgumentError(
-            complain(
-                "plot_unit_maps",
-                expected=f"(M, {size[0] * size[1]}) and count >= 1",
-                actual=(tuple(values.shape), count),
-                hint="size=(28, 28)",
-            )
+            "plot_unit_maps",
+            f"(M, {size[0] * size[1]}) and count >= 1",
+            (tuple(values.shape), count),
+            "size=(28, 28)",
         )
     chosen = sorted(values.sum(1).topk(min(count, len(values))).indices.tolist())
     columns = min(8, len(chosen))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inspect.figures import new_figure
 from bayesfed.inspect.tables import table
 
@@ -89,34 +89,17 @@ def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
 def _counts(clients: Mapping[str, Dataset], where: str) -> tuple[list[str], Tensor]:
     """Return the names of the classes and the numbers of rows ``(clients, classes)``."""
     if not clients:
-        raise ArgumentError(
-            complain(
-                where,
-                expected="at least one client",
-                actual="none",
-                hint="bf.federate(train, parts)",
-            )
-        )
+        raise ArgumentError(where, "at least one client", "none", "bf.federate(train, parts)")
     for client, data in clients.items():
         if data.targets.is_floating_point() or data.targets.ndim != 1:
             actual = f"{data.targets.dtype} {tuple(data.targets.shape)}"
             raise ArgumentError(
-                complain(
-                    f"{where}, {client}",
-                    expected="class labels (N,)",
-                    actual=actual,
-                    hint="a set with labels",
-                )
+                f"{where}, {client}", "class labels (N,)", actual, "a set with labels"
             )
     named = sorted({data.classes for data in clients.values()})
     if len(named) != 1:
         raise ArgumentError(
-            complain(
-                where,
-                expected="clients with the same classes",
-                actual=named[:2],
-                hint="bf.federate of one data set",
-            )
+            where, "clients with the same classes", named[:2], "bf.federate of one data set"
         )
     held = max((int(data.targets.max()) + 1 for data in clients.values() if len(data)), default=0)
     names = list(named[0]) or [str(number) for number in range(held)]

@@ -13,7 +13,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Personal, Posterior, Predictor
 from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
@@ -98,11 +98,7 @@ class PersonalScores:
         """
         if missing := [name for name, scores in self.clients.items() if score not in scores]:
             known = sorted(self.clients[missing[0]])
-            raise ArgumentError(
-                complain(
-                    "PersonalScores", expected=f"one of {known}", actual=repr(score), hint=known[0]
-                )
-            )
+            raise ArgumentError("PersonalScores", f"one of {known}", repr(score), known[0])
         return [scores[score] for scores in self.clients.values()]
 
     def mean(self, score: str = "accuracy") -> float:
@@ -173,12 +169,7 @@ def client_of(
     if algorithm.personal is not None and ELSEWHERE in memory:
         hint = "a run in process, or scoring at the client"
         raise ArgumentError(
-            complain(
-                f"client {name!r}",
-                expected="its memory",
-                actual="one that is kept at the client",
-                hint=hint,
-            )
+            f"client {name!r}", "its memory", "one that is kept at the client", hint
         )
     if algorithm.personal is not None:
         own = algorithm.personal(snapshot.state, memory)
@@ -228,22 +219,15 @@ def personal_scores(
     )
     if not parts:
         raise ArgumentError(
-            complain(
-                where,
-                expected="clients with rows",
-                actual="no rows",
-                hint="train, test = split_rows(clients, 0.25)",
-            )
+            where, "clients with rows", "no rows", "train, test = split_rows(clients, 0.25)"
         )
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
         raise ArgumentError(
-            complain(
-                where,
-                expected=f"clients of the run: {sorted(took_part)[:3]}, ...",
-                actual=sorted(parts)[:3],
-                hint="their names",
-            )
+            where,
+            f"clients of the run: {sorted(took_part)[:3]}, ...",
+            sorted(parts)[:3],
+            "their names",
         )
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.ledger import bits
 from bayesfed.federated.engine.reports import Record
 from bayesfed.inspect.figures import given_or_new
@@ -46,12 +46,7 @@ def plot_series(
     """
     if not any(series.values()):
         raise ArgumentError(
-            complain(
-                "plot_series",
-                expected="a value",
-                actual=f"none in {sorted(series)}",
-                hint="a callback that enters it",
-            )
+            "plot_series", "a value", f"none in {sorted(series)}", "a callback that enters it"
         )
     axes = given_or_new(axes)
     for name, points in series.items():
@@ -168,12 +163,7 @@ def plot_forest(
     """
     if count < 1 or not 0 < mass < 1:
         raise ArgumentError(
-            complain(
-                "plot_forest",
-                expected="count >= 1 and mass in (0, 1)",
-                actual=(count, mass),
-                hint="20, 0.9",
-            )
+            "plot_forest", "count >= 1 and mass in (0, 1)", (count, mass), "20, 0.9"
         )
     units, columns = site.mean.shape
     if chosen is None:
@@ -185,12 +175,7 @@ def plot_forest(
         not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen
     ):
         raise ArgumentError(
-            complain(
-                "plot_forest",
-                expected=f"weights inside {units} x {columns}",
-                actual=list(chosen),
-                hint="chosen=None",
-            )
+            "plot_forest", f"weights inside {units} x {columns}", list(chosen), "chosen=None"
         )
     axes = given_or_new(axes, height=1 + 0.22 * len(chosen))
     order = [unit * columns + column for unit, column in reversed(chosen)]
@@ -233,12 +218,5 @@ def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)
     if figure is None:
-        raise ArgumentError(
-            complain(
-                "save",
-                expected="axes of a figure",
-                actual="axes removed from theirs",
-                hint="drawing again",
-            )
-        )
+        raise ArgumentError("save", "axes of a figure", "axes removed from theirs", "drawing again")
     figure.savefig(path, dpi=dpi)

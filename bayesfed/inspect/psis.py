@@ -14,7 +14,7 @@ from types import ModuleType
 
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inspect.compat import pareto_shape
 
 # Number of draws needed for importance weights with k = 0.5: 10 ** (1 / (1 - k)) (Vehtari et al.
@@ -60,23 +60,11 @@ def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
     """
     if log_weights.ndim != 1 or len(log_weights) < FEWEST or not log_weights.is_floating_point():
         actual = f"{tuple(log_weights.shape)} of {log_weights.dtype}"
-        raise ArgumentError(
-            complain(
-                "k_hat",
-                expected=f"log weights (S,), at least {FEWEST}",
-                actual=actual,
-                hint="1,000 draws",
-            )
-        )
+        raise ArgumentError("k_hat", f"log weights (S,), at least {FEWEST}", actual, "1,000 draws")
     if not bool(log_weights.isfinite().all()):
         actual = f"{int((~log_weights.isfinite()).sum())} that are not"
         raise ArgumentError(
-            complain(
-                "k_hat",
-                expected="finite log weights",
-                actual=actual,
-                hint="log p and log q of each draw in 64 bits",
-            )
+            "k_hat", "finite log weights", actual, "log p and log q of each draw in 64 bits"
         )
     values = log_weights.detach().cpu().double().sort().values
     values = values - values[-1]

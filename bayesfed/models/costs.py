@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
 
@@ -78,12 +78,7 @@ def costs(net: nn.Module, example: Tensor) -> list[Cost]:
     """
     if not example.ndim or not len(example):
         raise ArgumentError(
-            complain(
-                "costs.example",
-                expected="a batch (B, ...), B > 0",
-                actual=tuple(example.shape),
-                hint="example[None]",
-            )
+            "costs.example", "a batch (B, ...), B > 0", tuple(example.shape), "example[None]"
         )
     flops = _flops(net, example)
     rows, seen = list[Cost](), set[int]()
@@ -180,9 +175,7 @@ def computation_macs(macs: int, epochs: int, samples: int, rounds: int) -> int:
 def _product(where: str, **factors: int) -> int:
     for name, value in factors.items():
         if value < 0:
-            raise ArgumentError(
-                complain(f"{where}.{name}", expected="a number from 0 up", actual=value, hint="0")
-            )
+            raise ArgumentError(f"{where}.{name}", "a number from 0 up", value, "0")
     return prod(factors.values())
 
 

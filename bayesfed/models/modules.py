@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -118,12 +118,7 @@ def check_last(
     if name and last != name and not last.startswith(f"{name}."):
         hint = "a network that registers its output layer last"
         raise DataError(
-            complain(
-                where,
-                expected=f"the layer registered last, {name!r}, to be used last",
-                actual=repr(last),
-                hint=hint,
-            )
+            where, f"the layer registered last, {name!r}, to be used last", repr(last), hint
         )
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, BayesfedError, complain
+from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated.engine.files.records import lines
 from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line
@@ -78,12 +78,7 @@ class Folder:
                 "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
             )
             raise ArgumentError(
-                complain(
-                    str(self.path),
-                    expected="a folder of results",
-                    actual="no experiment.toml in it",
-                    hint=hint,
-                )
+                str(self.path), "a folder of results", "no experiment.toml in it", hint
             )
         return None
 
@@ -116,12 +111,7 @@ class Folder:
             return [from_line(line) for line in path.read_bytes().splitlines()]
         except (OSError, ValueError, TypeError, KeyError) as problem:
             raise ArgumentError(
-                complain(
-                    str(path),
-                    expected="records of rounds",
-                    actual=problem,
-                    hint="bayesfed run, which goes on",
-                )
+                str(path), "records of rounds", problem, "bayesfed run, which goes on"
             ) from problem
 
     def metrics(self, seed: int) -> dict[str, float]:

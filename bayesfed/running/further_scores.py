@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bayesfed.data.corrupted import out_of_distribution
 from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import Callback
 from bayesfed.federated.engine.reports import RoundReport
@@ -60,19 +60,10 @@ def check_further(names: Collection[Further], test: Dataset, own: Mapping[str, D
         images.
     """
     if names and test.targets.is_floating_point():
-        raise ArgumentError(
-            complain(
-                "scores", expected="targets that are classes", actual="numbers", hint="no scores"
-            )
-        )
+        raise ArgumentError("scores", "targets that are classes", "numbers", "no scores")
     if "conformal" in names and not any(map(len, own.values())):
         raise ArgumentError(
-            complain(
-                "scores, 'conformal'",
-                expected="rows that clients hold out",
-                actual="none",
-                hint="own_rows = 0.1",
-            )
+            "scores, 'conformal'", "rows that clients hold out", "none", "own_rows = 0.1"
         )
     if "detection" in names:
         out_of_distribution(test[:1], Key(0, "outside"))

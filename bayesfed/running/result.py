@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, shown
 from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
 from bayesfed.federated.core.protocols import Direction
@@ -71,14 +71,7 @@ class Result:
         """
         if self.algorithm.posterior is None:
             hint = "d_turbo_vbi, or laplace(result.model) after this run"
-            raise ArgumentError(
-                complain(
-                    "Result.posterior",
-                    expected="a Bayesian method",
-                    actual=self.algorithm.name,
-                    hint=hint,
-                )
-            )
+            raise ArgumentError("Result.posterior", "a Bayesian method", self.algorithm.name, hint)
         return self.algorithm.posterior(self.snapshot.state)
 
     @property
@@ -92,12 +85,7 @@ class Result:
         """
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
             raise ArgumentError(
-                complain(
-                    "Result.belief",
-                    expected="a declared model",
-                    actual=self.algorithm.name,
-                    hint="Result.posterior",
-                )
+                "Result.belief", "a declared model", self.algorithm.name, "Result.posterior"
             )
         return posterior.belief
 
@@ -171,14 +159,7 @@ class Result:
     def bits(self, direction: Direction | None = None) -> int:
         """Return the bits sent down, up, or (default) both ways."""
         if direction not in ("up", "down", None):
-            raise ArgumentError(
-                complain(
-                    "Result.bits",
-                    expected="'up', 'down' or None",
-                    actual=repr(direction),
-                    hint="'up'",
-                )
-            )
+            raise ArgumentError("Result.bits", "'up', 'down' or None", repr(direction), "'up'")
         return bits(self.ledger, direction)
 
     def series(self, name: str) -> list[tuple[int, float]]:
@@ -199,17 +180,13 @@ class Result:
                 {key for record in self.history for key in {**record.server, **record.metrics}}
             )
             hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
-            raise ArgumentError(
-                complain("Result.final", expected=f"one of {known}", actual=repr(name), hint=hint)
-            )
+            raise ArgumentError("Result.final", f"one of {known}", repr(name), hint)
         return series[-1][1]
 
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
         if every < 1:
-            raise ArgumentError(
-                complain("Result.table", expected="every >= 1", actual=every, hint="every=5")
-            )
+            raise ArgumentError("Result.table", "every >= 1", every, "every=5")
         return round_table(self.history, every=every)
 
     def to_arviz(
@@ -327,21 +304,14 @@ class Result:
                     f"rows by client, since {posterior.stays[0]} stays with clients",
                     "the clients that were fitted, {name: rows}",
                 )
-                raise ArgumentError(
-                    complain("Result.k_hat", expected=expected, actual=shown(data), hint=hint)
-                )
+                raise ArgumentError("Result.k_hat", expected, shown(data), hint)
             return k_hat(
                 posterior.log_weights_with_clients(self.snapshot.memories, data, key, draws=draws)
             )
         if not isinstance(posterior, Weighing):
             found = type(posterior).__name__
             raise ArgumentError(
-                complain(
-                    "Result.k_hat",
-                    expected="a posterior with log_weights",
-                    actual=found,
-                    hint="federated_svi",
-                )
+                "Result.k_hat", "a posterior with log_weights", found, "federated_svi"
             )
         return k_hat(posterior.log_weights(pooled("Result.k_hat", data), key, draws=draws))
 
@@ -392,12 +362,7 @@ class Result:
         for taken in (into / "metrics.json", Path(folder) / "experiment.toml"):
             if taken.exists():
                 raise ArgumentError(
-                    complain(
-                        "Result.save",
-                        expected="a folder without this run",
-                        actual=f"{taken} exists",
-                        hint="another folder",
-                    )
+                    "Result.save", "a folder without this run", f"{taken} exists", "another folder"
                 )
         note_versions(Path(folder))
         if missing := save(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.errors import ArgumentError, BayesfedError, complain
+from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect.tables import table
 from bayesfed.running.experiments import names
@@ -142,9 +142,7 @@ def axis(name: str) -> str:
     """
     if name not in AXES:
         hint = f"bayesfed pairs {nearest(name, AXES) or AXES[0]}"
-        raise ArgumentError(
-            complain("pairs", expected=f"one of {', '.join(AXES)}", actual=repr(name), hint=hint)
-        )
+        raise ArgumentError("pairs", f"one of {', '.join(AXES)}", repr(name), hint)
     return name
 
 

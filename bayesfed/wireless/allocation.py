@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import RoundCost, device_rate, round_cost
 from bayesfed.wireless.optimum import Problem, clip, largest_alpha, sizeable, solve
@@ -215,36 +215,15 @@ def _check(
     for name, value in (("cycles", cycles), ("size_bits", size_bits)):
         if not 0 < value < math.inf:
             hint = "work_cycles(...)" if name == "cycles" else "32 * parameters"
-            raise ArgumentError(
-                complain(
-                    f"plan.{name}", expected="a positive finite figure", actual=value, hint=hint
-                )
-            )
+            raise ArgumentError(f"plan.{name}", "a positive finite figure", value, hint)
     for name, value in (("latency_s", latency_s), ("energy_j", energy_j)):
         if not value >= 0:
-            raise ArgumentError(
-                complain(
-                    f"plan.{name}",
-                    expected="a budget from 0 up",
-                    actual=value,
-                    hint="math.inf for none",
-                )
-            )
+            raise ArgumentError(f"plan.{name}", "a budget from 0 up", value, "math.inf for none")
     if not 0 < alpha[0] <= alpha[1] <= 1:
         raise ArgumentError(
-            complain(
-                "plan.alpha_min",
-                expected="0 < alpha_min <= alpha_max <= 1",
-                actual=alpha,
-                hint="alpha_min=1/4",
-            )
+            "plan.alpha_min", "0 < alpha_min <= alpha_max <= 1", alpha, "alpha_min=1/4"
         )
     if not 0 <= beta[0] <= beta[1] <= 1 or not beta[1]:
         raise ArgumentError(
-            complain(
-                "plan.beta_max",
-                expected="0 <= beta_min <= beta_max <= 1, beta_max > 0",
-                actual=beta,
-                hint="beta_max=1/15",
-            )
+            "plan.beta_max", "0 <= beta_min <= beta_max <= 1, beta_max > 0", beta, "beta_max=1/15"
         )

@@ -35,7 +35,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 from bayesfed.wireless.power_control import Precoding, error_variance
@@ -83,12 +83,7 @@ def channel_uses(count: int, reals: Reals) -> int:
     """
     if reals not in (1, 2) or count < 0:
         raise ArgumentError(
-            complain(
-                "channel_uses",
-                expected="count >= 0, 1 or 2 reals",
-                actual=(count, reals),
-                hint="channel_uses(count, 1)",
-            )
+            "channel_uses", "count >= 0, 1 or 2 reals", (count, reals), "channel_uses(count, 1)"
         )
     return -(-count // reals)
 
@@ -108,12 +103,7 @@ def pack(values: Tensor, reals: Reals) -> Tensor:
     if values.ndim != 1 or values.dtype not in (torch.float32, torch.float64):
         actual = f"{tuple(values.shape)} of {values.dtype}"
         raise ArgumentError(
-            complain(
-                "pack",
-                expected="float32 or float64 numbers (D,)",
-                actual=actual,
-                hint="leaf.flatten().float()",
-            )
+            "pack", "float32 or float64 numbers (D,)", actual, "leaf.flatten().float()"
         )
     uses = channel_uses(len(values), reals)
     if reals == 1:
@@ -135,12 +125,7 @@ def unpack(symbols: Tensor, count: int, reals: Reals) -> Tensor:
     if tuple(symbols.shape) != (uses,) or not symbols.is_complex():
         actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
         raise ArgumentError(
-            complain(
-                "unpack",
-                expected=f"complex symbols {(uses,)} for {count} numbers",
-                actual=actual,
-                hint="the count packed",
-            )
+            "unpack", f"complex symbols {(uses,)} for {count} numbers", actual, "the count packed"
         )
     return symbols.real if reals == 1 else torch.view_as_real(symbols).reshape(-1)[:count]
 
@@ -237,9 +222,7 @@ def transmit(
         If the noise power is negative or not finite, or a client has no gain.
     """
     if not 0 <= noise_w < math.inf:
-        raise ArgumentError(
-            complain("transmit", expected="a finite noise_w >= 0", actual=noise_w, hint="1.0")
-        )
+        raise ArgumentError("transmit", "a finite noise_w >= 0", noise_w, "1.0")
     total: Tensor | None = None
     spent: dict[str, Spent] = {}
     for client, symbols in payloads:
@@ -249,21 +232,14 @@ def transmit(
         if client in spent or client not in precoding.coefficients:
             actual = "a second one" if client in spent else "a client that is not in it"
             raise UpdateError(
-                complain(
-                    where,
-                    expected="one payload of each client of the precoding",
-                    actual=actual,
-                    hint="the clients planned for",
-                )
+                where,
+                "one payload of each client of the precoding",
+                actual,
+                "the clients planned for",
             )
         if client not in gains or not cmath.isfinite(gains[client]):
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="a finite gain",
-                    actual=gains.get(client),
-                    hint="fading(key, client, round)",
-                )
+                where, "a finite gain", gains.get(client), "fading(key, client, round)"
             )
         _sound(where, symbols, total)
         total = torch.zeros_like(symbols) if total is None else total
@@ -271,12 +247,7 @@ def transmit(
         spent[client] = _spent(symbols, abs(precoding.coefficients[client]))
     if total is None:
         raise UpdateError(
-            complain(
-                f"round {round}",
-                expected="a client on the air",
-                actual="none heard",
-                hint="skipping the round",
-            )
+            f"round {round}", "a client on the air", "none heard", "skipping the round"
         )
     if noise_w:
         z = torch.randn(
@@ -300,32 +271,15 @@ def _sound(where: str, symbols: Tensor, total: Tensor | None) -> None:
             else f"complex symbols {tuple(like.shape)}"
         )
         actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
-        raise UpdateError(
-            complain(
-                where,
-                expected=expected,
-                actual=actual,
-                hint="pack(values, reals), of equal length for all",
-            )
-        )
+        raise UpdateError(where, expected, actual, "pack(values, reals), of equal length for all")
     if (symbols.dtype, symbols.device) != (like.dtype, like.device):
         actual = f"{symbols.dtype} on {symbols.device}"
         raise UpdateError(
-            complain(
-                where,
-                expected=f"{like.dtype} on {like.device}",
-                actual=actual,
-                hint="one dtype and device for all",
-            )
+            where, f"{like.dtype} on {like.device}", actual, "one dtype and device for all"
         )
     if not is_finite(torch.view_as_real(symbols.resolve_conj())):
         raise UpdateError(
-            complain(
-                where,
-                expected="finite symbols",
-                actual="NaN or Inf",
-                hint="a smaller learning rate; the client diverged",
-            )
+            where, "finite symbols", "NaN or Inf", "a smaller learning rate; the client diverged"
         )
 
 

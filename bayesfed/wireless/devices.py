@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 
@@ -91,12 +91,7 @@ class Device:
             if not legal:
                 hint = "figures in SI units, as the suffixes say"
                 raise ArgumentError(
-                    complain(
-                        f"Device.{name}",
-                        expected="a finite figure that is positive",
-                        actual=value,
-                        hint=hint,
-                    )
+                    f"Device.{name}", "a finite figure that is positive", value, hint
                 )
         for low, high in (
             ("min_frequency_hz", "max_frequency_hz"),
@@ -105,12 +100,7 @@ class Device:
             bounds = (getattr(self, low), getattr(self, high))
             if bounds[0] > bounds[1]:
                 raise ArgumentError(
-                    complain(
-                        f"Device.{low}",
-                        expected=f"at most {high}",
-                        actual=bounds,
-                        hint="the bounds the other way round",
-                    )
+                    f"Device.{low}", f"at most {high}", bounds, "the bounds the other way round"
                 )
 
     def figures(self) -> dict[str, float]:
@@ -134,12 +124,7 @@ class Device:
         if missing:
             hint = "devices={name: device.figures()} when the pool is built"
             raise ArgumentError(
-                complain(
-                    "Device.from_figures",
-                    expected=f"{', '.join(missing)}",
-                    actual=sorted(figures),
-                    hint=hint,
-                )
+                "Device.from_figures", f"{', '.join(missing)}", sorted(figures), hint
             )
         return cls(**{name: float(figures[name]) for name in names})
 
@@ -165,12 +150,10 @@ class Device:
         """
         if not 0 < distance_m < math.inf:
             raise ArgumentError(
-                complain(
-                    "Device.gain",
-                    expected="a distance_m > 0",
-                    actual=distance_m,
-                    hint="device.distance_m(key, client, round)",
-                )
+                "Device.gain",
+                "a distance_m > 0",
+                distance_m,
+                "device.distance_m(key, client, round)",
             )
         loss_db = self.loss_db_at_1_km + 10 * self.path_loss_exponent * math.log10(distance_m / 1e3)
         return float(10 ** (-loss_db / 10))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.wireless.devices import Device
 
 
@@ -110,12 +110,10 @@ def work_cycles(
     """
     if samples < 1:
         raise ArgumentError(
-            complain(
-                "work_cycles.samples",
-                expected="at least one row",
-                actual=samples,
-                hint="leaving this client out of the round",
-            )
+            "work_cycles.samples",
+            "at least one row",
+            samples,
+            "leaving this client out of the round",
         )
     _positive("work_cycles", macs=macs, macs_per_cycle=macs_per_cycle, epochs=epochs, passes=passes)
     return macs * passes * samples * epochs / macs_per_cycle
@@ -218,12 +216,7 @@ def _positive(where: str, **figures: float) -> None:
     for name, value in figures.items():
         if not 0 < value < math.inf:
             raise ArgumentError(
-                complain(
-                    f"{where}.{name}",
-                    expected="a positive finite figure",
-                    actual=value,
-                    hint="a figure in SI units",
-                )
+                f"{where}.{name}", "a positive finite figure", value, "a figure in SI units"
             )
 
 
@@ -231,10 +224,5 @@ def _not_negative(where: str, **figures: float) -> None:
     for name, value in figures.items():
         if not 0 <= value < math.inf:
             raise ArgumentError(
-                complain(
-                    f"{where}.{name}",
-                    expected="a finite figure from 0 up",
-                    actual=value,
-                    hint="a figure in SI units",
-                )
+                f"{where}.{name}", "a finite figure from 0 up", value, "a figure in SI units"
             )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.wireless.devices import Device
 
@@ -53,11 +53,7 @@ def fleet(
         first.
     """
     if len(set(names)) != len(names):
-        raise ArgumentError(
-            complain(
-                "fleet", expected="distinct names", actual=sorted(names), hint="sorted(clients)"
-            )
-        )
+        raise ArgumentError("fleet", "distinct names", sorted(names), "sorted(clients)")
     ranges = {
         "joules_per_cycle_hz2": joules_per_cycle_hz2,
         "energy_j": energy_j,
@@ -66,12 +62,7 @@ def fleet(
     for what, (low, high) in ranges.items():
         if not 0 < low <= high < math.inf:
             raise ArgumentError(
-                complain(
-                    f"fleet.{what}",
-                    expected="0 < low <= high",
-                    actual=(low, high),
-                    hint="uniform_range(mean, variance)",
-                )
+                f"fleet.{what}", "0 < low <= high", (low, high), "uniform_range(mean, variance)"
             )
     like = Device() if like is None else like
     devices = {}
@@ -100,14 +91,7 @@ def uniform_range(mean: float, variance: float) -> Range:
     """
     if not (0 < mean < math.inf and 0 <= variance < mean**2 / 3):
         expected = "a positive mean and a variance in [0, mean^2 / 3)"
-        raise ArgumentError(
-            complain(
-                "uniform_range",
-                expected=expected,
-                actual=(mean, variance),
-                hint="a smaller variance",
-            )
-        )
+        raise ArgumentError("uniform_range", expected, (mean, variance), "a smaller variance")
     half = math.sqrt(3 * variance)
     return mean - half, mean + half
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
 
@@ -23,12 +23,7 @@ def error_variance(where: str, value: float) -> None:
     """Raise `ArgumentError` unless sigma_e^2 is finite and not negative."""
     if not 0 <= value < math.inf:
         raise ArgumentError(
-            complain(
-                where,
-                expected="estimate_variance >= 0",
-                actual=value,
-                hint="0.0, a perfectly known channel",
-            )
+            where, "estimate_variance >= 0", value, "0.0, a perfectly known channel"
         )
 
 
@@ -44,12 +39,10 @@ def transmit_power_w(snr_db: float, noise_w: float) -> float:
     """
     if not (math.isfinite(snr_db) and 0 < noise_w < math.inf):
         raise ArgumentError(
-            complain(
-                "transmit_power_w",
-                expected="a finite snr_db and noise_w > 0",
-                actual=(snr_db, noise_w),
-                hint="transmit_power_w(25, 1.0)",
-            )
+            "transmit_power_w",
+            "a finite snr_db and noise_w > 0",
+            (snr_db, noise_w),
+            "transmit_power_w(25, 1.0)",
         )
     return float(noise_w * 10 ** (snr_db / 10))
 
@@ -81,12 +74,10 @@ def common_amplitude(
     ):
         actual = (power_w, energy, uses, per)
         raise ArgumentError(
-            complain(
-                "common_amplitude",
-                expected="power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'",
-                actual=actual,
-                hint="the energy of a payload",
-            )
+            "common_amplitude",
+            "power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'",
+            actual,
+            "the energy of a payload",
         )
     return math.sqrt(power_w / energy * (uses if per == "symbol" else 1))
 
@@ -127,34 +118,17 @@ def _asked(
 ) -> None:
     error_variance(where, estimate_variance)
     if not 0 < amplitude < math.inf:
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a finite amplitude > 0",
-                actual=amplitude,
-                hint="common_amplitude(...)",
-            )
-        )
+        raise ArgumentError(where, "a finite amplitude > 0", amplitude, "common_amplitude(...)")
     for client, gain in known.items():
         if not cmath.isfinite(gain):
             raise ArgumentError(
-                complain(
-                    f"{where}, client {client!r}",
-                    expected="a finite gain",
-                    actual=gain,
-                    hint="fading(key, client, round)",
-                )
+                f"{where}, client {client!r}", "a finite gain", gain, "fading(key, client, round)"
             )
 
 
 def _nobody(where: str, count: int) -> UpdateError:
     return UpdateError(
-        complain(
-            where,
-            expected="a client on the air",
-            actual=f"none of {count}",
-            hint="a lower threshold, or skipping the round",
-        )
+        where, "a client on the air", f"none of {count}", "a lower threshold, or skipping the round"
     )
 
 
@@ -194,14 +168,7 @@ class Gbma:
 
     def __post_init__(self) -> None:
         if self.unbiased not in ("sum", "product"):
-            raise ArgumentError(
-                complain(
-                    "Gbma",
-                    expected="unbiased 'sum' or 'product'",
-                    actual=repr(self.unbiased),
-                    hint="'sum'",
-                )
-            )
+            raise ArgumentError("Gbma", "unbiased 'sum' or 'product'", repr(self.unbiased), "'sum'")
 
     def precode(
         self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0
@@ -274,12 +241,10 @@ class ChannelInversion:
     def __post_init__(self) -> None:
         if self.constraint not in ("average", "peak", "weakest"):
             raise ArgumentError(
-                complain(
-                    "ChannelInversion",
-                    expected="'average', 'peak' or 'weakest'",
-                    actual=repr(self.constraint),
-                    hint="'average'",
-                )
+                "ChannelInversion",
+                "'average', 'peak' or 'weakest'",
+                repr(self.constraint),
+                "'average'",
             )
         if not (
             0 <= self.threshold < math.inf and (self.threshold > 0 or self.constraint == "weakest")
@@ -290,12 +255,7 @@ class ChannelInversion:
                 else "a finite threshold >= 0"
             )
             raise ArgumentError(
-                complain(
-                    "ChannelInversion",
-                    expected=expected,
-                    actual=self.threshold,
-                    hint="ChannelInversion(0.3)",
-                )
+                "ChannelInversion", expected, self.threshold, "ChannelInversion(0.3)"
             )
 
     def on_air_probability(self, estimate_variance: float = 0.0) -> float:
@@ -331,12 +291,7 @@ class ChannelInversion:
             inverse = float(exp1(self.threshold**2 / spread)) / spread
             if not inverse > 0:
                 raise ArgumentError(
-                    complain(
-                        "ChannelInversion",
-                        expected="a threshold ever reached",
-                        actual=self.threshold,
-                        hint="0.3",
-                    )
+                    "ChannelInversion", "a threshold ever reached", self.threshold, "0.3"
                 )
             backoff = 1 / math.sqrt(inverse)
         else:

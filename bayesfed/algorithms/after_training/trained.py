@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import Role, shown
 from bayesfed.errors.checks import check as check_role
 from bayesfed.federated.core.algorithm import Model
@@ -47,14 +47,7 @@ def network_and_parameters(
     """
     net, own = (given.net, given.parameters) if isinstance(given, Model) else (given, None)
     if not isinstance(net, nn.Module):
-        raise ArgumentError(
-            complain(
-                f"{where}, model",
-                expected="a network or a Model",
-                actual=shown(given),
-                hint="result.model",
-            )
-        )
+        raise ArgumentError(f"{where}, model", "a network or a Model", shown(given), "result.model")
     chosen = own if parameters is None else parameters
     if chosen is None:
         return net, trainable(net)
@@ -67,12 +60,7 @@ def network_and_parameters(
     if unknown := sorted(chosen.keys() - known.keys()):
         hint = " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3])
         raise ArgumentError(
-            complain(
-                f"{where}, parameters",
-                expected="names of the network's parameters",
-                actual=repr(unknown[0]),
-                hint=hint,
-            )
+            f"{where}, parameters", "names of the network's parameters", repr(unknown[0]), hint
         )
     try:
         check(chosen, shapes({name: known[name] for name in chosen}), where=f"{where}, parameters")

@@ -31,7 +31,7 @@ from bayesfed.algorithms.wrappers.on_devices import Planner
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Add, Sorted
 from bayesfed.federated.aggregation.views import Kept, Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
@@ -112,33 +112,16 @@ def anycost_fl(
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
         raise ArgumentError(
-            complain(
-                "anycost_fl, alphas",
-                expected="falling shrinking factors",
-                actual=list(alphas),
-                hint="[1, 1 / 2, 1 / 4]",
-            )
+            "anycost_fl, alphas", "falling shrinking factors", list(alphas), "[1, 1 / 2, 1 / 4]"
         )
     if aggregation not in get_args(Aggregation):
         raise ArgumentError(
-            complain(
-                "anycost_fl, aggregation",
-                expected="'optimal' or 'uniform'",
-                actual=repr(aggregation),
-                hint="'optimal'",
-            )
+            "anycost_fl, aggregation", "'optimal' or 'uniform'", repr(aggregation), "'optimal'"
         )
     work = training or Training(epochs=1.0, batch_size=32)
     if work.epochs is None or work.batch_size is None:
         hint = "Training(epochs=1.0, batch_size=32)"
-        raise ArgumentError(
-            complain(
-                "anycost_fl, training",
-                expected="local work in epochs of batches",
-                actual=work,
-                hint=hint,
-            )
-        )
+        raise ArgumentError("anycost_fl, training", "local work in epochs of batches", work, hint)
     initial, graph = travelling(net, "static", where="anycost_fl"), channel_graph(net, sample)
     nets = [shrunk(net, graph, alpha) for alpha in alphas]
     bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
@@ -217,9 +200,7 @@ def public_settings(
         If there are no rows.
     """
     if not len(public):
-        raise ArgumentError(
-            complain("public_settings", expected="public rows", actual="none", hint="train[:16]")
-        )
+        raise ArgumentError("public_settings", "public rows", "none", "train[:16]")
     work = training or Training(steps=20, batch_size=None)
     fit = work.fitting(net, likelihood, "delta").fit(
         parameters(net), {}, public, key.child("public"), LocalOptions()

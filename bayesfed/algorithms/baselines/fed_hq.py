@@ -17,7 +17,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
 from bayesfed.federated.training.local_work import Training
@@ -66,22 +66,15 @@ def fed_hq(
     if [row.alpha for row in planner.sizes] != [1.0]:
         actual = [row.alpha for row in planner.sizes]
         raise ArgumentError(
-            complain(
-                "fed_hq, planner",
-                expected="the whole network alone",
-                actual=actual,
-                hint="shrunk_shares(..., [1.0])",
-            )
+            "fed_hq, planner", "the whole network alone", actual, "shrunk_shares(..., [1.0])"
         )
     if len({setting.share for setting in settings.settings}) > 1 or not 0 < sending < 1:
         found = (sorted({setting.share for setting in settings.settings}), sending)
         raise ArgumentError(
-            complain(
-                "fed_hq",
-                expected="settings of one share, sending in (0, 1)",
-                actual=found,
-                hint="shares=(1.0,), sending=0.25",
-            )
+            "fed_hq",
+            "settings of one share, sending in (0, 1)",
+            found,
+            "shares=(1.0,), sending=0.25",
         )
     size_bits = 32 * planner.sizes[0].parameters
     work = replace(training or Training(), steps=1, batch_size=planner.batch_size, epochs=None)

@@ -12,7 +12,7 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -45,9 +45,7 @@ def fed_prox(
         If the strength is negative.
     """
     if not strength >= 0:
-        raise ArgumentError(
-            complain("fed_prox", expected="strength >= 0", actual=strength, hint="0.01")
-        )
+        raise ArgumentError("fed_prox", "strength >= 0", strength, "0.01")
     work = training or Training()
     objective = Proximal(MaximumLikelihood(net, likelihood or Categorical()), strength)
     return compose(

@@ -24,7 +24,7 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
@@ -79,14 +79,7 @@ def hetero_fl(
         slice of the first.
     """
     if not nets:
-        raise ArgumentError(
-            complain(
-                "hetero_fl",
-                expected="a network for each size",
-                actual="none",
-                hint="[resnet18(...), ...]",
-            )
-        )
+        raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
     work, parts = (
         training or Training(),
         [travelling(net, buffers, where="hetero_fl") for net in nets],

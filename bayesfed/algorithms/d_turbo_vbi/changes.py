@@ -28,7 +28,7 @@ from bayesfed.compress.quantisers.sparse import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.delta_server import DeltaServer
 from bayesfed.federated.core.protocols import START, Local
 from bayesfed.federated.training.delta_uplink import DeltaUplink
@@ -91,22 +91,10 @@ class Changes:
 
     def __post_init__(self) -> None:
         if self.start is not None and not 0 < self.start <= 1:
-            raise ArgumentError(
-                complain(
-                    "Changes.start",
-                    expected="a share in (0, 1], or None",
-                    actual=self.start,
-                    hint="0.1",
-                )
-            )
+            raise ArgumentError("Changes.start", "a share in (0, 1], or None", self.start, "0.1")
         if self.start is None and not self.learn:
             raise ArgumentError(
-                complain(
-                    "Changes",
-                    expected="a start, if the support is not learned",
-                    actual="start=None",
-                    hint="start=0.1",
-                )
+                "Changes", "a start, if the support is not learned", "start=None", "start=0.1"
             )
 
     @classmethod

@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Count = Callable[[str, float], int]
 """``(site, field) -> number of entries that would be active``; it grows with the field."""
@@ -68,25 +68,12 @@ class ToDensity:
         for name in ("target", "keep", "floor", "settle", "fall"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 < value <= 1):
-                raise ArgumentError(
-                    complain(
-                        f"ToDensity.{name}", expected="a share in (0, 1]", actual=value, hint="0.3"
-                    )
-                )
+                raise ArgumentError(f"ToDensity.{name}", "a share in (0, 1]", value, "0.3")
         if not (isinstance(self.patience, int) and self.patience >= 0):
-            raise ArgumentError(
-                complain(
-                    "ToDensity.patience", expected="rounds >= 0", actual=self.patience, hint="8"
-                )
-            )
+            raise ArgumentError("ToDensity.patience", "rounds >= 0", self.patience, "8")
         if self.floor > self.target:
             raise ArgumentError(
-                complain(
-                    "ToDensity",
-                    expected="floor <= target",
-                    actual=f"{self.floor} > {self.target}",
-                    hint="floor=0.02",
-                )
+                "ToDensity", "floor <= target", f"{self.floor} > {self.target}", "floor=0.02"
             )
 
     @staticmethod

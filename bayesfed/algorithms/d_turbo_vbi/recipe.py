@@ -40,7 +40,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
@@ -167,52 +167,29 @@ def d_turbo_vbi(
     """
     if observations < 1 or (initial_sd is not None and not initial_sd > 0):
         raise ArgumentError(
-            complain(
-                "d_turbo_vbi",
-                expected="observations >= 1 and initial_sd > 0",
-                actual=(observations, initial_sd),
-                hint="len(train), 0.01",
-            )
+            "d_turbo_vbi",
+            "observations >= 1 and initial_sd > 0",
+            (observations, initial_sd),
+            "len(train), 0.01",
         )
     if density is not None and field is not None:
-        raise ArgumentError(
-            complain(
-                "d_turbo_vbi",
-                expected="a density or a field",
-                actual="both",
-                hint=f"density={density}",
-            )
-        )
+        raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(
-            complain(
-                "d_turbo_vbi",
-                expected="likelihood_scale 'global' or 'local'",
-                actual=repr(likelihood_scale),
-                hint="'global'",
-            )
+            "d_turbo_vbi",
+            "likelihood_scale 'global' or 'local'",
+            repr(likelihood_scale),
+            "'global'",
         )
     if changes is None and codec is None and link is None:
         changes = Changes()
     if inclusion_levels is None:
         inclusion_levels = 1 if changes else 256
     if not 1 <= inclusion_levels <= 256:
-        raise ArgumentError(
-            complain(
-                "d_turbo_vbi",
-                expected="inclusion_levels from 1 to 256",
-                actual=inclusion_levels,
-                hint="16",
-            )
-        )
+        raise ArgumentError("d_turbo_vbi", "inclusion_levels from 1 to 256", inclusion_levels, "16")
     if changes and (codec or link):
         raise ArgumentError(
-            complain(
-                "d_turbo_vbi",
-                expected="changes, or a codec or link of values",
-                actual="both",
-                hint="changes=None",
-            )
+            "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
         )
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     declared = _tempered(declared, temperature, observations)
@@ -299,21 +276,14 @@ def _tempered(declared: Declared, temperature: float | str | None, observations:
     if temperature is not None and own is not None:
         actual = f"{temperature!r} and {own} of the likelihood"
         raise ArgumentError(
-            complain(
-                "d_turbo_vbi, temperature",
-                expected="one temperature",
-                actual=actual,
-                hint="Categorical(), which leaves it open",
-            )
+            "d_turbo_vbi, temperature",
+            "one temperature",
+            actual,
+            "Categorical(), which leaves it open",
         )
     if isinstance(temperature, str) and temperature != "auto":
         raise ArgumentError(
-            complain(
-                "d_turbo_vbi, temperature",
-                expected="a number above 0 or 'auto'",
-                actual=repr(temperature),
-                hint="'auto'",
-            )
+            "d_turbo_vbi, temperature", "a number above 0 or 'auto'", repr(temperature), "'auto'"
         )
     if own is not None:
         return declared
@@ -392,11 +362,7 @@ class _Scattered:
                     f"d_turbo_vbi, round {round}, leaf {name!r}",
                     "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0),
                 )
-                raise UpdateError(
-                    complain(
-                        where, expected="standard deviations above 0", actual=lowest, hint=hint
-                    )
-                )
+                raise UpdateError(where, "standard deviations above 0", lowest, hint)
         total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
         return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
 from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
-from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
+from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.protocols import CHANGE, Info
 from bayesfed.federated.core.update import Reducer
@@ -41,9 +41,7 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
     Hard pruning from round 0 removes weights before the data can support them.
     """
     if rounds < 1:
-        raise ArgumentError(
-            complain("ramp", expected="rounds >= 1", actual=rounds, hint="ramp(-2.0, 28)")
-        )
+        raise ArgumentError("ramp", "rounds >= 1", rounds, "ramp(-2.0, 28)")
     return lambda round: to * min(1.0, round / rounds)
 
 
@@ -330,14 +328,7 @@ class TurboStep:
                 "a lower temperature of the likelihood, a smaller learning rate, or a higher "
                 "density"
             )
-            raise CollapseError(
-                complain(
-                    "d_turbo_vbi",
-                    expected="a local fit that does not fall apart",
-                    actual=actual,
-                    hint=hint,
-                )
-            )
+            raise CollapseError("d_turbo_vbi", "a local fit that does not fall apart", actual, hint)
         return after, risen
 
     def _shrunk(self, state: Tree, earlier: Tree) -> float:

@@ -29,7 +29,7 @@ from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link, Local, Profile
 from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
@@ -115,29 +115,17 @@ def fed_hm(
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
         raise ArgumentError(
-            complain(
-                "fed_hm, ratios",
-                expected="falling shares of the rank",
-                actual=list(ratios),
-                hint="[1, 1 / 2, 1 / 4, 1 / 8]",
-            )
+            "fed_hm, ratios", "falling shares of the rank", list(ratios), "[1, 1 / 2, 1 / 4, 1 / 8]"
         )
     if isinstance(residual, bool) or not (
         residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)
     ):
         expected = "'dropped', 'kept' or a number of rounds >= 0"
-        raise ArgumentError(
-            complain("fed_hm, residual", expected=expected, actual=repr(residual), hint="'kept'")
-        )
+        raise ArgumentError("fed_hm, residual", expected, repr(residual), "'kept'")
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
     if not (decay >= 0 and temperature > 0):
         raise ArgumentError(
-            complain(
-                "fed_hm",
-                expected="decay >= 0 and temperature > 0",
-                actual=(decay, temperature),
-                hint="1e-4, math.inf",
-            )
+            "fed_hm", "decay >= 0 and temperature > 0", (decay, temperature), "1e-4, math.inf"
         )
     initial = travelling(net, buffers, where="fed_hm")
     ranks = tuple(

@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.update import Kind
 from bayesfed.geometry import (
     FixedRank,
@@ -144,12 +144,10 @@ class Factors:
     def __post_init__(self) -> None:
         if self.precoder not in ("rademacher", "orthogonal", "none"):
             raise ArgumentError(
-                complain(
-                    "Factors",
-                    expected="'rademacher', 'orthogonal' or 'none'",
-                    actual=repr(self.precoder),
-                    hint="'orthogonal'",
-                )
+                "Factors",
+                "'rademacher', 'orthogonal' or 'none'",
+                repr(self.precoder),
+                "'orthogonal'",
             )
 
     def shapes(self, base: FixedRank) -> Shapes:

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
@@ -135,12 +135,7 @@ class RiemannianSgd:
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not loss - loss == 0:
             raise DataError(
-                complain(
-                    "local Riemannian SGD",
-                    expected="a finite loss",
-                    actual=loss,
-                    hint="a smaller learning rate",
-                )
+                "local Riemannian SGD", "a finite loss", loss, "a smaller learning rate"
             )
         begun, found = points(base), points(own)
         payload = {

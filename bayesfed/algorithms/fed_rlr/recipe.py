@@ -34,7 +34,7 @@ from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.algorithms.fed_rlr.server import Retract
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.clients.turn import one_thread
@@ -113,27 +113,15 @@ def fed_rlr(
     sgd = work.optimiser or Sgd()
     if not isinstance(sgd, Sgd) or sgd.momentum or sgd.weight_decay:
         raise ArgumentError(
-            complain(
-                "fed_rlr, training.optimiser",
-                expected="Sgd without momentum and decay",
-                actual=sgd,
-                hint="Sgd(0.05)",
-            )
+            "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
         )
     if not clip > 0:
-        raise ArgumentError(
-            complain("fed_rlr, clip", expected="a norm above 0", actual=clip, hint="math.inf")
-        )
+        raise ArgumentError("fed_rlr, clip", "a norm above 0", clip, "math.inf")
     if not callable(consensus):
         _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net, certain=True):
         raise ArgumentError(
-            complain(
-                "fed_rlr",
-                expected="a network without running statistics",
-                actual=running,
-                hint="nn.GroupNorm",
-            )
+            "fed_rlr", "a network without running statistics", running, "nn.GroupNorm"
         )
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
@@ -141,23 +129,13 @@ def fed_rlr(
     initial, transmission = parameters(thin), transmission or Tangents()
     if not points(initial):
         raise ArgumentError(
-            complain(
-                "fed_rlr",
-                expected="layers of fixed rank",
-                actual="none",
-                hint="a rank, or fixed_rank(net, rank)",
-            )
+            "fed_rlr", "layers of fixed rank", "none", "a rank, or fixed_rank(net, rank)"
         )
     sending = transmission
     if isinstance(link, OverTheAir) and not sending.adds:
         actual = type(sending).__name__
         raise ArgumentError(
-            complain(
-                "fed_rlr, OverTheAir",
-                expected="a transmission that adds",
-                actual=actual,
-                hint="Tangents(), or Digital()",
-            )
+            "fed_rlr, OverTheAir", "a transmission that adds", actual, "Tangents(), or Digital()"
         )
     if (
         adapt
@@ -165,14 +143,7 @@ def fed_rlr(
         and orthographic_retraction in (retraction, getattr(sending, "retraction", None))
     ):
         expected = "metric_retraction where ranks grow: a new direction's core is singular"
-        raise ArgumentError(
-            complain(
-                "fed_rlr, adapt",
-                expected=expected,
-                actual="orthographic_retraction",
-                hint="Adapt(extra=0)",
-            )
-        )
+        raise ArgumentError("fed_rlr, adapt", expected, "orthographic_retraction", "Adapt(extra=0)")
 
     def options(turn: Turn) -> RiemannianOptions:
         pull = (
@@ -214,7 +185,5 @@ def fed_rlr(
 
 def _share(where: str, value: float) -> float:
     if not 0 <= value <= 1:
-        raise ArgumentError(
-            complain(where, expected="a share in [0, 1]", actual=value, hint="0.0006")
-        )
+        raise ArgumentError(where, "a share in [0, 1]", value, "0.0006")
     return value

@@ -9,7 +9,7 @@ import torch
 from bayesfed.algorithms.fed_rlr.encodings import Transmission
 from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
@@ -75,12 +75,10 @@ class Retract:
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
             raise UpdateError(
-                complain(
-                    "Retract",
-                    expected=f"updates of kind {self.transmission.kind!r}",
-                    actual=actual,
-                    hint="fed_rlr's own phase",
-                )
+                "Retract",
+                f"updates of kind {self.transmission.kind!r}",
+                actual,
+                "fed_rlr's own phase",
             )
         heard = [update for update in updates if update.number() > 0]
         return [update.total for update in heard], [update.number() for update in heard]

@@ -25,7 +25,7 @@ from torch import Tensor
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
@@ -57,12 +57,10 @@ class NaturalParameters:
             Always.
         """
         raise PosteriorError(
-            complain(
-                "conjugate",
-                expected="a look at `model.parameters`, the posterior's natural parameters",
-                actual="a call",
-                hint="no `test` rows",
-            )
+            "conjugate",
+            "a look at `model.parameters`, the posterior's natural parameters",
+            "a call",
+            "no `test` rows",
         )
 
 
@@ -117,21 +115,14 @@ class AddStatistics:
         expected, actual = shapes(self.zeros), shapes(given)
         if actual != expected:
             raise DataError(
-                complain(
-                    "conjugate, statistics",
-                    expected=f"shapes {expected}",
-                    actual=actual,
-                    hint="one leaf for each of the prior's",
-                )
+                "conjugate, statistics",
+                f"shapes {expected}",
+                actual,
+                "one leaf for each of the prior's",
             )
         if broken := [name for name, leaf in given.items() if not bool(torch.isfinite(leaf).all())]:
             raise DataError(
-                complain(
-                    "conjugate, statistics",
-                    expected="finite numbers",
-                    actual=f"{broken} are not",
-                    hint="a look at the rows",
-                )
+                "conjugate, statistics", "finite numbers", f"{broken} are not", "a look at the rows"
             )
         return {name: given[name].to(leaf.dtype) for name, leaf in self.zeros.items()}
 
@@ -187,12 +178,7 @@ def conjugate(
     ):
         actual = {name: str(leaf.dtype) for name, leaf in prior.items()}
         raise ArgumentError(
-            complain(
-                "conjugate, prior",
-                expected="finite floating-point leaves",
-                actual=actual,
-                hint="{'h': torch.zeros(8)}",
-            )
+            "conjugate, prior", "finite floating-point leaves", actual, "{'h': torch.zeros(8)}"
         )
     initial = {name: leaf.detach().cpu().clone() for name, leaf in prior.items()}
     codec = codec or Cast(

@@ -14,7 +14,7 @@ from torch import nn
 from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
@@ -154,12 +154,7 @@ class SviLocal:
             bool(torch.isfinite(leaf).all()) for leaf in result.values()
         ):
             raise DataError(
-                complain(
-                    "local SVI",
-                    expected="a finite ELBO and parameters",
-                    actual=loss,
-                    hint="a smaller learning rate",
-                )
+                "local SVI", "a finite ELBO and parameters", loss, "a smaller learning rate"
             )
         payload, after = self.fusion.finish(
             {name: result[name] for name in layout.shared}, start, message, memory, self.fused

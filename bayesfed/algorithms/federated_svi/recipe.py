@@ -31,7 +31,7 @@ from bayesfed.algorithms.federated_svi.tempering import (
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
@@ -149,30 +149,16 @@ def federated_svi(
     if observations < 1 or not len(example):
         actual = (observations, len(example))
         raise ArgumentError(
-            complain(
-                "federated_svi",
-                expected="observations and rows of the example >= 1",
-                actual=actual,
-                hint="len(train), train[:2]",
-            )
+            "federated_svi",
+            "observations and rows of the example >= 1",
+            actual,
+            "len(train), train[:2]",
         )
     if not 0 <= averaging <= 1:
-        raise ArgumentError(
-            complain(
-                "federated_svi, averaging",
-                expected="0 <= averaging <= 1",
-                actual=averaging,
-                hint="0.5",
-            )
-        )
+        raise ArgumentError("federated_svi, averaging", "0 <= averaging <= 1", averaging, "0.5")
     if ivon and elbo is not None:
         raise ArgumentError(
-            complain(
-                "federated_svi, elbo",
-                expected="none with Ivon",
-                actual=type(elbo).__name__,
-                hint="NaturalGradient(0.1)",
-            )
+            "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
         )
     _check_scale(fusion, scale)
     auto = is_auto(model, fusion, ivon, temperature, network)
@@ -181,12 +167,7 @@ def federated_svi(
     elif temperature is not None:
         hint = "poutine.scale in the model"
         raise ArgumentError(
-            complain(
-                "federated_svi, temperature",
-                expected="a model made by bayesian(net)",
-                actual=shown(model),
-                hint=hint,
-            )
+            "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
         )
     program = Program(model, guide or network_guide(model, observations))
     pair = program.at(example, Key(seed, "federated_svi", "first"))
@@ -271,22 +252,13 @@ def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Tr
 def _check_scale(fusion: Fusion, scale: str) -> None:
     """Raise `ArgumentError` unless the rule can take this scale."""
     if scale not in ("local", "global"):
-        raise ArgumentError(
-            complain(
-                "federated_svi, scale",
-                expected="'local' or 'global'",
-                actual=repr(scale),
-                hint="'local'",
-            )
-        )
+        raise ArgumentError("federated_svi, scale", "'local' or 'global'", repr(scale), "'local'")
     if fusion.adds and scale != "local":
         raise ArgumentError(
-            complain(
-                f"federated_svi, {type(fusion).__name__}",
-                expected="scale 'local': it adds clients up",
-                actual="'global', which would count every row once a client",
-                hint="scale='local'",
-            )
+            f"federated_svi, {type(fusion).__name__}",
+            "scale 'local': it adds clients up",
+            "'global', which would count every row once a client",
+            "scale='local'",
         )
 
 
@@ -297,34 +269,17 @@ def _check_fusion(fusion: object) -> None:
     where = "federated_svi, fusion"
     if isinstance(fusion, type):
         actual = f"the class {fusion.__name__}"
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a fusion rule",
-                actual=actual,
-                hint=f"an instance, {fusion.__name__}()",
-            )
-        )
+        raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
     members = [name for name in vars(Fusion) if not name.startswith("_")]
     kinds, kind = get_args(FusionKind), getattr(fusion, "kind", None)
     if missing := [name for name in members if name != "kind" and not hasattr(fusion, name)]:
         actual = f"{fusion!r}, which has no {', '.join(missing)}"
         raise ArgumentError(
-            complain(
-                where,
-                expected="a fusion rule",
-                actual=actual,
-                hint="PVI(damping=0.3), or SummedGradients()",
-            )
+            where, "a fusion rule", actual, "PVI(damping=0.3), or SummedGradients()"
         )
     if kind not in kinds:
         actual = repr(kind) if hasattr(fusion, "kind") else "none"
         hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
         raise ArgumentError(
-            complain(
-                f"{where}, kind",
-                expected=f"what payloads mean, one of {list(kinds)}",
-                actual=actual,
-                hint=hint,
-            )
+            f"{where}, kind", f"what payloads mean, one of {list(kinds)}", actual, hint
         )

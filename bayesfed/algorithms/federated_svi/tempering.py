@@ -13,7 +13,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 
 from bayesfed.algorithms.federated_svi.network import STRENGTH, TEMPERATURE
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.training.optimisers import Ivon
@@ -64,12 +64,10 @@ def is_auto(
                 "without a temperature"
             )
             raise ArgumentError(
-                complain(
-                    "federated_svi, temperature",
-                    expected="a number, or 'auto' with IVON",
-                    actual=repr(temperature),
-                    hint=hint,
-                )
+                "federated_svi, temperature",
+                "a number, or 'auto' with IVON",
+                repr(temperature),
+                hint,
             )
         return True
     return temperature is None and possible and network
@@ -84,25 +82,11 @@ def tempered(
     own, where = model.likelihood.temperature, "federated_svi, temperature"
     if temperature is not None and own is not None:
         actual = f"{temperature!r} and {own} of the likelihood"
-        raise ArgumentError(
-            complain(
-                where,
-                expected="one temperature",
-                actual=actual,
-                hint="Categorical(), which leaves it open",
-            )
-        )
+        raise ArgumentError(where, "one temperature", actual, "Categorical(), which leaves it open")
     if temperature is not None and not (
         isinstance(temperature, int | float) and 0 < temperature < math.inf
     ):
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a number above 0 or 'auto'",
-                actual=repr(temperature),
-                hint="'auto'",
-            )
-        )
+        raise ArgumentError(where, "a number above 0 or 'auto'", repr(temperature), "'auto'")
     if own is None and (temperature is not None or ivon):
         weights = sum(model.values[name].numel() for name in model.priors)
         chosen = (

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models.adapters.lora import adapters, lora_rank, resized
 from bayesfed.trees import Tree
@@ -56,12 +56,7 @@ def by_rank(
     ):
         hint = f"{sorted({max(1, rank // part) for part in (1, 2, 4)}, reverse=True)}"
         raise ArgumentError(
-            complain(
-                f"{where}, ranks",
-                expected=f"falling numbers from 1 to {rank}",
-                actual=list(ranks),
-                hint=hint,
-            )
+            f"{where}, ranks", f"falling numbers from 1 to {rank}", list(ranks), hint
         )
     return [
         resized(net, k, factor=rank / k if sketched and not by_slice else 1.0, by_slice=by_slice)

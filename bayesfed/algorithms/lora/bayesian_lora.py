@@ -35,7 +35,7 @@ from bayesfed.algorithms.lora.slices import sliced
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, published
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
 from bayesfed.federated.training.local_work import Training
@@ -174,19 +174,12 @@ def _check(
     if missing and sketched:
         hint = "SliceNormal, or ranks=[r]"
         raise ArgumentError(
-            complain(
-                "bayesian_lora, guide",
-                expected="parameters named after every adapter",
-                actual=f"none of {missing}",
-                hint=hint,
-            )
+            "bayesian_lora, guide",
+            "parameters named after every adapter",
+            f"none of {missing}",
+            hint,
         )
     if sketched and isinstance(fusion, ProductOfExperts):
         raise ArgumentError(
-            complain(
-                "bayesian_lora, fusion",
-                expected="a rule for many rounds",
-                actual="ProductOfExperts",
-                hint="PVI(0.3)",
-            )
+            "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"
         )

@@ -24,7 +24,7 @@ from bayesfed.algorithms.lora.merging import DELTA, STACK, Merge, Merging, base_
 from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -75,12 +75,7 @@ def fed_stack_lora(
     )
     if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
         raise ArgumentError(
-            complain(
-                "fed_stack_lora",
-                expected="adapters that are zero",
-                actual=trained,
-                hint="lora(merged(net), 8, key)",
-            )
+            "fed_stack_lora", "adapters that are zero", trained, "lora(merged(net), 8, key)"
         )
     layers = tuple(sorted(adapters(net)))
     views = [

@@ -32,7 +32,7 @@ from bayesfed.algorithms.lora.anchored import Anchored
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Add
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link, Local
@@ -114,31 +114,14 @@ def fs_lora(
     """
     if sampling not in get_args(Sampling):
         raise ArgumentError(
-            complain(
-                "fs_lora, sampling",
-                expected="'uniform' or 'importance'",
-                actual=repr(sampling),
-                hint="'uniform'",
-            )
+            "fs_lora, sampling", "'uniform' or 'importance'", repr(sampling), "'uniform'"
         )
     if anchored and by_coverage:
         raise ArgumentError(
-            complain(
-                "fs_lora, by_coverage",
-                expected="False for anchored sketches",
-                actual=True,
-                hint="anchored=False",
-            )
+            "fs_lora, by_coverage", "False for anchored sketches", True, "anchored=False"
         )
     if not (anchored or train_a):
-        raise ArgumentError(
-            complain(
-                "fs_lora, train_a",
-                expected="True in the printed mode",
-                actual=False,
-                hint="anchored=True",
-            )
-        )
+        raise ArgumentError("fs_lora, train_a", "True in the printed mode", False, "anchored=True")
     weighted = sampling == "importance"
     multiplied = weighted and not anchored
     net = net if train_a else half_frozen(net)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.stacking import stacked
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.options import LocalOptions
@@ -98,12 +98,7 @@ class Merge:
         ):
             actual = type(phase.local).__name__
             raise ArgumentError(
-                complain(
-                    "momentum of merges",
-                    expected="clients that merge",
-                    actual=actual,
-                    hint="fed_stack_lora",
-                )
+                "momentum of merges", "clients that merge", actual, "fed_stack_lora"
             )
         locals = tuple(
             replace(local, optimiser=optimiser)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.slices import Sliced, coarse, cut_slices, others, put_slices, sliced
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
@@ -90,12 +90,7 @@ class Slices:
             ):
                 actual = indices.tolist()
                 raise ArgumentError(
-                    complain(
-                        f"Slices, layer {name!r}",
-                        expected=f"distinct slices of {rank}",
-                        actual=actual,
-                        hint="random_sketch",
-                    )
+                    f"Slices, layer {name!r}", f"distinct slices of {rank}", actual, "random_sketch"
                 )
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayesfed.algorithms.lora.slices import cut_slices
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.protocols import Info
@@ -109,9 +109,7 @@ class Stack:
             If nobody with data took part.
         """
         if self.total is None:
-            raise UpdateError(
-                complain("Stack", expected="an update", actual="none", hint="a client with data")
-            )
+            raise UpdateError("Stack", "an update", "none", "a client with data")
         rest, weight = self.total.mean(), self.total.number()
         pairs, ordered = {}, [self._parts[client] for client in sorted(self._parts)]
         for name in self.layers:
@@ -135,12 +133,7 @@ def stacked(reducer: Reducer) -> Stack:
         total = reducer.total if isinstance(reducer, Stack | Sum) else None
         found = f"kind {total.kind!r}" if total else type(reducer).__name__
         raise UpdateError(
-            complain(
-                "server step",
-                expected="a stack of kind 'factors'",
-                actual=found,
-                hint="reducer=partial(Stack, layers)",
-            )
+            "server step", "a stack of kind 'factors'", found, "reducer=partial(Stack, layers)"
         )
     return reducer
 

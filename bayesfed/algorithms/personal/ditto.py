@@ -18,7 +18,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Link
@@ -103,9 +103,7 @@ def ditto(
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(
-            complain("ditto", expected="strength >= 0", actual=strength, hint="0.1")
-        )
+        raise ArgumentError("ditto", "strength >= 0", strength, "0.1")
     work = training or Training()
     sgd_of(work, "ditto")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesfed.algorithms.wrappers.phases import each_phase
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal, Phase, published
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
@@ -71,12 +71,10 @@ class FineTuned(Around):
         if shapes(begun) != dict(self.expected):
             actual = f"leaves {sorted(begun)}"
             raise UpdateError(
-                complain(
-                    "personalised",
-                    expected="a message with the whole model",
-                    actual=actual,
-                    hint="fed_avg, fed_lora, fed_per",
-                )
+                "personalised",
+                "a message with the whole model",
+                actual,
+                "fed_avg, fed_lora, fed_per",
             )
 
         def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
@@ -139,12 +137,10 @@ def personalised(
             ", a posterior" if algorithm.posterior else ""
         )
         raise ArgumentError(
-            complain(
-                name,
-                expected="a method of one phase, one size, without posterior",
-                actual=actual,
-                hint="fed_avg, fed_prox, fed_lora",
-            )
+            name,
+            "a method of one phase, one size, without posterior",
+            actual,
+            "fed_avg, fed_prox, fed_lora",
         )
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
@@ -154,38 +150,21 @@ def personalised(
             "changes of the model" if isinstance(phase.local, Holding) else type(model).__name__
         )
         raise ArgumentError(
-            complain(
-                name,
-                expected="messages that hold a network's parameters",
-                actual=actual,
-                hint="fed_avg, fed_prox, fed_lora",
-            )
+            name, "messages that hold a network's parameters", actual, "fed_avg, fed_prox, fed_lora"
         )
     net = model.net
     certain = running_statistics(net, certain=True)
     if running := [
         one for one in running_statistics(net) if one in certain or one in algorithm.initial
     ]:
-        raise ArgumentError(
-            complain(
-                name,
-                expected="a network without running statistics",
-                actual=running,
-                hint="nn.GroupNorm",
-            )
-        )
+        raise ArgumentError(name, "a network without running statistics", running, "nn.GroupNorm")
     chosen = trainable(net)
     fixed = [
         one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))
     ]
     if len(fixed) == len(chosen):
         raise ArgumentError(
-            complain(
-                f"{name}, where",
-                expected="a predicate that chooses a parameter",
-                actual="none",
-                hint="where=None",
-            )
+            f"{name}, where", "a predicate that chooses a parameter", "none", "where=None"
         )
     work = Training(steps, batch_size, optimiser)
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)

@@ -21,7 +21,7 @@ from bayesfed.algorithms.personal.fine_tuning import personalised
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Link
@@ -221,12 +221,7 @@ def _parted(net: nn.Module, local: Predicate | None, where: str) -> tuple[Tree, 
     if len(own) == len(begun):
         actual = f"all of {list(begun)}"
         raise ArgumentError(
-            complain(
-                f"{where}, local",
-                expected="a predicate that leaves a parameter to share",
-                actual=actual,
-                hint="local=None",
-            )
+            f"{where}, local", "a predicate that leaves a parameter to share", actual, "local=None"
         )
     return {name: leaf for name, leaf in begun.items() if name not in own}, own
 

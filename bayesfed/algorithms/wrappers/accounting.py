@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 
 
 @lru_cache(maxsize=4096)
@@ -53,25 +53,13 @@ def epsilon(
     """
     if not (0 < noise < math.inf and rounds >= 1 and 0 < delta < 1):
         expected = "noise > 0, rounds >= 1, delta in (0, 1)"
-        raise ArgumentError(
-            complain(
-                "epsilon",
-                expected=expected,
-                actual=(noise, rounds, delta),
-                hint="epsilon(1.0, 100, 1e-5)",
-            )
-        )
+        raise ArgumentError("epsilon", expected, (noise, rounds, delta), "epsilon(1.0, 100, 1e-5)")
     if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (
         population or 1
     ):
         expected = "both participants and population, 1 <= participants <= population"
         raise ArgumentError(
-            complain(
-                "epsilon",
-                expected=expected,
-                actual=(participants, population),
-                hint="participants=20, population=1000",
-            )
+            "epsilon", expected, (participants, population), "participants=20, population=1000"
         )
     try:
         import dp_accounting

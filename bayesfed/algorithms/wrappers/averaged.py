@@ -11,7 +11,7 @@ from typing import ClassVar, TypeVar
 import torch
 
 from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.aggregation.server_optimisers import OPTIMISER
@@ -55,23 +55,14 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     al., "Averaging weights leads to wider optima and better generalization" (2018).
     """
     if begin < 0:
-        raise ArgumentError(
-            complain(
-                "averaged, begin",
-                expected="a round >= 0",
-                actual=begin,
-                hint="two thirds of the rounds",
-            )
-        )
+        raise ArgumentError("averaged, begin", "a round >= 0", begin, "two thirds of the rounds")
     if algorithm.posterior is not None or algorithm.personal:
         actual = f"{algorithm.name!r}, with a posterior or personal models"
         raise ArgumentError(
-            complain(
-                "averaged, algorithm",
-                expected="a method of point estimates",
-                actual=actual,
-                hint="fed_avg, fed_lora, fs_lora",
-            )
+            "averaged, algorithm",
+            "a method of point estimates",
+            actual,
+            "fed_avg, fed_lora, fs_lora",
         )
     names = [
         name

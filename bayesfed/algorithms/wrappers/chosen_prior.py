@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UndeterminedWarning, complain
+from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server, published
@@ -89,12 +89,10 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
         hint = "a number, prior_precision=0.3"
         raise ArgumentError(
-            complain(
-                "Training, prior_precision='auto'",
-                expected="a method of one phase and one model",
-                actual=repr(algorithm.name),
-                hint=hint,
-            )
+            "Training, prior_precision='auto'",
+            "a method of one phase and one model",
+            repr(algorithm.name),
+            hint,
         )
     (phase,), net = algorithm.phases, model.net
 

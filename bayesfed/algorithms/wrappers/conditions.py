@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Conditions, Phase
 from bayesfed.federated.engine.samplers import Uniform, everyone
 
@@ -102,10 +102,5 @@ class Promise:
 
 def _broken(run: Conditions, expected: str, actual: object, hint: str) -> ArgumentError:
     return ArgumentError(
-        complain(
-            f"private, {run.algorithm.name!r}: epsilon would not hold",
-            expected=expected,
-            actual=actual,
-            hint=hint,
-        )
+        f"private, {run.algorithm.name!r}: epsilon would not hold", expected, actual, hint
     )

@@ -26,7 +26,7 @@ import torch
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.phases import each_phase, equally_weighted
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server, published
 from bayesfed.federated.core.options import LocalOptions
@@ -164,19 +164,10 @@ def local_privacy(
     where = f"local_privacy, {algorithm.name!r}"
     if not (clip > 0 and 0 <= noise < math.inf) or (noise and math.isinf(clip)):
         expected = "clip > 0 and noise >= 0; a finite clip with noise"
-        raise ArgumentError(
-            complain(where, expected=expected, actual=(clip, noise), hint="clip=1.0, noise=4.0")
-        )
+        raise ArgumentError(where, expected, (clip, noise), "clip=1.0, noise=4.0")
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a method of one phase",
-                actual=names,
-                hint="fed_avg, fed_paq, fed_lora",
-            )
-        )
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
     if delta is not None:
         # Fail now, and not after the first round, if epsilon cannot be computed.
         local_epsilon(noise, 1, delta)

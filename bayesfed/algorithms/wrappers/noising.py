@@ -12,7 +12,7 @@ import torch
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.options import LocalOptions
@@ -85,14 +85,7 @@ class ClippedSum(Sum):
                 else "one that was not clipped, or was changed afterwards"
             )
             hint = "`private` as the outermost wrapper, with the link Digital()"
-            raise UpdateError(
-                complain(
-                    f"private, client {client!r}",
-                    expected="one clipped update",
-                    actual=actual,
-                    hint=hint,
-                )
-            )
+            raise UpdateError(f"private, client {client!r}", "one clipped update", actual, hint)
         super().add(client, update)
         self.clients.add(client)
 
@@ -129,12 +122,7 @@ class Clipped:
         if update.by_entry or update.weight not in (0.0, 1.0):
             actual = "a weight for each entry" if update.by_entry else update.weight
             raise UpdateError(
-                complain(
-                    "private",
-                    expected="clients of weight 1",
-                    actual=actual,
-                    hint="a view that covers everything",
-                )
+                "private", "clients of weight 1", actual, "a view that covers everything"
             )
         if not update.weight:
             update = Update(
@@ -215,14 +203,7 @@ class Noised:
             reported epsilon would not hold.
         """
         if not isinstance(reducer, Sum):
-            raise UpdateError(
-                complain(
-                    "private",
-                    expected="a sum",
-                    actual=type(reducer).__name__,
-                    hint="private(algorithm, ...)",
-                )
-            )
+            raise UpdateError("private", "a sum", type(reducer).__name__, "private(algorithm, ...)")
         nobody = Update(
             {name: torch.zeros_like(leaf) for name, leaf in state.items()}, 0.0, self.kind
         )
@@ -231,12 +212,7 @@ class Noised:
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
             raise UpdateError(
-                complain(
-                    f"private, round {round}",
-                    expected=f"at most {self.participants} clients",
-                    actual=came,
-                    hint=hint,
-                )
+                f"private, round {round}", f"at most {self.participants} clients", came, hint
             )
         stream = self.key.child(round, _fingerprint(total.total))
         summed = {
@@ -255,12 +231,7 @@ class Noised:
         if self.kind == "value" and absent:
             if name not in state:
                 raise UpdateError(
-                    complain(
-                        "private",
-                        expected="values of the state's leaves",
-                        actual=name,
-                        hint="a method that sends changes",
-                    )
+                    "private", "values of the state's leaves", name, "a method that sends changes"
                 )
             result = result + absent * state[name]
         if self.noise:
@@ -288,9 +259,5 @@ def check_not_private(server: Server | None, where: str, hint: str) -> None:
     """Raise `ArgumentError` if noise for privacy is added below this server."""
     while server is not None:
         if isinstance(server, Noised):
-            raise ArgumentError(
-                complain(
-                    where, expected="a method without `private`", actual="a private one", hint=hint
-                )
-            )
+            raise ArgumentError(where, "a method without `private`", "a private one", hint)
         server = getattr(server, "server", None)

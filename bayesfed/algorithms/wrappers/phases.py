@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Phase
@@ -49,12 +49,7 @@ def each_phase(algorithm: Algorithm, where: str, changed: Callable[[Phase], Phas
         if phase.local.kind not in VECTORS:
             actual = f"{phase.local.kind!r} in {algorithm.name!r}, phase {phase.name!r}"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="clients that send 'delta' or 'value'",
-                    actual=actual,
-                    hint="fed_avg, fed_paq, fed_lora",
-                )
+                where, "clients that send 'delta' or 'value'", actual, "fed_avg, fed_paq, fed_lora"
             )
     return replace(algorithm, phases=tuple(changed(phase) for phase in algorithm.phases))
 
@@ -67,21 +62,12 @@ def check_digital(phase: Phase, where: str) -> None:
     while link is not None:
         if isinstance(link, OverTheAir):
             hint = "Digital(): what the channel adds cannot be taken apart"
-            raise ArgumentError(
-                complain(
-                    where, expected="updates that arrive one by one", actual="OverTheAir", hint=hint
-                )
-            )
+            raise ArgumentError(where, "updates that arrive one by one", "OverTheAir", hint)
         link = getattr(link, "link", None)
     if phase.reducer is not Sum:
         actual = getattr(phase.reducer, "__name__", "another reducer")
         raise ArgumentError(
-            complain(
-                where,
-                expected="a method whose server takes a sum",
-                actual=actual,
-                hint="fed_avg, fed_paq, fed_lora",
-            )
+            where, "a method whose server takes a sum", actual, "fed_avg, fed_paq, fed_lora"
         )
 
 

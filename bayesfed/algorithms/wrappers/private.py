@@ -31,7 +31,7 @@ from bayesfed.algorithms.wrappers.noising import (
     check_not_private,
 )
 from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, Role, checked
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
@@ -99,27 +99,13 @@ def private(
     ):
         expected = "clip > 0, noise >= 0, participants >= 1; a finite clip with noise"
         raise ArgumentError(
-            complain(
-                "private",
-                expected=expected,
-                actual=(clip, noise, participants),
-                hint="clip=1.0, noise=1.0, participants=10",
-            )
+            "private", expected, (clip, noise, participants), "clip=1.0, noise=1.0, participants=10"
         )
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            complain(
-                "private",
-                expected="a method of one phase",
-                actual=names,
-                hint="fed_avg, fed_paq, fed_lora",
-            )
-        )
+        raise ArgumentError("private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
     if population is not None and delta is None:
-        raise ArgumentError(
-            complain("private", expected="a delta with population", actual=delta, hint="delta=1e-5")
-        )
+        raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
     budget = (
         Budget(noise, delta, participants if population is not None else None, population)
         if delta is not None

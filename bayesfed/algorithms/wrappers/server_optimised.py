@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from bayesfed.algorithms.wrappers.noising import Noised
 from bayesfed.algorithms.wrappers.phases import each_phase
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.robust import Robust
 from bayesfed.federated.aggregation.server_optimisers import (
     OPTIMISER,
@@ -75,23 +75,11 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     ):
         actual = optimiser.__name__ if isinstance(optimiser, type) else repr(optimiser)
         raise ArgumentError(
-            complain(
-                where,
-                expected="an optimiser of the server as a value",
-                actual=actual,
-                hint="FedAdam(0.01), FedAvgM()",
-            )
+            where, "an optimiser of the server as a value", actual, "FedAdam(0.01), FedAvgM()"
         )
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a method of one phase",
-                actual=names,
-                hint="fed_avg, fed_prox, fed_lora",
-            )
-        )
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
 
     def planned(phase: Phase) -> Phase:
         def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -106,11 +94,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     def carried(phase: Phase, server: TakesMomentum) -> tuple[Algorithm, Tree]:
         if not isinstance(optimiser, FedAvgM):
             actual = type(optimiser).__name__
-            raise ArgumentError(
-                complain(
-                    where, expected="momentum of products", actual=actual, hint="FedAvgM(1.0, 0.5)"
-                )
-            )
+            raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
         phase, moments = server.with_momentum(planned(phase), optimiser, algorithm.initial)
         return replace(algorithm, phases=(phase,)), moments
 
@@ -148,24 +132,12 @@ def _check_averages(phase: Phase, where: str) -> None:
         server = server.server
     if not isinstance(server, Average | Add) and not getattr(server, "averages", False):
         hint = "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl"
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a server that is Average or Add",
-                actual=type(server).__name__,
-                hint=hint,
-            )
-        )
+        raise ArgumentError(where, "a server that is Average or Add", type(server).__name__, hint)
     local: Local | None = phase.local
     while local is not None:
         if isinstance(local, Buffered) and local.travels:
             actual = "running statistics that travel"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="parameters alone",
-                    actual=actual,
-                    hint="buffers='local', or static norms",
-                )
+                where, "parameters alone", actual, "buffers='local', or static norms"
             )
         local = getattr(local, "local", None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
@@ -53,14 +53,7 @@ def timed(
     """
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            complain(
-                "timed",
-                expected="a method of one phase",
-                actual=names,
-                hint="fed_avg, stc, federated_svi",
-            )
-        )
+        raise ArgumentError("timed", "a method of one phase", names, "fed_avg, stc, federated_svi")
     (phase,) = algorithm.phases
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:

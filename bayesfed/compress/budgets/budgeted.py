@@ -9,7 +9,7 @@ from typing import Any
 from bayesfed.compress.budgets.flexible_map import FlexibleMap, check_beta, full_bits
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.wire import Meta, unseal
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -62,9 +62,7 @@ class Budgeted:
     def __post_init__(self) -> None:
         check_beta("Budgeted", self.beta)
         if not 2 <= self.tries <= 30:
-            raise ArgumentError(
-                complain("Budgeted", expected="2 to 30 tries", actual=self.tries, hint="8")
-            )
+            raise ArgumentError("Budgeted", "2 to 30 tries", self.tries, "8")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message, more than once if it is too large."""

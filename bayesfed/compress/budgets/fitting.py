@@ -17,7 +17,7 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.leaf import Mask, MaskCode
 from bayesfed.compress.quantisers.entries import energy, entries
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 SHARES = tuple(2.0 ** (-number / 2) for number in range(18, -1, -1))  # 1/512 to 1
@@ -71,12 +71,7 @@ def fit_flexible(
             f"{len(levels)} levels"
         )
         raise ArgumentError(
-            complain(
-                "fit_flexible",
-                expected="some of each",
-                actual=actual,
-                hint="an update after a few local steps",
-            )
+            "fit_flexible", "some of each", actual, "an update after a few local steps"
         )
     settings = []
     for share in shares:

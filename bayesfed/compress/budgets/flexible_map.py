@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesfed.compress.quantisers.entries import check_levels, check_share
 from bayesfed.compress.quantisers.probabilistic import MOST_LEVELS
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.trees import size
 
 
@@ -59,25 +59,13 @@ class FlexibleMap:
 
     def __post_init__(self) -> None:
         if not self.settings:
-            raise ArgumentError(
-                complain(
-                    "FlexibleMap",
-                    expected="one setting or more",
-                    actual="none",
-                    hint="fit_flexible",
-                )
-            )
+            raise ArgumentError("FlexibleMap", "one setting or more", "none", "fit_flexible")
         for setting in self.settings:
             check_share("FlexibleMap", setting.share)
             check_levels("FlexibleMap", "levels", setting.levels, MOST_LEVELS)
             if not (0 < setting.beta < math.inf and 0 <= setting.error < math.inf):
                 raise ArgumentError(
-                    complain(
-                        "FlexibleMap",
-                        expected="beta > 0 and error >= 0",
-                        actual=setting,
-                        hint="fit_flexible",
-                    )
+                    "FlexibleMap", "beta > 0 and error >= 0", setting, "fit_flexible"
                 )
         for low, high in zip(self.settings, self.settings[1:], strict=False):
             if not (
@@ -87,14 +75,7 @@ class FlexibleMap:
                 and low.error > high.error
             ):
                 expected = "rising beta, falling error, rho and L that do not fall"
-                raise ArgumentError(
-                    complain(
-                        "FlexibleMap",
-                        expected=expected,
-                        actual=f"{low}, then {high}",
-                        hint="fit_flexible",
-                    )
-                )
+                raise ArgumentError("FlexibleMap", expected, f"{low}, then {high}", "fit_flexible")
 
     @property
     def least(self) -> float:
@@ -157,9 +138,7 @@ class FlexibleMap:
             )
         except (TypeError, json.JSONDecodeError, ValueError) as problem:
             raise ArgumentError(
-                complain(
-                    "FlexibleMap", expected="JSON of to_json", actual=problem, hint="fit_flexible"
-                )
+                "FlexibleMap", "JSON of to_json", problem, "fit_flexible"
             ) from problem
 
     def __str__(self) -> str:
@@ -178,4 +157,4 @@ def full_bits(tree: Mapping[str, Tensor]) -> int:
 def check_beta(where: str, beta: float) -> None:
     """Raise `ArgumentError` unless `beta` is a positive number."""
     if not 0 < beta < math.inf:
-        raise ArgumentError(complain(where, expected="beta > 0", actual=beta, hint="1 / 50"))
+        raise ArgumentError(where, "beta > 0", beta, "1 / 50")

@@ -18,7 +18,7 @@ from bayesfed.compress.lossless.bits import (
     write_signed,
 )
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 
 MOST_SYMBOLS = 1 << 16
 
@@ -52,12 +52,7 @@ def require_alphabet(where: str, symbols: Integers) -> None:
     if not is_alphabet(symbols):
         expected = f"at most {MOST_SYMBOLS} different integers within a span of 2**63"
         raise WireError(
-            complain(
-                where,
-                expected=expected,
-                actual=f"{len(symbols)}, {symbols[0]} to {symbols[-1]}",
-                hint="Range()",
-            )
+            where, expected, f"{len(symbols)}, {symbols[0]} to {symbols[-1]}", "Range()"
         )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 
 Unsigned = NDArray[np.uint64]
 
@@ -28,7 +28,7 @@ _ONE, _LAST = np.uint64(1), np.uint64(63)
 
 def damaged(where: str, expected: object, actual: object) -> WireError:
     """Return the error of a reader that finds something other than what it expects."""
-    return WireError(complain(where, expected=expected, actual=actual, hint="sending it again"))
+    return WireError(where, expected, actual, "sending it again")
 
 
 def whole(bits: int) -> int:

@@ -24,7 +24,7 @@ from bayesfed.compress.lossless.bits import (
     whole,
     write_unary,
 )
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,7 @@ class Golomb:
 def require_counts(where: str, values: Integers) -> None:
     """Raise `WireError` if an integer is negative."""
     if len(values) and values.min() < 0:
-        raise WireError(
-            complain(
-                where, expected="integers >= 0", actual=values.min(), hint=f"Signed({where}())"
-            )
-        )
+        raise WireError(where, "integers >= 0", values.min(), f"Signed({where}())")
 
 
 def _best(symbols: Integers, counts: Integers) -> tuple[int, int]:

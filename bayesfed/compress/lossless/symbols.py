@@ -16,7 +16,7 @@ from bayesfed.compress.lossless.elias import EliasDelta, EliasGamma
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.huffman import Huffman
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 
 _LIMIT = 1 << 62
 
@@ -48,14 +48,7 @@ class Signed:
         """Append the integers; their number is not written."""
         if _too_large(values):
             actual = f"{values.min()} to {values.max()}"
-            raise WireError(
-                complain(
-                    "Signed",
-                    expected="magnitudes below 2**62",
-                    actual=actual,
-                    hint="Fixed() or Range()",
-                )
-            )
+            raise WireError("Signed", "magnitudes below 2**62", actual, "Fixed() or Range()")
         self.code.write(zigzag(values), out)
 
     def read(self, source: Reader, count: int) -> Integers:
@@ -126,14 +119,7 @@ class Cheapest:
 
     def __post_init__(self) -> None:
         if not self.codes or any(code not in STANDARD for code in self.codes):
-            raise ArgumentError(
-                complain(
-                    "Cheapest",
-                    expected=f"codes among {STANDARD}",
-                    actual=self.codes,
-                    hint="Cheapest()",
-                )
-            )
+            raise ArgumentError("Cheapest", f"codes among {STANDARD}", self.codes, "Cheapest()")
 
     def write(self, values: Integers, out: Writer) -> None:
         """Append the integers; their number is not written."""
@@ -143,12 +129,7 @@ class Cheapest:
         if math.isinf(predicted):
             actual = f"{values.min()} to {values.max()}"
             raise WireError(
-                complain(
-                    "Cheapest",
-                    expected=f"integers that one of {self.codes} can hold",
-                    actual=actual,
-                    hint="Cheapest()",
-                )
+                "Cheapest", f"integers that one of {self.codes} can hold", actual, "Cheapest()"
             )
         out.byte(STANDARD.index(code))
         code.write(values, out)

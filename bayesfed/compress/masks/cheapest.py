@@ -13,7 +13,7 @@ from bayesfed.compress.lossless.bits import damaged
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask, require_matrix
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 _EVEN = 2  # constant masks: all zeros, all ones
 
@@ -45,12 +45,7 @@ class CheapestMask:
     def __post_init__(self) -> None:
         if not 1 <= len(self.codes) <= 256 - _EVEN:
             raise ArgumentError(
-                complain(
-                    "CheapestMask.codes",
-                    expected="1 to 254 codes",
-                    actual=len(self.codes),
-                    hint="CheapestMask()",
-                )
+                "CheapestMask.codes", "1 to 254 codes", len(self.codes), "CheapestMask()"
             )
 
     def write(self, mask: Mask, out: Writer) -> None:

@@ -40,7 +40,7 @@ from bayesfed.compress.masks.neighbours import (
     surprise,
 )
 from bayesfed.compress.masks.runs import require_matrix
-from bayesfed.errors import ArgumentError, MissingExtraError, WireError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError, WireError
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,10 @@ class ContextMask:
             len(self.table) != 4 or not all(isinstance(p, int) and 0 < p < ONE for p in self.table)
         ):
             raise ArgumentError(
-                complain(
-                    "ContextMask.table",
-                    expected="4 integers from 1 to 65535",
-                    actual=self.table,
-                    hint="neighbour_table(mask)",
-                )
+                "ContextMask.table",
+                "4 integers from 1 to 65535",
+                self.table,
+                "neighbour_table(mask)",
             )
 
     def write(self, mask: Mask, out: Writer) -> None:
@@ -148,12 +146,7 @@ class ChangedMask:
     def _check(self, shape: tuple[int, ...]) -> None:
         if tuple(shape) != self.reference.shape:
             raise WireError(
-                complain(
-                    "ChangedMask",
-                    expected=f"shape {self.reference.shape}",
-                    actual=shape,
-                    hint="the reference of this mask",
-                )
+                "ChangedMask", f"shape {self.reference.shape}", shape, "the reference of this mask"
             )
 
 

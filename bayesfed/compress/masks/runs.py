@@ -16,7 +16,7 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers, Mask
 from bayesfed.compress.lossless.bits import damaged, varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,10 @@ def require_matrix(mask: Mask) -> None:
     """Raise `WireError` unless the mask is a boolean matrix."""
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise WireError(
-            complain(
-                "mask",
-                expected="a boolean matrix",
-                actual=f"{mask.dtype} of shape {mask.shape}",
-                hint="mask.reshape(len(mask), -1)",
-            )
+            "mask",
+            "a boolean matrix",
+            f"{mask.dtype} of shape {mask.shape}",
+            "mask.reshape(len(mask), -1)",
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import Integers, Mask, MaskCode
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.trees import is_finite
 
 Singles = NDArray[np.float32]
@@ -37,23 +37,16 @@ def entries(leaf: Tensor, where: str) -> Singles:
     """
     if not leaf.is_floating_point():
         raise WireError(
-            complain(
-                where,
-                expected="a floating-point leaf",
-                actual=leaf.dtype,
-                hint="Coded, which codes integers and masks losslessly",
-            )
+            where,
+            "a floating-point leaf",
+            leaf.dtype,
+            "Coded, which codes integers and masks losslessly",
         )
     flat = leaf.detach().cpu().reshape(-1).float()
     if not is_finite(flat):
         count = int((~torch.isfinite(flat)).sum())
         raise WireError(
-            complain(
-                where,
-                expected="finite float32 values",
-                actual=f"{count} NaN or Inf",
-                hint="a smaller learning rate",
-            )
+            where, "finite float32 values", f"{count} NaN or Inf", "a smaller learning rate"
         )
     return np.asarray(flat.numpy(), np.float32)
 
@@ -136,12 +129,7 @@ def read_singles(source: Reader, count: int, low: float = -LARGEST) -> Singles:
     values = np.frombuffer(source.raw(4 * count), "<f4").astype(np.float32)
     if not ((values >= low) & (values <= LARGEST)).all():
         raise WireError(
-            complain(
-                "section",
-                expected=f"numbers of at least {low:g}",
-                actual="others or NaN",
-                hint="sending it again",
-            )
+            "section", f"numbers of at least {low:g}", "others or NaN", "sending it again"
         )
     return values
 
@@ -150,14 +138,7 @@ def check_range(values: Integers, low: int, high: int) -> Integers:
     """Refuse integers outside [low, high]."""
     if len(values) and not low <= values.min() <= values.max() <= high:
         actual = f"{values.min()} to {values.max()}"
-        raise WireError(
-            complain(
-                "section",
-                expected=f"integers from {low} to {high}",
-                actual=actual,
-                hint="sending it again",
-            )
-        )
+        raise WireError("section", f"integers from {low} to {high}", actual, "sending it again")
     return values
 
 
@@ -184,11 +165,7 @@ def read_positions(source: Reader, shape: tuple[int, int], code: MaskCode) -> Ma
         return np.full(total, count > 0)
     mask = code.read(source, shape).reshape(-1)
     if (actual := int(mask.sum())) != count:
-        raise WireError(
-            complain(
-                "mask", expected=f"{count} entries set", actual=actual, hint="sending it again"
-            )
-        )
+        raise WireError("mask", f"{count} entries set", actual, "sending it again")
     return mask
 
 
@@ -210,21 +187,12 @@ def share_of(share: float, total: int) -> int:
 def check_share(where: str, share: float) -> None:
     """Raise `ArgumentError` unless ``0 < share <= 1``."""
     if not 0 < share <= 1:
-        raise ArgumentError(
-            complain(
-                where, expected="a share above 0 and at most 1", actual=share, hint=f"{where}(0.01)"
-            )
-        )
+        raise ArgumentError(where, "a share above 0 and at most 1", share, f"{where}(0.01)")
 
 
 def check_levels(where: str, what: str, value: object, most: int) -> None:
     """Raise `ArgumentError` unless `value` is an integer from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ArgumentError(
-            complain(
-                where,
-                expected=f"{what}: an integer from 1 to {most}",
-                actual=repr(value),
-                hint=f"{where}(8)",
-            )
+            where, f"{what}: an integer from 1 to {most}", repr(value), f"{where}(8)"
         )

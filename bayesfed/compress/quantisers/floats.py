@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode
 from bayesfed.compress.quantisers.entries import check_range, energy, entries, peak
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 
 Kind = Literal[32, 16, "bf16"]
@@ -58,14 +58,7 @@ class Float:
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise ArgumentError(
-                complain(
-                    "Float",
-                    expected="kind 32, 16 or 'bf16'",
-                    actual=repr(self.kind),
-                    hint="Float(32)",
-                )
-            )
+            raise ArgumentError("Float", "kind 32, 16 or 'bf16'", repr(self.kind), "Float(32)")
 
     @property
     def unbiased(self) -> bool:
@@ -79,12 +72,10 @@ class Float:
         narrow = torch.from_numpy(flat).to(dtype)
         if self.kind != 32 and not torch.isfinite(narrow).all():
             raise WireError(
-                complain(
-                    f"Float({self.kind!r})",
-                    expected="values within its range",
-                    actual=f"largest {peak(flat):g}",
-                    hint="Float(32) or a smaller step",
-                )
+                f"Float({self.kind!r})",
+                "values within its range",
+                f"largest {peak(flat):g}",
+                "Float(32) or a smaller step",
             )
         words = narrow.view(torch.int16 if size == 2 else torch.int32).numpy().view(f"u{size}")
         if self.entropy is None:
@@ -116,12 +107,10 @@ class Float:
         wide = torch.from_numpy(words.view(f"i{size}")).view(dtype).float()
         if not torch.isfinite(wide).all():
             raise WireError(
-                complain(
-                    f"Float({self.kind!r})",
-                    expected="finite numbers",
-                    actual="NaN or Inf",
-                    hint="sending it again",
-                ),
+                f"Float({self.kind!r})",
+                "finite numbers",
+                "NaN or Inf",
+                "sending it again",
                 field="values",
             )
         return wide.reshape(shape)

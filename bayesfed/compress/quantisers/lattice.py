@@ -41,7 +41,7 @@ from bayesfed.compress.quantisers.entries import (
     rounding,
     tensor,
 )
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 _LARGE = 1 << 14  # number of coordinates from which the heads of several streams are negligible
@@ -89,12 +89,7 @@ class Lattice:
     def __post_init__(self) -> None:
         if self.dimension not in CELLS:
             raise ArgumentError(
-                complain(
-                    "Lattice",
-                    expected="dimension 1, 2 or 8",
-                    actual=self.dimension,
-                    hint="Lattice(bits=4, dimension=2)",
-                )
+                "Lattice", "dimension 1, 2 or 8", self.dimension, "Lattice(bits=4, dimension=2)"
             )
         given = f"step {self.step}, bits {self.bits}"
         right = (self.bits is None) if self.step is not None else self.bits is not None
@@ -103,12 +98,7 @@ class Lattice:
             and 1 <= (1 if self.bits is None else self.bits) <= 20
         ):
             raise ArgumentError(
-                complain(
-                    "Lattice",
-                    expected="a step from 2**-20 to 2**20 or 1 to 20 bits",
-                    actual=given,
-                    hint="Lattice(bits=4)",
-                )
+                "Lattice", "a step from 2**-20 to 2**20 or 1 to 20 bits", given, "Lattice(bits=4)"
             )
 
     @property

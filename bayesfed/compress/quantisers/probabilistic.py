@@ -48,7 +48,7 @@ from bayesfed.compress.quantisers.entries import (
     write_positions,
 )
 from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser, Qsgd
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.keys import Key
 
 __all__ = ["FedPaqQuantiser", "Probabilistic", "Qsgd"]
@@ -115,14 +115,7 @@ class Probabilistic:
                 self.code.read(source, int(active.sum())), -1 - self.levels, 1 + self.levels
             )
             if not signed.all():
-                raise WireError(
-                    complain(
-                        "section",
-                        expected="signed levels",
-                        actual="a zero",
-                        hint="sending it again",
-                    )
-                )
+                raise WireError("section", "signed levels", "a zero", "sending it again")
             dense[active] = np.sign(signed) * (
                 low + (np.abs(signed) - 1) * ((high - low) / self.levels)
             )

@@ -34,7 +34,7 @@ from bayesfed.compress.quantisers.entries import (
     tensor,
     write_singles,
 )
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 
 
@@ -78,12 +78,7 @@ class Qsgd:
             check_levels("Qsgd", "bucket", self.bucket, 1 << 40)
         if self.norm not in {"l2", "max"}:
             raise ArgumentError(
-                complain(
-                    "Qsgd",
-                    expected="norm 'l2' or 'max'",
-                    actual=repr(self.norm),
-                    hint="Qsgd(16, norm='l2')",
-                )
+                "Qsgd", "norm 'l2' or 'max'", repr(self.norm), "Qsgd(16, norm='l2')"
             )
 
     @property
@@ -159,12 +154,7 @@ class Qsgd:
             )
         if norms.max() > LARGEST:
             raise WireError(
-                complain(
-                    "Qsgd",
-                    expected="a norm float32 can hold",
-                    actual=f"{norms.max():g}",
-                    hint="norm='max' or a bucket",
-                )
+                "Qsgd", "a norm float32 can hold", f"{norms.max():g}", "norm='max' or a bucket"
             )
         return norms.astype(np.float32)
 

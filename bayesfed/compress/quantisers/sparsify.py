@@ -30,7 +30,7 @@ from bayesfed.compress.quantisers.entries import (
     write_positions,
 )
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 
 Dense = Literal["row", "entry"]
@@ -144,12 +144,7 @@ class KernelWise:
             check_share("KernelWise", self.share)
         if self.dense not in get_args(Dense):
             raise ArgumentError(
-                complain(
-                    "KernelWise",
-                    expected="dense 'row' or 'entry'",
-                    actual=repr(self.dense),
-                    hint="KernelWise(0.1)",
-                )
+                "KernelWise", "dense 'row' or 'entry'", repr(self.dense), "KernelWise(0.1)"
             )
 
     @property
@@ -179,12 +174,7 @@ class KernelWise:
             count = int(chosen.sum())
             if self.share is not None and count != (expected := share_of(self.share, total)):
                 raise WireError(
-                    complain(
-                        "KernelWise",
-                        expected=f"{expected} kernels",
-                        actual=count,
-                        hint="the share it was encoded with",
-                    )
+                    "KernelWise", f"{expected} kernels", count, "the share it was encoded with"
                 )
             dense[chosen] = self.values.read(
                 source, (count, dense.shape[1]), key.child("values")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 _IMAGE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
@@ -93,14 +93,12 @@ def _read(
     )
     if missing := [name for name in names if not (home / name).is_file()]:
         raise DataError(
-            complain(
-                str(home),
-                expected=f"{', '.join(names)}, here or in {unpacked}"
-                if len(missing) == len(names)
-                else ", ".join(names),
-                actual=f"no {', '.join(missing)}",
-                hint=f"the binary version, {archive}, from the data set's own page, {_PAGE}",
-            )
+            str(home),
+            f"{', '.join(names)}, here or in {unpacked}"
+            if len(missing) == len(names)
+            else ", ".join(names),
+            f"no {', '.join(missing)}",
+            f"the binary version, {archive}, from the data set's own page, {_PAGE}",
         )
     return _join([home / name for name in train], labels, classes), _join(
         [home / name for name in test], labels, classes
@@ -119,12 +117,7 @@ def _join(paths: Sequence[Path], labels: int, classes: int) -> Dataset:
         targets[part] = records[:, labels - 1]
         if (highest := int(targets[part].max())) >= classes:
             raise DataError(
-                complain(
-                    str(path),
-                    expected=f"labels from 0 to {classes - 1}",
-                    actual=highest,
-                    hint="downloading it again",
-                )
+                str(path), f"labels from 0 to {classes - 1}", highest, "downloading it again"
             )
     return Dataset(torch.from_numpy(images).reshape(-1, *_IMAGE), torch.from_numpy(targets))
 
@@ -134,20 +127,13 @@ def _records(path: Path, length: int) -> np.ndarray[tuple[int, int], np.dtype[np
         size = path.stat().st_size
         if not size or size % length:
             raise DataError(
-                complain(
-                    str(path),
-                    expected=f"a positive multiple of {length} bytes, a record each",
-                    actual=size,
-                    hint="downloading it again",
-                )
+                str(path),
+                f"a positive multiple of {length} bytes, a record each",
+                size,
+                "downloading it again",
             )
         return np.memmap(path, np.uint8, "r", shape=(size // length, length))
     except OSError as problem:
         raise DataError(
-            complain(
-                str(path),
-                expected="a readable file",
-                actual=problem,
-                hint="checking its permissions",
-            )
+            str(path), "a readable file", problem, "checking its permissions"
         ) from problem

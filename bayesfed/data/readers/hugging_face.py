@@ -12,7 +12,7 @@ import numpy as np
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, named_numbers, nearest, regression_targets
 from bayesfed.data.rows import as_inputs, numbers_of
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
 
@@ -76,21 +76,14 @@ def from_hugging_face(
         if isinstance(dataset, Mapping):
             actual = f"the splits {', '.join(map(str, dataset))}"
             raise DataError(
-                complain(
-                    "from_hugging_face",
-                    expected="one split",
-                    actual=actual,
-                    hint=f"dataset[{next(iter(dataset), 'train')!r}]",
-                )
+                "from_hugging_face",
+                "one split",
+                actual,
+                f"dataset[{next(iter(dataset), 'train')!r}]",
             )
         hint = "datasets.load_dataset(..., split='train')"
         raise DataError(
-            complain(
-                "from_hugging_face",
-                expected="a data set whose columns are known",
-                actual=type(dataset).__name__,
-                hint=hint,
-            )
+            "from_hugging_face", "a data set whose columns are known", type(dataset).__name__, hint
         )
     columns = _columns(inputs, label, list(features))
     several = inputs is not None and not isinstance(inputs, str)
@@ -127,24 +120,15 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
     for name in (label, *chosen):
         if name not in there:
             raise DataError(
-                complain(
-                    "from_hugging_face",
-                    expected=f"a column {name!r}",
-                    actual=f"{', '.join(there)}",
-                    hint=nearest(name, there),
-                )
+                "from_hugging_face",
+                f"a column {name!r}",
+                f"{', '.join(there)}",
+                nearest(name, there),
             )
     if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
         actual = f"{', '.join(chosen) or 'none'}"
         hint = f"inputs={others[0]!r}" if others else "another data set"
-        raise DataError(
-            complain(
-                "from_hugging_face, inputs",
-                expected="columns beside the label",
-                actual=actual,
-                hint=hint,
-            )
-        )
+        raise DataError("from_hugging_face, inputs", "columns beside the label", actual, hint)
     return chosen
 
 
@@ -154,11 +138,6 @@ def _joined(
     if any(value.ndim for value in values):
         shapes = {name: value.shape for name, value in zip(columns, values, strict=True)}
         raise DataError(
-            complain(
-                f"row {number}",
-                expected="one number a column, of several",
-                actual=shapes,
-                hint="inputs='...', one column",
-            )
+            f"row {number}", "one number a column, of several", shapes, "inputs='...', one column"
         )
     return np.array([float(value) for value in values])

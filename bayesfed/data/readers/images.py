@@ -11,7 +11,7 @@ import numpy as np
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers
 from bayesfed.data.rows import as_inputs, check_mode, numbers_of
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, DataError, MissingExtraError
 from bayesfed.errors.checks import checked
 
 if TYPE_CHECKING:
@@ -59,22 +59,10 @@ def from_image_folder(
         differ; the message names the file.
     """
     if colour not in ("rgb", "grey"):
-        raise ArgumentError(
-            complain(
-                "from_image_folder, colour",
-                expected="'rgb' or 'grey'",
-                actual=repr(colour),
-                hint="'rgb'",
-            )
-        )
+        raise ArgumentError("from_image_folder, colour", "'rgb' or 'grey'", repr(colour), "'rgb'")
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise ArgumentError(
-            complain(
-                "from_image_folder, size",
-                expected="rows and columns, at least 1",
-                actual=size,
-                hint="(32, 32)",
-            )
+            "from_image_folder, size", "rows and columns, at least 1", size, "(32, 32)"
         )
     try:
         from PIL import Image
@@ -92,42 +80,24 @@ def from_image_folder(
 def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     """Yield the image files of all classes in order of their names."""
     if not folder.is_dir():
-        raise DataError(
-            complain(str(folder), expected="a folder", actual="none", hint="checking the path")
-        )
+        raise DataError(str(folder), "a folder", "none", "checking the path")
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if loose := [path for path in inside if path.is_file() and path.suffix.lower() in suffixes]:
         raise DataError(
-            complain(
-                str(loose[0]),
-                expected="pictures in a folder that names their class",
-                actual="no such folder",
-                hint="CLASS/a.png",
-            )
+            str(loose[0]),
+            "pictures in a folder that names their class",
+            "no such folder",
+            "CLASS/a.png",
         )
     homes = [path for path in inside if path.is_dir()]
     if not homes:
-        raise DataError(
-            complain(
-                str(folder),
-                expected="a folder for each class",
-                actual="none",
-                hint="the folder above or below",
-            )
-        )
+        raise DataError(str(folder), "a folder for each class", "none", "the folder above or below")
     for home in homes:
         files = sorted(
             path for path in home.rglob("*") if path.is_file() and not path.name.startswith(".")
         )
         if not files:
-            raise DataError(
-                complain(
-                    str(home),
-                    expected="at least one picture",
-                    actual="none",
-                    hint="removing the folder",
-                )
-            )
+            raise DataError(str(home), "at least one picture", "none", "removing the folder")
         yield from files
 
 
@@ -142,11 +112,7 @@ def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarra
                 "RGB" if colour == "rgb" else "L"
             )
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as problem:
-        raise DataError(
-            complain(
-                str(path), expected="a picture", actual=problem, hint="moving the file elsewhere"
-            )
-        ) from problem
+        raise DataError(str(path), "a picture", problem, "moving the file elsewhere") from problem
     if size is not None:
         picture = picture.resize((size[1], size[0]))
     return numbers_of(picture, str(path))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 
 def class_numbers(
@@ -41,14 +41,7 @@ def class_numbers(
     if strange := [row for row, text in enumerate(texts) if text not in numbers]:
         unknown = texts[strange[0]]
         expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        raise DataError(
-            complain(
-                at(strange[0]),
-                expected=expected,
-                actual=repr(unknown),
-                hint=nearest(unknown, names),
-            )
-        )
+        raise DataError(at(strange[0]), expected, repr(unknown), nearest(unknown, names))
     return torch.tensor([numbers[text] for text in texts]), names
 
 
@@ -69,14 +62,7 @@ def named_numbers(
     for row, label in enumerate(labels):
         if not isinstance(label, int) or not 0 <= label < len(names):
             expected = f"a label from 0 to {len(names) - 1}, as there are names"
-            raise DataError(
-                complain(
-                    at(row),
-                    expected=expected,
-                    actual=repr(label),
-                    hint="a part of the data that has labels",
-                )
-            )
+            raise DataError(at(row), expected, repr(label), "a part of the data that has labels")
     if classes is None or tuple(classes) == tuple(names):
         return torch.tensor(labels), tuple(names)
     return class_numbers([names[label] for label in labels if isinstance(label, int)], classes, at)
@@ -109,12 +95,7 @@ def _text(label: object, where: str) -> str:
     if not text:
         actual = "none" if label is None or isinstance(label, str) else repr(label)
         raise DataError(
-            complain(
-                where,
-                expected="a label, an integer or a text",
-                actual=actual,
-                hint="leaving out rows without one",
-            )
+            where, "a label, an integer or a text", actual, "leaving out rows without one"
         )
     try:
         number = float(text)
@@ -122,12 +103,7 @@ def _text(label: object, where: str) -> str:
         return text
     if not number.is_integer():
         raise DataError(
-            complain(
-                where,
-                expected="a label, an integer or a text",
-                actual=repr(label),
-                hint="regression=True for numbers",
-            )
+            where, "a label, an integer or a text", repr(label), "regression=True for numbers"
         )
     return text if _is_integer(text) else str(int(number))
 
@@ -150,12 +126,5 @@ def _number(value: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not np.isfinite(number):
-        raise DataError(
-            complain(
-                where,
-                expected="a finite number",
-                actual=repr(value),
-                hint="leaving out rows without one",
-            )
-        )
+        raise DataError(where, "a finite number", repr(value), "leaving out rows without one")
     return number

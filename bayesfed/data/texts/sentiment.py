@@ -28,7 +28,7 @@ from typing import Literal, get_args
 import torch
 
 from bayesfed.data.texts.texts import Texts
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 
 _FILES = {
     "movies": "movieReviewSnippets_GroundTruth.txt",
@@ -92,38 +92,15 @@ def sentiment(
         or len(set(domains)) != len(domains)
     ):
         raise ArgumentError(
-            complain(
-                "sentiment, domains",
-                expected=f"some of {list(_FILES)}",
-                actual=domains,
-                hint="['movies', 'tweets']",
-            )
+            "sentiment, domains", f"some of {list(_FILES)}", domains, "['movies', 'tweets']"
         )
     if by not in get_args(By):
-        raise ArgumentError(
-            complain(
-                "sentiment, by",
-                expected=f"one of {list(get_args(By))}",
-                actual=by,
-                hint="by='document'",
-            )
-        )
+        raise ArgumentError("sentiment, by", f"one of {list(get_args(By))}", by, "by='document'")
     if not 0 <= threshold < 4:
-        raise ArgumentError(
-            complain(
-                "sentiment, threshold",
-                expected="a number from 0 to 4",
-                actual=threshold,
-                hint="0.5",
-            )
-        )
+        raise ArgumentError("sentiment, threshold", "a number from 0 to 4", threshold, "0.5")
     folder = Path(folder)
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
-        raise DataError(
-            complain(
-                str(folder), expected=", ".join(missing), actual="no such files", hint=_COMMAND
-            )
-        )
+        raise DataError(str(folder), ", ".join(missing), "no such files", _COMMAND)
     rows = [
         (
             text,
@@ -135,14 +112,7 @@ def sentiment(
         if neutral or rating > threshold or rating < -threshold
     ]
     if not rows:
-        raise DataError(
-            complain(
-                str(folder),
-                expected=f"ratings beyond {threshold}",
-                actual="none",
-                hint="a smaller threshold",
-            )
-        )
+        raise DataError(str(folder), f"ratings beyond {threshold}", "none", "a smaller threshold")
     texts, labels, homes = zip(*rows, strict=True)
     return Texts(texts, torch.tensor(labels), homes)
 
@@ -169,11 +139,6 @@ def _rated(path: Path, encoding: str) -> Iterator[tuple[str, float, str]]:
         except ValueError as problem:
             expected = f"an id, a rating from -4 to 4 and a text in {encoding}, by tabs"
             raise DataError(
-                complain(
-                    f"{path}, line {number}",
-                    expected=expected,
-                    actual=problem,
-                    hint="the published file",
-                )
+                f"{path}, line {number}", expected, problem, "the published file"
             ) from problem
         yield identity.rpartition("_")[0], value, text.strip()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.partition import held_out
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.keys import Key
 
 
@@ -47,30 +47,16 @@ class Texts:
                 f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
             )
             raise DataError(
-                complain(
-                    "Texts",
-                    expected="a label and a domain for every text",
-                    actual=actual,
-                    hint="leaving out texts that have none",
-                )
+                "Texts",
+                "a label and a domain for every text",
+                actual,
+                "leaving out texts that have none",
             )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
-            raise DataError(
-                complain(
-                    "Texts labels",
-                    expected="integers from 0",
-                    actual=self.labels[:5],
-                    hint="labels.long()",
-                )
-            )
+            raise DataError("Texts labels", "integers from 0", self.labels[:5], "labels.long()")
         if blank := [row for row, text in enumerate(self.texts) if not text.strip()]:
             raise DataError(
-                complain(
-                    "Texts",
-                    expected="texts with words",
-                    actual=f"blank ones in rows {blank[:5]}",
-                    hint="leaving them out",
-                )
+                "Texts", "texts with words", f"blank ones in rows {blank[:5]}", "leaving them out"
             )
 
     def __len__(self) -> int:

@@ -63,9 +63,7 @@ def tokenised(
         If the cached file is damaged; it is made again.
     """
     if length < 1:
-        raise ArgumentError(
-            complain("tokenised, length", expected="at least 1", actual=length, hint="64")
-        )
+        raise ArgumentError("tokenised, length", "at least 1", length, "64")
     folder, domains = model_folder(tokenizer), tuple(texts.domains)
     if cache is None:
         return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)
@@ -101,21 +99,11 @@ def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
     )
     if loaded.pad_token is None:
         raise DataError(
-            complain(
-                str(folder),
-                expected="a tokenizer with a token for padding",
-                actual="one without",
-                hint="a pad_token there",
-            )
+            str(folder), "a tokenizer with a token for padding", "one without", "a pad_token there"
         )
     if length <= (added := loaded.num_special_tokens_to_add()):
         raise ArgumentError(
-            complain(
-                "tokenised, length",
-                expected=f"more than the {added} tokens added to a text",
-                actual=length,
-                hint="64",
-            )
+            "tokenised, length", f"more than the {added} tokens added to a text", length, "64"
         )
     made = loaded(
         list(texts),

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.support import scatter_active
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import CHANGE, Info
@@ -91,14 +91,7 @@ class DeltaServer:
 
     def __post_init__(self) -> None:
         if self.cache < 1:
-            raise ArgumentError(
-                complain(
-                    "DeltaServer.cache",
-                    expected="a number of rounds >= 1",
-                    actual=self.cache,
-                    hint="1",
-                )
-            )
+            raise ArgumentError("DeltaServer.cache", "a number of rounds >= 1", self.cache, "1")
 
     @property
     def stale(self) -> str | None:
@@ -193,12 +186,10 @@ class DeltaServer:
             ):
                 hint = "a server that averages, such as Average or TurboStep"
                 raise UpdateError(
-                    complain(
-                        f"DeltaServer, leaf {name!r}",
-                        expected="the values that were handed on",
-                        actual="other ones",
-                        hint=hint,
-                    )
+                    f"DeltaServer, leaf {name!r}",
+                    "the values that were handed on",
+                    "other ones",
+                    hint,
                 )
             if mask is not None:
                 gone[name] = torch.where(mask, 0.0, handed[name])

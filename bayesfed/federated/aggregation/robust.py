@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
@@ -75,14 +75,7 @@ class Robust:
         """
         if not isinstance(reducer, Keep) or not reducer.updates:
             actual = type(reducer).__name__ if not isinstance(reducer, Keep) else "none"
-            raise UpdateError(
-                complain(
-                    "Robust",
-                    expected="updates kept apart",
-                    actual=actual,
-                    hint="robust(algorithm, rule)",
-                )
-            )
+            raise UpdateError("Robust", "updates kept apart", actual, "robust(algorithm, rule)")
         ordered = {client: reducer.updates[client] for client in sorted(reducer.updates)}
         counted = {client: update for client, update in ordered.items() if update.weighs}
         if not counted:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.robust import added
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Update
@@ -82,12 +82,7 @@ class TrimmedMean:
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:
             raise ArgumentError(
-                complain(
-                    "TrimmedMean",
-                    expected="a share in [0, 0.5)",
-                    actual=self.share,
-                    hint="TrimmedMean(0.2)",
-                )
+                "TrimmedMean", "a share in [0, 0.5)", self.share, "TrimmedMean(0.2)"
             )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
@@ -115,12 +110,7 @@ def _ordered(updates: Mapping[str, Update]) -> Iterator[tuple[str, Tensor, Tenso
     for update in updates.values():
         if update.kind != first.kind or update.by_entry != first.by_entry:
             raise UpdateError(
-                complain(
-                    "a robust rule",
-                    expected="updates of one kind and form",
-                    actual="unlike ones",
-                    hint="one view for all",
-                )
+                "a robust rule", "updates of one kind and form", "unlike ones", "one view for all"
             )
         check_shapes(update.total, shapes(first.total), where="update")
     for name in first.total:

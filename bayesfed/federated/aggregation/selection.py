@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.robust import added
 from bayesfed.federated.core.protocols import Info
@@ -52,12 +52,7 @@ class Krum:
     def __post_init__(self) -> None:
         if self.byzantine < 0 or self.keep < 1:
             raise ArgumentError(
-                complain(
-                    "Krum",
-                    expected="byzantine >= 0, keep >= 1",
-                    actual=(self.byzantine, self.keep),
-                    hint="Krum(4, 8)",
-                )
+                "Krum", "byzantine >= 0, keep >= 1", (self.byzantine, self.keep), "Krum(4, 8)"
             )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
@@ -71,11 +66,7 @@ class Krum:
         least = max(2 * self.byzantine + 3, self.byzantine + self.keep)
         if len(updates) < least:
             hint = "fewer byzantine or kept clients, or more a round"
-            raise UpdateError(
-                complain(
-                    "Krum", expected=f"at least {least} clients", actual=len(updates), hint=hint
-                )
-            )
+            raise UpdateError("Krum", f"at least {least} clients", len(updates), hint)
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
         return added(
@@ -112,11 +103,7 @@ class NormGate:
 
     def __post_init__(self) -> None:
         if not self.factor >= 1:
-            raise ArgumentError(
-                complain(
-                    "NormGate", expected="a factor >= 1", actual=self.factor, hint="NormGate(2.0)"
-                )
-            )
+            raise ArgumentError("NormGate", "a factor >= 1", self.factor, "NormGate(2.0)")
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum. The figures are ``norm_bound`` and which clients exceeded it.
@@ -155,14 +142,7 @@ def _distances(updates: Mapping[str, Update]) -> Tensor:
         squares = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
         distances = squares if distances is None else distances + squares
     if distances is None:
-        raise UpdateError(
-            complain(
-                "Krum",
-                expected="updates of at least one leaf",
-                actual="none",
-                hint="a model with parameters",
-            )
-        )
+        raise UpdateError("Krum", "updates of at least one leaf", "none", "a model with parameters")
     return distances
 
 

@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.protocols import Info
@@ -65,11 +65,7 @@ def _check(name: str, learning_rate: float, shares: tuple[float, ...], tau: floa
         and 0 < tau < float("inf")
     ):
         expected = "learning_rate > 0, momentum and betas in [0, 1), tau > 0"
-        raise ArgumentError(
-            complain(
-                name, expected=expected, actual=(learning_rate, *shares, tau), hint=f"{name}()"
-            )
-        )
+        raise ArgumentError(name, expected, (learning_rate, *shares, tau), f"{name}()")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
@@ -43,12 +43,7 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
             else type(reducer).__name__
         )
         raise UpdateError(
-            complain(
-                "server step",
-                expected=f"a sum of kind {kind!r}",
-                actual=actual,
-                hint=f"a local whose kind is {kind!r}",
-            )
+            "server step", f"a sum of kind {kind!r}", actual, f"a local whose kind is {kind!r}"
         )
     return reducer.total
 

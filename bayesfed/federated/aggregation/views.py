@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core.protocols import View
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Shapes, Tree, check
@@ -73,12 +73,7 @@ class Active:
             if payload[name].numel() and not float(payload[name].min()) > 0:
                 lowest = float(payload[name].min())
                 raise UpdateError(
-                    complain(
-                        f"payload, leaf {name!r}",
-                        expected="values above 0",
-                        actual=lowest,
-                        hint="a standard deviation",
-                    )
+                    f"payload, leaf {name!r}", "values above 0", lowest, "a standard deviation"
                 )
         dense = {
             name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask)
@@ -123,12 +118,10 @@ class Slice:
         if longer or self.full.keys() != self.part.keys():
             names = sorted(longer or self.full.keys() ^ self.part.keys())
             raise ArgumentError(
-                complain(
-                    "Slice",
-                    expected="the leaves of the whole model, no axis longer",
-                    actual=names,
-                    hint="a narrower network",
-                )
+                "Slice",
+                "the leaves of the whole model, no axis longer",
+                names,
+                "a narrower network",
             )
 
     def restrict(self, tree: Tree) -> Tree:
@@ -191,12 +184,7 @@ class Kept:
         update = self.view.lift(payload, weight, kind)
         if not update.by_entry:
             raise UpdateError(
-                complain(
-                    "Kept",
-                    expected="a view that covers entries itself",
-                    actual=type(self.view).__name__,
-                    hint="Slice",
-                )
+                "Kept", "a view that covers entries itself", type(self.view).__name__, "Slice"
             )
         return Update(
             update.total,

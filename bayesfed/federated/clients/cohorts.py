@@ -37,7 +37,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, ClientError, complain
+from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
 from bayesfed.federated.core.protocols import Fit, Local
@@ -92,12 +92,7 @@ class Cohorts:
             not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2
         ):
             raise ArgumentError(
-                complain(
-                    "cohort",
-                    expected="a number of clients >= 2, or 'auto'",
-                    actual=repr(self.size),
-                    hint="'auto'",
-                )
+                "cohort", "a number of clients >= 2, or 'auto'", repr(self.size), "'auto'"
             )
 
     def answers(self, locals: Mapping[str, Local], turns: Iterable[Turn]) -> Iterator[Outcome]:
@@ -166,12 +161,7 @@ class Cohorts:
         reason = self._obstacles.get(phase) or obstacle(local)
         if reason and self.size != "auto":
             raise ArgumentError(
-                complain(
-                    f"cohort, phase {phase!r}",
-                    expected="a local that can be batched",
-                    actual=reason,
-                    hint="cohort='auto'",
-                )
+                f"cohort, phase {phase!r}", "a local that can be batched", reason, "cohort='auto'"
             )
         return reason
 

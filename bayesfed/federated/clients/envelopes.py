@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.errors import ArgumentError, WireError
 from bayesfed.federated.core.protocols import Direction
 
 HALF = DIGEST // 2
@@ -170,20 +170,13 @@ def check_secrets(
     checked = dict(secrets)
     if without := sorted(set(clients) - checked.keys()):
         raise ArgumentError(
-            complain(
-                where,
-                expected="a secret for every client",
-                actual=f"none for {without}",
-                hint="secrets.token_bytes(32)",
-            )
+            where, "a secret for every client", f"none for {without}", "secrets.token_bytes(32)"
         )
     for client, secret in checked.items():
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             expected = f"{SHORTEST} to {LONGEST} bytes for client {client!r}"
-            raise ArgumentError(
-                complain(where, expected=expected, actual=actual, hint="secrets.token_bytes(32)")
-            )
+            raise ArgumentError(where, expected, actual, "secrets.token_bytes(32)")
     return checked
 
 
@@ -229,7 +222,10 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
 
 def _refusal(field: str, expected: str, actual: str) -> WireError:
     return WireError(
-        complain("message", expected=expected, actual=actual, hint="this exchange's own message"),
+        "message",
+        expected,
+        actual,
+        "this exchange's own message",
         field=field,
     )
 

@@ -15,7 +15,7 @@ from typing import Literal, Protocol, Self
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.population import Population
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
@@ -141,12 +141,10 @@ class InProcess:
     ) -> None:
         if not isinstance(data, Mapping):
             raise ArgumentError(
-                complain(
-                    "InProcess, data",
-                    expected="a data set for each client by name",
-                    actual=shown(data),
-                    hint="{'name': data_set}",
-                )
+                "InProcess, data",
+                "a data set for each client by name",
+                shown(data),
+                "{'name': data_set}",
             )
         if samples is not None and len(data):
             data = Population(list(data), samples, data.__getitem__)
@@ -157,30 +155,21 @@ class InProcess:
             else any(len(part) for part in data.values())
         ):
             raise DataError(
-                complain(
-                    "InProcess",
-                    expected="a client with data",
-                    actual=f"{len(data)} clients, all empty",
-                    hint="federate(data, iid(...))",
-                )
+                "InProcess",
+                "a client with data",
+                f"{len(data)} clients, all empty",
+                "federate(data, iid(...))",
             )
         if workers < 0 or kind not in ("process", "thread"):
             raise ArgumentError(
-                complain(
-                    "InProcess",
-                    expected="workers >= 0 and kind 'process' or 'thread'",
-                    actual=(workers, kind),
-                    hint="workers=2",
-                )
+                "InProcess",
+                "workers >= 0 and kind 'process' or 'thread'",
+                (workers, kind),
+                "workers=2",
             )
         if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
             raise ArgumentError(
-                complain(
-                    "InProcess.start",
-                    expected=f"one of {methods}, those of this system",
-                    actual=start,
-                    hint="None",
-                )
+                "InProcess.start", f"one of {methods}, those of this system", start, "None"
             )
         if (
             workers
@@ -189,50 +178,29 @@ class InProcess:
             and any(part.inputs.device.type != "cpu" for part in data.values())
         ):
             raise ArgumentError(
-                complain(
-                    "InProcess",
-                    expected="data on the CPU for process workers",
-                    actual="data on an accelerator",
-                    hint="workers=0",
-                )
+                "InProcess",
+                "data on the CPU for process workers",
+                "data on an accelerator",
+                "workers=0",
             )
         if deadline_s is not None and not (workers and kind == "process"):
             found = f"kind={kind!r}, workers={workers}"
             raise ArgumentError(
-                complain(
-                    "InProcess.deadline_s",
-                    expected="process workers, which can be stopped",
-                    actual=found,
-                    hint="workers=1, kind='process'",
-                )
+                "InProcess.deadline_s",
+                "process workers, which can be stopped",
+                found,
+                "workers=1, kind='process'",
             )
         if deadline_s is not None and not 0 < deadline_s < math.inf:
-            raise ArgumentError(
-                complain(
-                    "InProcess.deadline_s",
-                    expected="seconds above 0",
-                    actual=deadline_s,
-                    hint="600.0",
-                )
-            )
+            raise ArgumentError("InProcess.deadline_s", "seconds above 0", deadline_s, "600.0")
         if workers and cohort != 1:
             raise ArgumentError(
-                complain(
-                    "InProcess.cohort",
-                    expected="workers=0: a cohort is one process",
-                    actual=workers,
-                    hint="cohort=1",
-                )
+                "InProcess.cohort", "workers=0: a cohort is one process", workers, "cohort=1"
             )
         self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
         if memory_bytes is not None and not memory_bytes >= 0:
             raise ArgumentError(
-                complain(
-                    "InProcess.memory_bytes",
-                    expected="a number of bytes",
-                    actual=memory_bytes,
-                    hint="2**30",
-                )
+                "InProcess.memory_bytes", "a number of bytes", memory_bytes, "2**30"
             )
         self._data: Mapping[str, Dataset] = (
             data if lazy else {name: data[name] for name in sorted(data)}

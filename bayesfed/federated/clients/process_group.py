@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, RankError, complain
+from bayesfed.errors import ArgumentError, RankError
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.keys import Key, forked
 
@@ -58,14 +58,7 @@ class Group:
         ):
             hint = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun"
             actual = "a store that keeps the addresses of processes that have died"
-            raise ArgumentError(
-                complain(
-                    "Ranks",
-                    expected="a store that restarted processes can use",
-                    actual=actual,
-                    hint=hint,
-                )
-            )
+            raise ArgumentError("Ranks", "a store that restarted processes can use", actual, hint)
         timeout = timedelta(seconds=timeout_s)
         try:
             if not dist.is_initialized():
@@ -133,11 +126,7 @@ class Group:
                 for name, text in several[0].items():
                     if other.get(name) != text:
                         expected, actual = f"{name} {text!r}, as on rank 0", f"{other.get(name)!r}"
-                        raise ArgumentError(
-                            complain(
-                                f"Ranks, rank {rank}", expected=expected, actual=actual, hint=hint
-                            )
-                        )
+                        raise ArgumentError(f"Ranks, rank {rank}", expected, actual, hint)
 
         self.led(compared)
 
@@ -166,12 +155,7 @@ class Group:
 def _lost(where: str, problem: Exception) -> RankError:
     actual = (str(problem).splitlines() or [type(problem).__name__])[0]
     return RankError(
-        complain(
-            where,
-            expected="all ranks to answer",
-            actual=actual,
-            hint="torchrun --max-restarts, and resume=newest(folder)",
-        )
+        where, "all ranks to answer", actual, "torchrun --max-restarts, and resume=newest(folder)"
     )
 
 

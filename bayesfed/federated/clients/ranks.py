@@ -16,7 +16,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.population import Population
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.clients.process_group import Group, gpu, machine
@@ -77,11 +77,7 @@ class Ranks:
         mixed: bool = False,
     ) -> None:
         if not timeout_s > 0:
-            raise ArgumentError(
-                complain(
-                    "Ranks.timeout_s", expected="seconds above 0", actual=timeout_s, hint="1800.0"
-                )
-            )
+            raise ArgumentError("Ranks.timeout_s", "seconds above 0", timeout_s, "1800.0")
         self.group = Group.join(timeout_s)
         atexit.register(self._leave)
         if not mixed:
@@ -95,11 +91,7 @@ class Ranks:
         )
         if self.group.size > 1 and getattr(self.pool, "cohorts", None) is not None:
             hint = "cohort=1, which is the same on any number of ranks"
-            raise ArgumentError(
-                complain(
-                    "Ranks", expected="clients that train one by one", actual="cohorts", hint=hint
-                )
-            )
+            raise ArgumentError("Ranks", "clients that train one by one", "cohorts", hint)
         roster = Roster(self.pool.profiles)
         names = roster.names
         self._owners = (

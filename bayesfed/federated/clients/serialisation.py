@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.trees import Tree
 
 
@@ -40,10 +40,5 @@ def from_safetensors(content: bytes) -> Tree:
         return {name: leaves[name] for name in order}
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise WireError(
-            complain(
-                "tensors",
-                expected="a safetensors file with an order",
-                actual=problem,
-                hint="an undamaged one",
-            )
+            "tensors", "a safetensors file with an order", problem, "an undamaged one"
         ) from problem

@@ -16,7 +16,7 @@ import torch
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError, complain
+from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.core.options import LocalOptions, options_of, read_options
@@ -162,11 +162,7 @@ def fitted(
                     "obs=targets.float() in a model whose distribution has fractions or "
                     "Bernoulli's zeros and ones"
                 )
-            raise DataError(
-                complain(
-                    "local step", expected="rows that the network takes", actual=actual, hint=hint
-                )
-            ) from problem
+            raise DataError("local step", "rows that the network takes", actual, hint) from problem
     if (
         not isinstance(fit, Fit)
         or not isinstance(fit.payload, dict)
@@ -178,12 +174,10 @@ def fitted(
             else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
         )
         raise DataError(
-            complain(
-                f"{type(local).__name__}.fit",
-                expected="Fit(payload, memory, info) of dictionaries",
-                actual=actual,
-                hint="Fit(tree, {}, {})",
-            )
+            f"{type(local).__name__}.fit",
+            "Fit(payload, memory, info) of dictionaries",
+            actual,
+            "Fit(tree, {}, {})",
         )
     return fit
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import cloudpickle
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients import worker_loop
 from bayesfed.federated.clients.turn import Outcome, Task
 from bayesfed.federated.clients.worker_loop import READY, Settings, Site, receive_outcome, serve
@@ -165,12 +165,7 @@ class Launcher:
             stop_all(fresh, os.getpid())
             if isinstance(problem, OSError):
                 raise ArgumentError(
-                    complain(
-                        "InProcess",
-                        expected="worker processes that start",
-                        actual=problem,
-                        hint="fewer workers",
-                    )
+                    "InProcess", "worker processes that start", problem, "fewer workers"
                 ) from problem
             raise
         return fresh
@@ -191,9 +186,7 @@ class Launcher:
             if self._forks
             else "start='fork' on Linux, kind='thread', or workers=0"
         )
-        raise ArgumentError(
-            complain("InProcess", expected=expected, actual=problem, hint=hint)
-        ) from problem
+        raise ArgumentError("InProcess", expected, problem, hint) from problem
 
 
 def _send_site(content: bytes, fresh: list[Worker]) -> None:
@@ -206,16 +199,12 @@ def _send_site(content: bytes, fresh: list[Worker]) -> None:
             if (answer := worker.pipe.recv_bytes()) != READY:
                 expected = "clients' local steps and data that a worker process can unpickle"
                 hint = "define their classes in a module that can be imported, or workers=0"
-                raise ArgumentError(
-                    complain("InProcess", expected=expected, actual=answer.decode(), hint=hint)
-                )
+                raise ArgumentError("InProcess", expected, answer.decode(), hint)
     except (EOFError, OSError) as problem:
         fresh.remove(worker)
         actual = f"one that ended while it started ({worker.stop()})"
         hint = "run the script's work under `if __name__ == '__main__':`, or workers=0"
-        raise ArgumentError(
-            complain("InProcess", expected="worker processes that start", actual=actual, hint=hint)
-        ) from problem
+        raise ArgumentError("InProcess", "worker processes that start", actual, hint) from problem
 
 
 def stop_all(workers: list[Worker], owner: int) -> None:

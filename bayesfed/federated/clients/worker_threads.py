@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.turn import Outcome, Task, answered
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.core.protocols import Local
@@ -42,11 +42,7 @@ class WorkerThreads:
         shared = [phase for phase, local in site.locals.items() if local.uses_global_randomness]
         if shared:
             expected = "locals with random streams of their own for threads"
-            raise ArgumentError(
-                complain(
-                    "InProcess", expected=expected, actual=f"phases {shared}", hint="kind='process'"
-                )
-            )
+            raise ArgumentError("InProcess", expected, f"phases {shared}", "kind='process'")
         self.site, self._count, self._numbers, self._own = (
             site,
             count,

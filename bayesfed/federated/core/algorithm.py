@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
 from bayesfed.federated.core.sums import Sum
@@ -51,12 +51,10 @@ class Model:
         """
         if not isinstance(inputs, Tensor):
             raise DataError(
-                complain(
-                    "model",
-                    expected="a tensor of inputs (B, ...)",
-                    actual=shown(inputs),
-                    hint="data.inputs, torch.as_tensor(array)",
-                )
+                "model",
+                "a tensor of inputs (B, ...)",
+                shown(inputs),
+                "data.inputs, torch.as_tensor(array)",
             )
         with torch.no_grad(), evaluating(self.net):
             try:
@@ -68,11 +66,7 @@ class Model:
                     f"{shown(inputs)}: {str(problem).splitlines()[0]}",
                     "rows of the width and type that were trained on",
                 )
-                raise DataError(
-                    complain(
-                        "model", expected="inputs that the network takes", actual=actual, hint=hint
-                    )
-                ) from problem
+                raise DataError("model", "inputs that the network takes", actual, hint) from problem
         return output
 
 
@@ -224,12 +218,10 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
-                complain(
-                    "Algorithm",
-                    expected="phases of distinct names",
-                    actual=[p.name for p in self.phases],
-                    hint="Phase('train', ...)",
-                )
+                "Algorithm",
+                "phases of distinct names",
+                [p.name for p in self.phases],
+                "Phase('train', ...)",
             )
 
 

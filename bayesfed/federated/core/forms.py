@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.core.limbs import limbs_of
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import check_shapes
@@ -72,13 +72,13 @@ class Form:
             Entry(part, name, leaf.dtype, tuple(leaf.shape)) for part, name, leaf in leaves(update)
         ]
         if odd := [entry.name for entry in entries if entry.dtype is torch.bool]:
-            text = complain(
+            raise UpdateError(
                 f"adding updates, leaf {odd[0]!r}",
-                expected="numbers",
-                actual=torch.bool,
-                hint="numbers 0 and 1",
+                "numbers",
+                torch.bool,
+                "numbers 0 and 1",
+                field="dtype",
             )
-            raise UpdateError(text, field="dtype")
         return cls(
             update.kind, tuple(sorted(entries, key=lambda entry: entry[:2])), update.by_entry
         )
@@ -105,21 +105,14 @@ class Form:
             return
         if other.kind != self.kind:
             raise UpdateError(
-                complain(
-                    "adding updates",
-                    expected=f"kind {self.kind!r}",
-                    actual=repr(other.kind),
-                    hint="one kind for all clients",
-                )
+                "adding updates",
+                f"kind {self.kind!r}",
+                repr(other.kind),
+                "one kind for all clients",
             )
         if other.by_entry != self.by_entry:
             raise UpdateError(
-                complain(
-                    "adding updates",
-                    expected="weights of one form",
-                    actual="a number and a tree",
-                    hint="one view for all",
-                )
+                "adding updates", "weights of one form", "a number and a tree", "one view for all"
             )
         for part in ("total", "weight"):
             mine, theirs = (
@@ -133,13 +126,13 @@ class Form:
             )
         for entry, wrong in zip(self.entries, other.entries, strict=True):
             if entry.dtype != wrong.dtype:
-                text = complain(
+                raise UpdateError(
                     f"adding updates, leaf {entry.name!r}",
-                    expected=entry.dtype,
-                    actual=wrong.dtype,
-                    hint="one type for all clients",
+                    entry.dtype,
+                    wrong.dtype,
+                    "one type for all clients",
+                    field="dtype",
                 )
-                raise UpdateError(text, field="dtype")
 
 
 def leaves(update: Update) -> Iterator[tuple[Part, str, Tensor]]:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from bayesfed.compress.wire import Meta
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 
 
 @dataclass(frozen=True)
@@ -103,24 +103,12 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
                 else "a record that extends LocalOptions, named by the local's attribute `options`"
             )
             raise UpdateError(
-                complain(
-                    where,
-                    expected=f"a field of {record.__name__}: {', '.join(known)}",
-                    actual=repr(name),
-                    hint=hint,
-                )
+                where, f"a field of {record.__name__}: {', '.join(known)}", repr(name), hint
             )
         wanted = type(known[name])
         fits = type(value) is wanted or (wanted is float and type(value) is int)
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
-            raise UpdateError(
-                complain(
-                    where,
-                    expected=f"a finite {wanted.__name__}",
-                    actual=repr(value),
-                    hint=repr(known[name]),
-                )
-            )
+            raise UpdateError(where, f"a finite {wanted.__name__}", repr(value), repr(known[name]))
     values: dict[str, Any] = {
         name: float(value) if isinstance(known[name], float) else value
         for name, value in header.items()

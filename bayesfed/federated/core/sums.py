@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.wire import DTYPES, NAMES, pack, unpack
-from bayesfed.errors import UpdateError, WireError, complain
+from bayesfed.errors import UpdateError, WireError
 from bayesfed.federated.core import limbs
 from bayesfed.federated.core.forms import Entry, Form, Part, flat, leaves
 from bayesfed.federated.core.update import Kind, Update
@@ -100,12 +100,7 @@ class PartialSum:
         result = {number: limbs.normalised(leaf) for number, leaf in self.limbs.items()}
         if any(leaf.numel() and int(leaf[0].abs().amax()) >= 1 << 61 for leaf in result.values()):
             raise UpdateError(
-                complain(
-                    "adding updates",
-                    expected="a sum below 2^71 in size",
-                    actual="a larger one",
-                    hint="smaller weights",
-                )
+                "adding updates", "a sum below 2^71 in size", "a larger one", "smaller weights"
             )
         return replace(self, limbs=result, count=1)
 
@@ -158,13 +153,13 @@ class PartialSum:
         try:
             return cls._read(tree, meta)
         except (ValueError, KeyError, TypeError) as problem:
-            text = complain(
+            raise WireError(
                 "partial sum",
-                expected="a message of PartialSum.to_bytes",
-                actual=problem,
-                hint="sending it again",
-            )
-            raise WireError(text, field="payload") from problem
+                "a message of PartialSum.to_bytes",
+                problem,
+                "sending it again",
+                field="payload",
+            ) from problem
 
     @classmethod
     def _read(cls, tree: Tree, meta: Mapping[str, Any]) -> Self:
@@ -256,21 +251,21 @@ def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
     if (wrong := limbs.refused(list(values.values()))) is not None:
         (part, name), leaf = list(values.items())[wrong]
         where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
-        text = complain(
+        raise UpdateError(
             where,
-            expected="finite numbers below 2^50 in size",
-            actual=f"{float(leaf.abs().amax()):g}",
-            hint="a smaller step or weight",
+            "finite numbers below 2^50 in size",
+            f"{float(leaf.abs().amax()):g}",
+            "a smaller step or weight",
+            field="values",
         )
-        raise UpdateError(text, field="values")
     if not isinstance(update.weight, dict) and not abs(update.weight) < limbs.TOP:
-        text = complain(
+        raise UpdateError(
             "adding updates, weight",
-            expected="a finite number below 2^50",
-            actual=update.weight,
-            hint="the number of rows",
+            "a finite number below 2^50",
+            update.weight,
+            "the number of rows",
+            field="weight",
         )
-        raise UpdateError(text, field="weight")
     return values
 
 

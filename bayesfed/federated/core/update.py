@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.trees import Tree, zip_map
 
 Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent", "factors"]
@@ -45,23 +45,16 @@ class Update:
     def __add__(self, other: Update) -> Update:
         if self.kind != other.kind:
             raise UpdateError(
-                complain(
-                    "adding updates",
-                    expected=f"kind {self.kind!r}",
-                    actual=repr(other.kind),
-                    hint="one kind for all clients",
-                )
+                "adding updates",
+                f"kind {self.kind!r}",
+                repr(other.kind),
+                "one kind for all clients",
             )
         if isinstance(self.weight, dict) and isinstance(other.weight, dict):
             weight: Weight = zip_map(torch.add, self.weight, other.weight)
         elif isinstance(self.weight, dict) or isinstance(other.weight, dict):
             raise UpdateError(
-                complain(
-                    "adding updates",
-                    expected="weights of one form",
-                    actual="a number and a tree",
-                    hint="one view for all",
-                )
+                "adding updates", "weights of one form", "a number and a tree", "one view for all"
             )
         else:
             weight = self.weight + other.weight
@@ -89,12 +82,10 @@ class Update:
         """
         if isinstance(self.weight, dict):
             raise UpdateError(
-                complain(
-                    "update",
-                    expected="a number as weight",
-                    actual="a weight for each entry",
-                    hint="a view that covers everything",
-                )
+                "update",
+                "a number as weight",
+                "a weight for each entry",
+                "a view that covers everything",
             )
         return self.weight
 
@@ -118,12 +109,7 @@ class Update:
             return zip_map(_covered, self.total, self.weight)
         if not self.weight > 0:
             raise UpdateError(
-                complain(
-                    "averaging updates",
-                    expected="a positive total weight",
-                    actual=self.weight,
-                    hint="a client with data",
-                )
+                "averaging updates", "a positive total weight", self.weight, "a client with data"
             )
         return {name: leaf / self.weight for name, leaf in self.total.items()}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.population import Population
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check, having, shown
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.core.algorithm import Algorithm
@@ -65,12 +65,7 @@ def check_clients(clients: object) -> None:
             actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
             where = f"run, client {name!r}"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="a Dataset by a name",
-                    actual=actual,
-                    hint="{'name': Dataset(inputs, targets)}",
-                )
+                where, "a Dataset by a name", actual, "{'name': Dataset(inputs, targets)}"
             )
 
 
@@ -93,12 +88,7 @@ def check_callbacks(callbacks: object) -> None:
             else shown(next(one for one in callbacks if not callable(one)))
         )
         raise ArgumentError(
-            complain(
-                "run, callbacks",
-                expected="functions in a list",
-                actual=actual,
-                hint="callbacks=[evaluate(test)]",
-            )
+            "run, callbacks", "functions in a list", actual, "callbacks=[evaluate(test)]"
         )
 
 
@@ -121,14 +111,7 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     ]:
         where = f"{algorithm.name!r}, posterior"
         actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a Posterior",
-                actual=actual,
-                hint=f"a property or method {missing[0]}",
-            )
-        )
+        raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")
 
 
 def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
@@ -150,21 +133,14 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
             if several
             else "test=Dataset(inputs, targets)"
         )
-        raise ArgumentError(
-            complain("run, test", expected="a data set to score on", actual=actual, hint=hint)
-        )
+        raise ArgumentError("run, test", "a data set to score on", actual, hint)
     if test.targets.is_floating_point():
         hint = (
             "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
             "targets).square(), name='mse')]"
         )
         raise ArgumentError(
-            complain(
-                "run, test",
-                expected="class labels, whose accuracy is scored",
-                actual=shown(test.targets),
-                hint=hint,
-            )
+            "run, test", "class labels, whose accuracy is scored", shown(test.targets), hint
         )
     try:
         with forked(Key(0, "run", "test")):
@@ -182,12 +158,7 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
         )
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         raise ArgumentError(
-            complain(
-                "run, test",
-                expected=f"inputs {trained}",
-                actual=actual,
-                hint="the test set prepared as the rows are",
-            )
+            "run, test", f"inputs {trained}", actual, "the test set prepared as the rows are"
         ) from problem
     if test.targets.ndim != 1 or (
         outputs.ndim == 2 and int(test.targets.max()) >= outputs.shape[1]
@@ -199,12 +170,7 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
         )
         actual = f"labels up to {int(test.targets.max())}, shape {tuple(test.targets.shape)}"
         raise ArgumentError(
-            complain(
-                "run, test",
-                expected=expected,
-                actual=actual,
-                hint="classes=train.classes when reading the test set",
-            )
+            "run, test", expected, actual, "classes=train.classes when reading the test set"
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, shown
 from bayesfed.federated.core.algorithm import Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
@@ -33,9 +33,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.is_floating_point():
         hint = "metric=lambda outputs, targets: (outputs[:, 0] - targets).square()"
-        raise ArgumentError(
-            complain("accuracy", expected="class labels", actual=shown(targets), hint=hint)
-        )
+        raise ArgumentError("accuracy", "class labels", shown(targets), hint)
     return (outputs.argmax(dim=1) == targets).float()
 
 
@@ -61,9 +59,7 @@ def score(
         If there are no rows.
     """
     if not len(data):
-        raise ArgumentError(
-            complain("score", expected="data to score on", actual="an empty set", hint="a test set")
-        )
+        raise ArgumentError("score", "data to score on", "an empty set", "a test set")
     total = 0.0
     for start in range(0, len(data), batch_size):
         part = data[slice(start, start + batch_size)]
@@ -95,7 +91,7 @@ def evaluate(
     """
     check("evaluate, data", data, a(Dataset, "a data set", "Dataset(inputs, targets)"))
     if every < 1:
-        raise ArgumentError(complain("evaluate", expected="every >= 1", actual=every, hint="5"))
+        raise ArgumentError("evaluate", "every >= 1", every, "5")
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
@@ -144,14 +140,7 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     """
     if not len(data) or draws < 1 or every < 1:
         actual = (len(data), draws, every)
-        raise ArgumentError(
-            complain(
-                "evidence",
-                expected="rows, draws and every >= 1",
-                actual=actual,
-                hint="evidence(train)",
-            )
-        )
+        raise ArgumentError("evidence", "rows, draws and every >= 1", actual, "evidence(train)")
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
@@ -161,12 +150,7 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
             if not isinstance(posterior, Weighing):
                 actual = type(posterior).__name__
                 raise ArgumentError(
-                    complain(
-                        "evidence",
-                        expected="a posterior with log_weights",
-                        actual=actual,
-                        hint="federated_svi",
-                    )
+                    "evidence", "a posterior with log_weights", actual, "federated_svi"
                 )
             report.metrics["elbo"] = float(
                 posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean()
@@ -197,9 +181,7 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
         If `patience` is below 1.
     """
     if patience < 1:
-        raise ArgumentError(
-            complain("early_stop", expected="patience >= 1", actual=patience, hint="5")
-        )
+        raise ArgumentError("early_stop", "patience >= 1", patience, "5")
     best, since, seen = -math.inf, 0, False
 
     def callback(report: RoundReport) -> bool:
@@ -238,12 +220,7 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     def callback(report: RoundReport) -> None:
         if leaf not in report.state:
             raise ArgumentError(
-                complain(
-                    "keep",
-                    expected=f"one of {sorted(report.state)}",
-                    actual=repr(leaf),
-                    hint="a leaf of the state",
-                )
+                "keep", f"one of {sorted(report.state)}", repr(leaf), "a leaf of the state"
             )
         if report.round == 0 or report.snapshot.round % every == 0:
             frames[report.round] = report.state[leaf].clone()

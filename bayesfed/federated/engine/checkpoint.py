@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.data.files import append, sweep, write_whole
-from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, complain
+from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning
 from bayesfed.federated.engine.files import snapshots
 from bayesfed.federated.engine.files.records import lines
 from bayesfed.federated.engine.records import to_line
@@ -76,12 +76,7 @@ def load(path: str | Path) -> Snapshot:
         return snapshot
     actual = "; ".join(problems) or ("no checkpoint" if folder.is_dir() else "no such folder")
     raise CheckpointError(
-        complain(
-            str(folder),
-            expected="a checkpoint",
-            actual=actual,
-            hint="a copy, or a new run in another folder",
-        )
+        str(folder), "a checkpoint", actual, "a copy, or a new run in another folder"
     )
 
 
@@ -97,11 +92,9 @@ class Checkpoints:
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
         if every < 1:
-            raise ArgumentError(
-                complain("checkpoint", expected="every >= 1", actual=every, hint="10")
-            )
+            raise ArgumentError("checkpoint", "every >= 1", every, "10")
         if keep < 1:
-            raise ArgumentError(complain("checkpoint", expected="keep >= 1", actual=keep, hint="2"))
+            raise ArgumentError("checkpoint", "keep >= 1", keep, "2")
         self._path, self._every, self._keep = Path(path), every, keep
         self._writer: _Writer | None = None
 
@@ -146,7 +139,7 @@ class _Writer:
 
     def __init__(self, path: str | Path, keep: int, snapshot: Snapshot) -> None:
         if keep < 1:
-            raise ArgumentError(complain("save", expected="keep >= 1", actual=keep, hint="2"))
+            raise ArgumentError("save", "keep >= 1", keep, "2")
         self._folder, self._keep, self._identity = Path(path), keep, _identity(snapshot)
         self._next: int | None = None
         # Only what this run wrote into a history file counts, so each begins empty, whatever is in
@@ -185,7 +178,7 @@ class _Writer:
                 else "another folder"
             )
             raise CheckpointError(
-                complain(where, expected="a disk that can be written to", actual=problem, hint=hint)
+                where, "a disk that can be written to", problem, hint
             ) from problem
         self._turn = (turn + 1) % self._turns
 
@@ -233,12 +226,7 @@ def _check_folder(folder: Path, snapshot: Snapshot) -> None:
                 f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}",
             )
             raise CheckpointError(
-                complain(
-                    where,
-                    expected="those this run goes on from",
-                    actual=actual,
-                    hint="resume=load(...), or another folder",
-                )
+                where, "those this run goes on from", actual, "resume=load(...), or another folder"
             )
         return
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from bayesfed.errors import ClientError, RefusedError, UpdateError, complain
+from bayesfed.errors import ClientError, RefusedError, UpdateError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.pools import ClientPool
@@ -278,7 +278,5 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
             f"{type(phase.server).__name__}.step, phase {phase.name!r}",
             "return state, {}",
         )
-        raise UpdateError(
-            complain(where, expected="(state, figures)", actual=shown(step), hint=hint)
-        )
+        raise UpdateError(where, "(state, figures)", shown(step), hint)
     return step

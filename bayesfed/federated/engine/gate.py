@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bayesfed.compress.wire import MAX_BYTES
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import opened
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
@@ -158,4 +158,4 @@ def _check_figures(reply: Reply) -> None:
 def _refusal(
     field: str, expected: object, actual: object, hint: str = "this exchange's own"
 ) -> UpdateError:
-    return UpdateError(complain("answer", expected=expected, actual=actual, hint=hint), field=field)
+    return UpdateError("answer", expected, actual, hint, field=field)

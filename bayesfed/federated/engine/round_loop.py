@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.ranks import Ranks, alike, led
@@ -145,12 +145,7 @@ def rounds(
             or len(set(chosen)) != len(chosen)
         ):
             raise ArgumentError(
-                complain(
-                    "sampler",
-                    expected="distinct clients of the pool",
-                    actual=list(chosen),
-                    hint="fraction(0.5)",
-                )
+                "sampler", "distinct clients of the pool", list(chosen), "fraction(0.5)"
             )
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in algorithm.phases:
@@ -212,35 +207,19 @@ def _check(
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
         raise ArgumentError(
-            complain(
-                "rounds",
-                expected=f"more than the {done} rounds already made",
-                actual=rounds,
-                hint=f"rounds={done + 10}",
-            )
+            "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
         )
     if on_client_error not in ("raise", "drop"):
-        raise ArgumentError(
-            complain(
-                "on_client_error",
-                expected="'raise' or 'drop'",
-                actual=repr(on_client_error),
-                hint="'drop'",
-            )
-        )
+        raise ArgumentError("on_client_error", "'raise' or 'drop'", repr(on_client_error), "'drop'")
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
         raise ArgumentError(
-            complain(
-                "resume",
-                expected=f"a snapshot of {algorithm.name!r}, seed {seed}",
-                actual=f"{resume.algorithm!r}, seed {resume.seed}",
-                hint="the run's own arguments",
-            )
+            "resume",
+            f"a snapshot of {algorithm.name!r}, seed {seed}",
+            f"{resume.algorithm!r}, seed {resume.seed}",
+            "the run's own arguments",
         )
     if least < 1:
-        raise ArgumentError(
-            complain("least", expected="a number of clients >= 1", actual=least, hint="1")
-        )
+        raise ArgumentError("least", "a number of clients >= 1", least, "1")
 
 
 def _check_asynchronous(
@@ -252,23 +231,9 @@ def _check_asynchronous(
             getattr(sampler, "__name__", type(sampler).__name__),
             "FedBuff(size=10, concurrency=100) alone",
         )
-        raise ArgumentError(
-            complain(
-                "sampler",
-                expected="none: FedBuff draws clients as others finish",
-                actual=actual,
-                hint=hint,
-            )
-        )
+        raise ArgumentError("sampler", "none: FedBuff draws clients as others finish", actual, hint)
     if isinstance(pool, Ranks):
-        raise ArgumentError(
-            complain(
-                "asynchronous",
-                expected="clients of one process",
-                actual="Ranks",
-                hint="InProcess(clients)",
-            )
-        )
+        raise ArgumentError("asynchronous", "clients of one process", "Ranks", "InProcess(clients)")
 
 
 def _check_round(conditions: Conditions) -> None:
@@ -280,7 +245,7 @@ def _check_round(conditions: Conditions) -> None:
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
     if given is not None and (not given or (resume and resume.run and resume.run != given)):
         expected = repr(resume.run) if resume and resume.run else "a name"
-        raise ArgumentError(complain("run_id", expected=expected, actual=repr(given), hint="None"))
+        raise ArgumentError("run_id", expected, repr(given), "None")
     return (
         given
         or (resume.run if resume else "")
@@ -300,14 +265,7 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         if not anyway:
             actual = "a snapshot without settings, which an earlier version wrote"
             hint = "resume_anyway=True, if settings and clients are those of the run"
-            raise ArgumentError(
-                complain(
-                    "resume",
-                    expected="a snapshot with the settings of its run",
-                    actual=actual,
-                    hint=hint,
-                )
-            )
+            raise ArgumentError("resume", "a snapshot with the settings of its run", actual, hint)
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings)
     if changes and not anyway:
@@ -320,11 +278,6 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         )
         hint = "the settings and clients of the run, or resume_anyway=True"
         raise ArgumentError(
-            complain(
-                "resume",
-                expected="the settings and clients of the snapshot's run",
-                actual=actual,
-                hint=hint,
-            )
+            "resume", "the settings and clients of the snapshot's run", actual, hint
         )
     return tuple(changes)

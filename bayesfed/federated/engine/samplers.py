@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 Sampler = Callable[[int, Sequence[str], Key], Sequence[str]]
@@ -50,12 +50,7 @@ def decaying(share: float, rate: float) -> Sampler:
     """
     if not (0 < share <= 1 and 0 <= rate < math.inf):
         raise ArgumentError(
-            complain(
-                "decaying",
-                expected="a share in (0, 1] and a rate >= 0",
-                actual=(share, rate),
-                hint="decaying(1.0, 0.01)",
-            )
+            "decaying", "a share in (0, 1] and a rate >= 0", (share, rate), "decaying(1.0, 0.01)"
         )
     return lambda round, clients, key: fraction(max(share * math.exp(-rate * round), 1e-9))(
         round, clients, key
@@ -101,7 +96,5 @@ def fraction(share: float) -> Sampler:
         If the share is not in (0, 1].
     """
     if not 0 < share <= 1:
-        raise ArgumentError(
-            complain("fraction", expected="a share in (0, 1]", actual=share, hint="0.5")
-        )
+        raise ArgumentError("fraction", "a share in (0, 1]", share, "0.5")
     return Uniform(share)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core.protocols import Arrival, Link, Scalar
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.links.digital import Digital
@@ -46,12 +46,7 @@ class Cell:
     def __post_init__(self) -> None:
         if not self.deadline_s > 0:
             raise ArgumentError(
-                complain(
-                    "Cell.deadline_s",
-                    expected="a positive number of seconds",
-                    actual=self.deadline_s,
-                    hint="5.0",
-                )
+                "Cell.deadline_s", "a positive number of seconds", self.deadline_s, "5.0"
             )
 
     @property
@@ -93,12 +88,10 @@ def _spent(arrival: Arrival) -> Arrival:
     load = arrival.assignment.load
     if load is None:
         raise UpdateError(
-            complain(
-                f"Cell, client {arrival.client!r}",
-                expected="an assignment with a load",
-                actual=None,
-                hint="on_devices(algorithm)",
-            )
+            f"Cell, client {arrival.client!r}",
+            "an assignment with a load",
+            None,
+            "on_devices(algorithm)",
         )
     bits = 8 * len(arrival.packed)
     spent, overrun = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0

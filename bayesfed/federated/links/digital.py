@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar
 from bayesfed.federated.core.update import Kind, Reducer, Update
@@ -44,9 +44,7 @@ class Digital:
 
     def __post_init__(self) -> None:
         if self.max_norm is not None and not self.max_norm > 0:
-            raise ArgumentError(
-                complain("Digital", expected="max_norm > 0", actual=self.max_norm, hint="1e6")
-            )
+            raise ArgumentError("Digital", "max_norm > 0", self.max_norm, "1e6")
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return the payload as the codec encodes it."""
@@ -92,34 +90,29 @@ def opened(arrival: Arrival, max_norm: float | None) -> Update:
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
         raise UpdateError(
-            complain(
-                "weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"
-            ),
+            "weight",
+            "a finite number >= 0",
+            weight,
+            "the number of rows",
             field="weight",
         )
     payload = decoded(arrival)
     for name, leaf in payload.items():
         if not (leaf.is_floating_point() or leaf.is_complex()):
             raise UpdateError(
-                complain(
-                    f"leaf {name!r}",
-                    expected="floating-point numbers",
-                    actual=leaf.dtype,
-                    hint="a cast first",
-                ),
+                f"leaf {name!r}",
+                "floating-point numbers",
+                leaf.dtype,
+                "a cast first",
                 field="dtype",
             )
     update = arrival.assignment.view.lift(payload, weight, arrival.kind)
     for name, leaf in payload.items():
         most = usual_norm(arrival.kind, leaf.numel()) if max_norm is None else max_norm
         if not (norm := float(leaf.norm())) <= most:
-            text = complain(
-                f"leaf {name!r}",
-                expected=f"norm <= {most:g}",
-                actual=f"{norm:g}",
-                hint="a smaller step",
+            raise UpdateError(
+                f"leaf {name!r}", f"norm <= {most:g}", f"{norm:g}", "a smaller step", field="norm"
             )
-            raise UpdateError(text, field="norm")
     return update
 
 
@@ -135,22 +128,20 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            text = complain(
+            raise UpdateError(
                 "message",
-                expected=f"one of {field} {value!r}",
-                actual=f"one of {field} {claimed!r}",
-                hint="this exchange's own message",
+                f"one of {field} {value!r}",
+                f"one of {field} {claimed!r}",
+                "this exchange's own message",
+                field=field,
             )
-            raise UpdateError(text, field=field)
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(
-            complain(
-                "message meta",
-                expected=sorted(expected),
-                actual=f"also {more}",
-                hint="what a link packs",
-            ),
+            "message meta",
+            sorted(expected),
+            f"also {more}",
+            "what a link packs",
             field="meta",
         )
     return payload

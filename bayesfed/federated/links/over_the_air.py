@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import check, having
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar
@@ -103,22 +103,15 @@ class OverTheAir:
     def __post_init__(self) -> None:
         if (self.snr_db is None) == (self.power_w is None):
             raise ArgumentError(
-                complain(
-                    "OverTheAir",
-                    expected="snr_db or power_w",
-                    actual=(self.snr_db, self.power_w),
-                    hint="OverTheAir(snr_db=25.0)",
-                )
+                "OverTheAir",
+                "snr_db or power_w",
+                (self.snr_db, self.power_w),
+                "OverTheAir(snr_db=25.0)",
             )
         if self.per not in ("symbol", "matrix") or self.budget not in ("mean", "largest"):
             expected = "'symbol' or 'matrix', 'mean' or 'largest'"
             raise ArgumentError(
-                complain(
-                    "OverTheAir",
-                    expected=expected,
-                    actual=(self.per, self.budget),
-                    hint="OverTheAir(snr_db=25.0)",
-                )
+                "OverTheAir", expected, (self.per, self.budget), "OverTheAir(snr_db=25.0)"
             )
         if not (
             0 <= self.noise_w < math.inf
@@ -127,12 +120,7 @@ class OverTheAir:
         ):
             expected = "noise_w >= 0, max_norm and power_w > 0"
             raise ArgumentError(
-                complain(
-                    "OverTheAir",
-                    expected=expected,
-                    actual=(self.noise_w, self.max_norm, self.power_w),
-                    hint="noise_w=1.0",
-                )
+                "OverTheAir", expected, (self.noise_w, self.max_norm, self.power_w), "noise_w=1.0"
             )
         check(
             "OverTheAir.power",
@@ -165,9 +153,7 @@ class OverTheAir:
         """
         if not isinstance(reducer, Sum):
             hint = "Digital() for rules that need updates apart"
-            raise ArgumentError(
-                complain("OverTheAir", expected="a sum", actual=type(reducer).__name__, hint=hint)
-            )
+            raise ArgumentError("OverTheAir", "a sum", type(reducer).__name__, hint)
         everyone, signal = list(arrivals), _Signal(self)
         for arrival in everyone:
             try:
@@ -256,12 +242,7 @@ class _Signal:
         update = opened(arrival, self.link.max_norm)
         if update.by_entry:
             raise UpdateError(
-                complain(
-                    "OverTheAir",
-                    expected="payloads of equal shapes",
-                    actual="a weight for each entry",
-                    hint="Digital()",
-                )
+                "OverTheAir", "payloads of equal shapes", "a weight for each entry", "Digital()"
             )
         own, expected = (
             {name: tuple(leaf.shape) for name, leaf in sorted(tree.items())}
@@ -269,12 +250,10 @@ class _Signal:
         )
         if expected and own != expected:
             raise UpdateError(
-                complain(
-                    "OverTheAir",
-                    expected=f"shapes {expected}, those of the first client",
-                    actual=own,
-                    hint="Digital()",
-                ),
+                "OverTheAir",
+                f"shapes {expected}, those of the first client",
+                own,
+                "Digital()",
                 field="shape",
             )
         sent = self._sent(update.total)

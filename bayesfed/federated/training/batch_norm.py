@@ -27,7 +27,7 @@ from typing import Literal, get_args
 from torch import nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.core.wrappers import Around
@@ -72,29 +72,21 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     """
     if buffers not in get_args(Buffers):
         expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
-        raise ArgumentError(
-            complain(f"{where}, buffers", expected=expected, actual=repr(buffers), hint="'static'")
-        )
+        raise ArgumentError(f"{where}, buffers", expected, repr(buffers), "'static'")
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
         hint = (
             'nn.GroupNorm, norm="static", or buffers="mean" or "local" where the method has '
             "them (fed_avg, fed_hm, hetero_fl)"
         )
-        raise ArgumentError(
-            complain(
-                where, expected="a network without running statistics", actual=running, hint=hint
-            )
-        )
+        raise ArgumentError(where, "a network without running statistics", running, hint)
     if not (trained := trainable(net)):
         actual = [name for name, _ in net.named_parameters()]
         raise ArgumentError(
-            complain(
-                where,
-                expected="a parameter that requires a gradient",
-                actual=f"all frozen of {actual}",
-                hint="requires_grad_()",
-            )
+            where,
+            "a parameter that requires a gradient",
+            f"all frozen of {actual}",
+            "requires_grad_()",
         )
     own = {name: value.detach().clone() for name, value in net.named_buffers()}
     return trained | ({name: own[name] for name in running} if buffers == "mean" else {})
@@ -230,6 +222,4 @@ class Constant(Around):
             self.net.get_submodule(path)._buffers[leaf] = own[name].copy_(begun[name][1])
         hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
         actual = f"{changed}, changed by a forward pass in training mode"
-        raise ArgumentError(
-            complain("network", expected="no running statistics", actual=actual, hint=hint)
-        )
+        raise ArgumentError("network", "no running statistics", actual, hint)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
@@ -65,12 +65,7 @@ class Descent:
     def __post_init__(self) -> None:
         if self.steps < 1 or (self.batch_size is not None and self.batch_size < 1):
             raise ArgumentError(
-                complain(
-                    "Descent",
-                    expected="steps and batch_size >= 1",
-                    actual=(self.steps, self.batch_size),
-                    hint="50, 64",
-                )
+                "Descent", "steps and batch_size >= 1", (self.steps, self.batch_size), "50, 64"
             )
 
     def fit(
@@ -194,14 +189,7 @@ class Descent:
             If the loss is not finite: training diverged.
         """
         if not loss - loss == 0:
-            raise DataError(
-                complain(
-                    "local training",
-                    expected="a finite loss",
-                    actual=loss,
-                    hint="a smaller learning rate",
-                )
-            )
+            raise DataError("local training", "a finite loss", loss, "a smaller learning rate")
         payload = self._payload(self.objective.finish(trained, fixed), message)
         return Fit(payload, {}, {"samples": float(len(data)), "loss": loss, "nll": nll})
 
@@ -238,12 +226,7 @@ class LocalClasses:
     def __post_init__(self) -> None:
         if isinstance(self.likelihood, Normal):
             raise ArgumentError(
-                complain(
-                    "masked",
-                    expected="a likelihood of classes",
-                    actual="Normal",
-                    hint="masked=False, or Categorical()",
-                )
+                "masked", "a likelihood of classes", "Normal", "masked=False, or Categorical()"
             )
 
     @property

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.wrappers import Around
@@ -82,12 +82,7 @@ class HeldOutScores(Around, ABC):
             )
         if not bool(torch.isfinite(result).all()):
             raise DataError(
-                complain(
-                    "held-out rows",
-                    expected="finite scores",
-                    actual=result.tolist(),
-                    hint="a smaller learning rate",
-                )
+                "held-out rows", "finite scores", result.tolist(), "a smaller learning rate"
             )
         return result
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import OF_TRAINING, checked_class, shown
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Local
@@ -88,34 +88,20 @@ class Training:
         if self.epochs is not None and not (
             isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf
         ):
-            raise ArgumentError(
-                complain(
-                    "Training.epochs",
-                    expected="a number above 0",
-                    actual=repr(self.epochs),
-                    hint="1.0",
-                )
-            )
+            raise ArgumentError("Training.epochs", "a number above 0", repr(self.epochs), "1.0")
         if self.optimiser is not None and (
             isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")
         ):
             actual = shown(self.optimiser)
             raise ArgumentError(
-                complain(
-                    "Training.optimiser",
-                    expected="an optimiser as a value",
-                    actual=actual,
-                    hint="Sgd(0.05), Adam(1e-3)",
-                )
+                "Training.optimiser", "an optimiser as a value", actual, "Sgd(0.05), Adam(1e-3)"
             )
         if not callable(self.schedule):
             raise ArgumentError(
-                complain(
-                    "Training.schedule",
-                    expected="a function of the round",
-                    actual=repr(self.schedule),
-                    hint="cosine(0.1, rounds)",
-                )
+                "Training.schedule",
+                "a function of the round",
+                repr(self.schedule),
+                "cosine(0.1, rounds)",
             )
 
     def _check_prior(self) -> None:
@@ -123,9 +109,7 @@ class Training:
         if (precision is None) != (self.observations is None):
             actual = f"prior_precision {precision}, observations {self.observations}"
             hint = "Training(prior_precision=0.3, observations=len(train))"
-            raise ArgumentError(
-                complain("Training", expected="both or neither", actual=actual, hint=hint)
-            )
+            raise ArgumentError("Training", "both or neither", actual, hint)
         if self.observations is not None:
             _whole("Training.observations", self.observations, "len(train)")
         if precision not in (None, "auto") and not (
@@ -134,12 +118,7 @@ class Training:
             and 0 <= precision < math.inf
         ):
             raise ArgumentError(
-                complain(
-                    "Training.prior_precision",
-                    expected="a number >= 0 or 'auto'",
-                    actual=repr(precision),
-                    hint="0.3",
-                )
+                "Training.prior_precision", "a number >= 0 or 'auto'", repr(precision), "0.3"
             )
 
     def steps_for(self, samples: int) -> int:
@@ -258,6 +237,4 @@ def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Object
 
 def _whole(where: str, value: object, hint: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(
-            complain(where, expected="a whole number >= 1", actual=repr(value), hint=hint)
-        )
+        raise ArgumentError(where, "a whole number >= 1", repr(value), hint)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, whole
 from bayesfed.federated.core.options import LocalOptions, options_of
 from bayesfed.federated.core.protocols import Fit, Local, Profile
@@ -38,9 +38,7 @@ def dynamic(count: int) -> Capacity:
         If `count` is below 1.
     """
     if count < 1:
-        raise ArgumentError(
-            complain("dynamic", expected="count >= 1", actual=count, hint="the number of sizes")
-        )
+        raise ArgumentError("dynamic", "count >= 1", count, "the number of sizes")
     return lambda profile, round, key: int(
         torch.randint(count, (), generator=key.child("size").generator())
     )
@@ -76,24 +74,14 @@ def fixed(clients: Sequence[str], count: int) -> Capacity:
     """
     if count < 1 or len(set(clients)) != len(clients):
         raise ArgumentError(
-            complain(
-                "fixed",
-                expected="distinct clients and count >= 1",
-                actual=(list(clients), count),
-                hint="sorted(clients)",
-            )
+            "fixed", "distinct clients and count >= 1", (list(clients), count), "sorted(clients)"
         )
     sizes = {name: number % count for number, name in enumerate(clients)}
 
     def capacity(profile: Profile, round: int, key: Key) -> int:
         if profile.name not in sizes:
             raise ArgumentError(
-                complain(
-                    "fixed",
-                    expected=f"one of {sorted(sizes)}",
-                    actual=repr(profile.name),
-                    hint="all clients of the pool",
-                )
+                "fixed", f"one of {sorted(sizes)}", repr(profile.name), "all clients of the pool"
             )
         return sizes[profile.name]
 
@@ -126,12 +114,10 @@ def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
         if not possible:
             needed = min(smallest.values())
             raise ArgumentError(
-                complain(
-                    f"by_device, client {profile.name!r}",
-                    expected=f"{name} >= {needed:g}",
-                    actual=figure,
-                    hint="a smaller size",
-                )
+                f"by_device, client {profile.name!r}",
+                f"{name} >= {needed:g}",
+                figure,
+                "a smaller size",
             )
         return possible[0]
 

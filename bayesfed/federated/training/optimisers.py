@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 class Optimiser(Protocol):
@@ -32,14 +32,7 @@ def _rate(name: str, value: float) -> None:
         or not isinstance(value, int | float)
         or not 0 < value < float("inf")
     ):
-        raise ArgumentError(
-            complain(
-                f"{name}.learning_rate",
-                expected="a positive number",
-                actual=repr(value),
-                hint="1e-3",
-            )
-        )
+        raise ArgumentError(f"{name}.learning_rate", "a positive number", repr(value), "1e-3")
 
 
 @dataclass(frozen=True)
@@ -126,12 +119,10 @@ class NaturalGradient:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise ArgumentError(
-                complain(
-                    "NaturalGradient.learning_rate",
-                    expected="a number in (0, 1]",
-                    actual=self.learning_rate,
-                    hint="NaturalGradient(0.1)",
-                )
+                "NaturalGradient.learning_rate",
+                "a number in (0, 1]",
+                self.learning_rate,
+                "NaturalGradient(0.1)",
             )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
@@ -184,12 +175,7 @@ class Ivon:
         ):
             actual = (self.learning_rate, self.curvature_rate, self.momentum, self.clip)
             raise ArgumentError(
-                complain(
-                    "Ivon",
-                    expected="rates in (0, 1], momentum in [0, 1), clip > 0",
-                    actual=actual,
-                    hint="Ivon(0.1)",
-                )
+                "Ivon", "rates in (0, 1], momentum in [0, 1), clip > 0", actual, "Ivon(0.1)"
             )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
@@ -201,10 +187,8 @@ class Ivon:
             Always.
         """
         raise ArgumentError(
-            complain(
-                "Ivon",
-                expected="federated_svi of bayesian(net) with Gaussian priors",
-                actual="another method or model",
-                hint="Adam(1e-3)",
-            )
+            "Ivon",
+            "federated_svi of bayesian(net) with Gaussian priors",
+            "another method or model",
+            "Adam(1e-3)",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Schedule = Callable[[int], float]
 """``round -> factor on the learning rate``."""
@@ -34,12 +34,7 @@ def cosine(floor: float, rounds: int) -> Schedule:
     """
     if not (0 < floor <= 1 and rounds >= 1):
         raise ArgumentError(
-            complain(
-                "cosine",
-                expected="floor in (0, 1] and rounds >= 1",
-                actual=(floor, rounds),
-                hint="cosine(0.1, 40)",
-            )
+            "cosine", "floor in (0, 1] and rounds >= 1", (floor, rounds), "cosine(0.1, 40)"
         )
     last = max(1, rounds - 1)
     return lambda round: floor + (1 - floor) * (1 + math.cos(math.pi * min(round, last) / last)) / 2
@@ -60,7 +55,5 @@ def inverse(scale: float) -> Schedule:
         If `scale` is not above 0.
     """
     if not scale > 0:
-        raise ArgumentError(
-            complain("inverse", expected="scale > 0", actual=scale, hint="inverse(20)")
-        )
+        raise ArgumentError("inverse", "scale > 0", scale, "inverse(20)")
     return lambda round: 1 / (1 + round / scale)

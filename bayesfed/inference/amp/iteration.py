@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, ConvergenceWarning, complain
+from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.inference.amp.state_evolution import Denoiser, SoftThreshold, minimax_alpha
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
@@ -205,12 +205,7 @@ def _check(
     ):
         actual = f"{tuple(matrix.shape)} and {tuple(measured.shape)}"
         raise ArgumentError(
-            complain(
-                "amp",
-                expected="a matrix (m, n), m, n >= 1, and numbers (..., m)",
-                actual=actual,
-                hint="A and y of y = A x",
-            )
+            "amp", "a matrix (m, n), m, n >= 1, and numbers (..., m)", actual, "A and y of y = A x"
         )
     if not matrix.is_floating_point() or (matrix.dtype, matrix.device) != (
         measured.dtype,
@@ -218,42 +213,23 @@ def _check(
     ):
         actual = f"{matrix.dtype} on {matrix.device} and {measured.dtype} on {measured.device}"
         raise ArgumentError(
-            complain(
-                "amp",
-                expected="one floating-point dtype and one device",
-                actual=actual,
-                hint="measured.to(matrix)",
-            )
+            "amp", "one floating-point dtype and one device", actual, "measured.to(matrix)"
         )
     for name, value in (("matrix", matrix), ("measured", measured)):
         if not is_finite(value):
             actual = f"{int((~value.isfinite()).sum())} NaN or Inf"
-            raise ArgumentError(
-                complain(
-                    f"amp, {name}",
-                    expected="finite numbers",
-                    actual=actual,
-                    hint="leaving that client out",
-                )
-            )
+            raise ArgumentError(f"amp, {name}", "finite numbers", actual, "leaving that client out")
     if not bool(matrix.any()):
         raise ArgumentError(
-            complain(
-                "amp, matrix",
-                expected="a matrix that is not zero",
-                actual="all zeros",
-                hint="Projection(key, m, n).matrix()",
-            )
+            "amp, matrix",
+            "a matrix that is not zero",
+            "all zeros",
+            "Projection(key, m, n).matrix()",
         )
     if not (max_iterations >= 1 and 0 <= tol < 1 and 0 <= damping < 1):
         settings = (max_iterations, tol, damping)
         raise ArgumentError(
-            complain(
-                "amp",
-                expected="max_iterations >= 1, tol and damping in [0, 1)",
-                actual=settings,
-                hint="(200, 1e-6, 0.0)",
-            )
+            "amp", "max_iterations >= 1, tol and damping in [0, 1)", settings, "(200, 1e-6, 0.0)"
         )
 
 
@@ -289,12 +265,7 @@ class Projection:
         if min(self.rows, self.columns) < 1:
             actual = (self.rows, self.columns)
             raise ArgumentError(
-                complain(
-                    "Projection",
-                    expected="rows and columns >= 1",
-                    actual=actual,
-                    hint="Projection(key, 200, 256)",
-                )
+                "Projection", "rows and columns >= 1", actual, "Projection(key, 200, 256)"
             )
 
     def matrix(
@@ -335,12 +306,7 @@ class Projection:
         ):
             actual = f"{tuple(vector.shape)} of {vector.dtype}"
             raise ArgumentError(
-                complain(
-                    "project",
-                    expected="finite floating-point numbers (D,), D >= 1",
-                    actual=actual,
-                    hint="leaf.flatten()",
-                )
+                "project", "finite floating-point numbers (D,), D >= 1", actual, "leaf.flatten()"
             )
         blocks = torch.nn.functional.pad(vector, (0, -len(vector) % self.columns)).view(
             -1, self.columns
@@ -383,12 +349,7 @@ class Projection:
         if tuple(projected.shape) != expected or length < 1:
             actual = tuple(projected.shape)
             raise ArgumentError(
-                complain(
-                    "recover",
-                    expected=f"numbers {expected} for length {length}",
-                    actual=actual,
-                    hint="`project`'s result",
-                )
+                "recover", f"numbers {expected} for length {length}", actual, "`project`'s result"
             )
         a = self.matrix(projected.dtype, projected.device)
         blocks = amp(

@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 # Thresholds are sought up to this many standard deviations; noise exceeds 8 of them in one entry of
 # 10^15.
@@ -56,12 +56,7 @@ class BernoulliGaussian:
         if not (0 < self.density <= 1 and 0 < self.variance < math.inf):
             actual = (self.density, self.variance)
             raise ArgumentError(
-                complain(
-                    "BernoulliGaussian",
-                    expected="a density in (0, 1], a variance > 0",
-                    actual=actual,
-                    hint="(0.1, 1.0)",
-                )
+                "BernoulliGaussian", "a density in (0, 1], a variance > 0", actual, "(0.1, 1.0)"
             )
 
 
@@ -108,12 +103,7 @@ class SoftThreshold:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < math.inf:
             raise ArgumentError(
-                complain(
-                    "SoftThreshold",
-                    expected="a finite alpha >= 0",
-                    actual=self.alpha,
-                    hint="minimax_alpha(delta)",
-                )
+                "SoftThreshold", "a finite alpha >= 0", self.alpha, "minimax_alpha(delta)"
             )
 
     def __call__(self, observed: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
@@ -354,11 +344,7 @@ def phase_transition(delta: float) -> float:
     from scipy.optimize import minimize_scalar
 
     if not 0 < delta < 1:
-        raise ArgumentError(
-            complain(
-                "phase_transition", expected="0 < m / n < 1", actual=delta, hint="delta = m / n"
-            )
-        )
+        raise ArgumentError("phase_transition", "0 < m / n < 1", delta, "delta = m / n")
     best = minimize_scalar(
         lambda z: -_recoverable(z, delta), bounds=(1e-3, LARGEST_ALPHA), method="bounded"
     )
@@ -376,10 +362,5 @@ def _check(delta: float, noise_variance: float) -> None:
     if not (0 < delta < math.inf and 0 <= noise_variance < math.inf):
         actual = (delta, noise_variance)
         raise ArgumentError(
-            complain(
-                "state evolution",
-                expected="m / n > 0 and a noise variance >= 0",
-                actual=actual,
-                hint="delta = m / n",
-            )
+            "state evolution", "m / n > 0 and a noise variance >= 0", actual, "delta = m / n"
         )

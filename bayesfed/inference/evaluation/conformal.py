@@ -26,7 +26,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.inference.evaluation.scoring import _labels, _probabilities
 
@@ -98,11 +98,7 @@ def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
             f"{len(counts)} finite numbers >= 0, not all 0",
             "torch.bincount(targets, minlength=C)",
         )
-        raise ArgumentError(
-            complain(
-                "shares of the classes", expected=expected, actual=shown(wanted.tolist()), hint=hint
-            )
-        )
+        raise ArgumentError("shares of the classes", expected, shown(wanted.tolist()), hint)
     shares, pooled = wanted.double() / wanted.sum(), counts.double() / counts.sum()
     return torch.where(pooled > 0, shares / pooled.clamp_min(1e-300), 0.0)
 
@@ -129,12 +125,7 @@ def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
     if not 0 < level < 1 or count <= 0:
         actual = f"level {level}, {count:g} rows"
         raise ArgumentError(
-            complain(
-                "threshold",
-                expected="a level in (0, 1) and at least one row",
-                actual=actual,
-                hint="threshold(total, 0.9)",
-            )
+            "threshold", "a level in (0, 1) and at least one row", actual, "threshold(total, 0.9)"
         )
     wanted = (count + clients) * level
     # Weights are no counts, and are not rounded up.

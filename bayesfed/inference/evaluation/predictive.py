@@ -19,7 +19,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import (
     adaptive_calibration_error,
@@ -99,24 +99,14 @@ class Predictive:
     def __post_init__(self) -> None:
         if not self.inputs.ndim or not len(self.inputs):
             raise ArgumentError(
-                complain(
-                    "Predictive",
-                    expected="inputs (B, ...)",
-                    actual=tuple(self.inputs.shape),
-                    hint="at least one row",
-                )
+                "Predictive", "inputs (B, ...)", tuple(self.inputs.shape), "at least one row"
             )
         if min(self.count, self.batch_size) < 1 or not all(
             isinstance(value, Integral) for value in (self.count, self.batch_size)
         ):
             actual = (self.count, self.batch_size)
             raise ArgumentError(
-                complain(
-                    "Predictive",
-                    expected="whole draws and batch_size >= 1",
-                    actual=actual,
-                    hint="100 draws",
-                )
+                "Predictive", "whole draws and batch_size >= 1", actual, "100 draws"
             )
 
     @cached_property
@@ -157,12 +147,7 @@ class Predictive:
             batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
             if batch != rows:
                 raise PosteriorError(
-                    complain(
-                        "Predictive",
-                        expected=f"one target a row, batch {rows}",
-                        actual=batch,
-                        hint="a plate over rows",
-                    )
+                    "Predictive", f"one target a row, batch {rows}", batch, "a plate over rows"
                 )
         return distributions
 
@@ -194,12 +179,7 @@ class Predictive:
         if not self.classes:
             actual = f"{type(self._distributions[0][0]).__name__} of shape {self._event}"
             raise PosteriorError(
-                complain(
-                    "Predictive.probabilities",
-                    expected="categorical or Bernoulli targets",
-                    actual=actual,
-                    hint="mean",
-                )
+                "Predictive.probabilities", "categorical or Bernoulli targets", actual, "mean"
             )
         return self._stacked(expected)
 
@@ -218,12 +198,7 @@ class Predictive:
         except NotImplementedError as problem:
             actual = type(self._distributions[0][0]).__name__
             raise PosteriorError(
-                complain(
-                    "Predictive.mean",
-                    expected="a distribution with a mean",
-                    actual=actual,
-                    hint="draws(key)",
-                )
+                "Predictive.mean", "a distribution with a mean", actual, "draws(key)"
             ) from problem
 
     def draws(self, key: Key) -> Tensor:
@@ -248,12 +223,7 @@ class Predictive:
         shape = (len(self.inputs), *self._event)
         if tuple(targets.shape) != shape:
             raise DataError(
-                complain(
-                    "Predictive, targets",
-                    expected=f"shape {shape}",
-                    actual=tuple(targets.shape),
-                    hint="one target a row",
-                )
+                "Predictive, targets", f"shape {shape}", tuple(targets.shape), "one target a row"
             )
         if self.classes:
             self._labels(targets)
@@ -274,12 +244,7 @@ class Predictive:
         except ValueError as problem:
             actual = str(problem).splitlines()[0]
             raise DataError(
-                complain(
-                    "Predictive, targets",
-                    expected="values the model can draw",
-                    actual=actual,
-                    hint="draws(key)",
-                )
+                "Predictive, targets", "values the model can draw", actual, "draws(key)"
             ) from problem
         return torch.stack([torch.cat(row) for row in rows])
 
@@ -318,12 +283,7 @@ class Predictive:
         if not bool(((targets >= 0) & (targets < classes) & (targets == targets.long())).all()):
             actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
             raise DataError(
-                complain(
-                    "Predictive, targets",
-                    expected=f"whole labels 0 to {classes - 1}",
-                    actual=actual,
-                    hint="targets.long()",
-                )
+                "Predictive, targets", f"whole labels 0 to {classes - 1}", actual, "targets.long()"
             )
 
     def _stacked(self, of: Any) -> Tensor:
@@ -367,12 +327,7 @@ def scores_together(
     base = getattr(first._distributions[0][0], "base_dist", None)
     if isinstance(base, dist.Categorical | dist.Bernoulli):
         raise PosteriorError(
-            complain(
-                "Predictive.scores",
-                expected="one class a row",
-                actual=first._event,
-                hint="log_likelihood(targets)",
-            )
+            "Predictive.scores", "one class a row", first._event, "log_likelihood(targets)"
         )
     drawn, mean = (
         torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1),

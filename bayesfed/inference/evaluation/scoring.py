@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 
 # How far the probabilities of a row may be from a sum of one.
 TOLERANCE = 1e-3
@@ -26,22 +26,12 @@ def _real(where: str, values: Tensor, shape: str) -> None:
     if values.ndim != shape.count(",") + 1 or not values.numel() or not values.is_floating_point():
         actual = f"{tuple(values.shape)} of {values.dtype}"
         raise ArgumentError(
-            complain(
-                where,
-                expected=f"floating-point numbers {shape}, at least one",
-                actual=actual,
-                hint="reshaping, or .float()",
-            )
+            where, f"floating-point numbers {shape}, at least one", actual, "reshaping, or .float()"
         )
     if not bool(values.isfinite().all()):
         actual = f"{int((~values.isfinite()).sum())} that are not"
         raise ArgumentError(
-            complain(
-                where,
-                expected="finite numbers",
-                actual=actual,
-                hint="looking for the draw or row that overflowed",
-            )
+            where, "finite numbers", actual, "looking for the draw or row that overflowed"
         )
 
 
@@ -51,12 +41,10 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
     if float(values.min()) < 0 or off > TOLERANCE:
         actual = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
         raise ArgumentError(
-            complain(
-                where,
-                expected="probabilities, a sum of 1 over the last axis",
-                actual=actual,
-                hint="torch.softmax(logits, -1)",
-            )
+            where,
+            "probabilities, a sum of 1 over the last axis",
+            actual,
+            "torch.softmax(logits, -1)",
         )
 
 
@@ -64,33 +52,17 @@ def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
     rows, classes = probabilities.shape
     if targets.shape != (rows,) or targets.is_floating_point() or targets.dtype == torch.bool:
         actual = f"{tuple(targets.shape)} of {targets.dtype}"
-        raise DataError(
-            complain(
-                where,
-                expected=f"integer labels ({rows},), one a row",
-                actual=actual,
-                hint="targets.long()",
-            )
-        )
+        raise DataError(where, f"integer labels ({rows},), one a row", actual, "targets.long()")
     if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         actual = f"{int(targets.min())} to {int(targets.max())}"
         raise DataError(
-            complain(
-                where,
-                expected=f"labels 0 to {classes - 1}",
-                actual=actual,
-                hint="a column of probabilities for every class",
-            )
+            where, f"labels 0 to {classes - 1}", actual, "a column of probabilities for every class"
         )
 
 
 def _whole(where: str, name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(
-            complain(
-                where, expected=f"a whole number {name} >= 1", actual=repr(value), hint=f"{name}=15"
-            )
-        )
+        raise ArgumentError(where, f"a whole number {name} >= 1", repr(value), f"{name}=15")
 
 
 def nll(log_likelihood: Tensor) -> Tensor:
@@ -242,28 +214,16 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
     if targets.shape != draws.shape[1:] or not bool(targets.isfinite().all()):
         actual = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
         raise ArgumentError(
-            complain(
-                "coverage",
-                expected=f"finite targets ({draws.shape[1]},)",
-                actual=actual,
-                hint="draws (S, B), targets (B,)",
-            )
+            "coverage", f"finite targets ({draws.shape[1]},)", actual, "draws (S, B), targets (B,)"
         )
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
     if levels.ndim > 1 or not levels.numel() or not bool(((levels > 0) & (levels < 1)).all()):
-        raise ArgumentError(
-            complain("coverage", expected="levels inside (0, 1)", actual=level, hint="[0.5, 0.9]")
-        )
+        raise ArgumentError("coverage", "levels inside (0, 1)", level, "[0.5, 0.9]")
     count, widest = len(draws), float(levels.max())
     if widest > (count - 1) / (count + 1) + 1e-9:
         need = math.ceil(2 / (1 - widest) - 1 - 1e-9)
         raise ArgumentError(
-            complain(
-                "coverage",
-                expected=f"a level <= {(count - 1) / (count + 1):.4g}",
-                actual=level,
-                hint=f"{need} draws",
-            )
+            "coverage", f"a level <= {(count - 1) / (count + 1):.4g}", level, f"{need} draws"
         )
     position = ((1 - levels.reshape(-1)) / 2 * (count + 1) - 1).clamp(min=0).to(draws.device)
     below, share = position.long(), position.frac().to(draws.dtype)[:, None]

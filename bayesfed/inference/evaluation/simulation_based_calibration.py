@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Binomial, Poisson
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.scoring import _whole
 
 # Largest number of points at which an ECDF is compared with its band.
@@ -82,12 +82,7 @@ def rank_statistics(ranks: Tensor, draws: int, level: float = 0.95) -> RankStati
             f", {float(ranks.min()):g} to {float(ranks.max()):g}" if ranks.numel() else ""
         )
         raise ArgumentError(
-            complain(
-                "rank_statistics",
-                expected=f"integer ranks (n,), 0 to {draws}",
-                actual=actual,
-                hint="(draws < truth).sum(0)",
-            )
+            "rank_statistics", f"integer ranks (n,), 0 to {draws}", actual, "(draws < truth).sum(0)"
         )
     uniform, lower, upper = (
         values.to(ranks.device) for values in ecdf_band(len(ranks), draws, level)
@@ -125,9 +120,7 @@ def ecdf_band(count: int, draws: int, level: float = 0.95) -> tuple[Tensor, Tens
     _whole("ecdf_band", "count", count)
     _whole("ecdf_band", "draws", draws)
     if not 0 < level < 1:
-        raise ArgumentError(
-            complain("ecdf_band", expected="a level inside (0, 1)", actual=level, hint="0.95")
-        )
+        raise ArgumentError("ecdf_band", "a level inside (0, 1)", level, "0.95")
     lower, upper = _counts(count, draws, level)
     uniform = (_points(draws) + 1).double() / (draws + 1)
     return (

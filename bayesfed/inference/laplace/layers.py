@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, leaf_of
 
@@ -71,12 +71,7 @@ def last_layer(net: nn.Module) -> Layer:
     linear = [(name, module) for name, module in net.named_modules() if type(module) is nn.Linear]
     if not linear:
         raise ArgumentError(
-            complain(
-                "laplace",
-                expected="a network whose last layer is linear",
-                actual=type(net).__name__,
-                hint="subset='all'",
-            )
+            "laplace", "a network whose last layer is linear", type(net).__name__, "subset='all'"
         )
     name, module = linear[-1]
     return _layer(name, module, last=True)
@@ -200,23 +195,16 @@ def seen(
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
         raise DataError(
-            complain(
-                "laplace",
-                expected="outputs (B, C), every layer used once",
-                actual=actual,
-                hint="another structure, subset='last'",
-            )
+            "laplace",
+            "outputs (B, C), every layer used once",
+            actual,
+            "another structure, subset='last'",
         )
     if (
         name := next((layer.name for layer in layers if layer.last), None)
     ) is not None and not torch.equal(outputs, passed[name][0][1]):
         raise DataError(
-            complain(
-                "laplace",
-                expected=f"outputs of the last linear layer {name!r}",
-                actual="others",
-                hint="subset='all'",
-            )
+            "laplace", f"outputs of the last linear layer {name!r}", "others", "subset='all'"
         )
     combinations, ends = columns(outputs.detach()), [passed[layer.name][0][1] for layer in layers]
     gradients = [
@@ -275,12 +263,10 @@ def jacobian(
         outputs: Tensor = functional_call(net, own, (inputs,))
         if outputs.ndim != 2:
             raise DataError(
-                complain(
-                    "laplace",
-                    expected="outputs (B, C)",
-                    actual=tuple(outputs.shape),
-                    hint="a network with a row of outputs each",
-                )
+                "laplace",
+                "outputs (B, C)",
+                tuple(outputs.shape),
+                "a network with a row of outputs each",
             )
         by_name = torch.func.vmap(torch.func.jacrev(outputs_of), (None, 0))(chosen, inputs)
     flat = torch.cat([by_name[name].flatten(2) for name in names], 2).double()

@@ -13,7 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from bayesfed.errors import PosteriorError, complain
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
 from bayesfed.inference.laplace.structures import Structure
@@ -180,12 +180,7 @@ class LaplacePosterior:
         if not isinstance(self.likelihood, Categorical):
             actual = type(self.likelihood).__name__
             raise PosteriorError(
-                complain(
-                    "LaplacePosterior.probit",
-                    expected="targets that are classes",
-                    actual=actual,
-                    hint="outputs(inputs)",
-                )
+                "LaplacePosterior.probit", "targets that are classes", actual, "outputs(inputs)"
             )
         mean, covariance = self.outputs(inputs)
         return (mean / (1 + math.pi / 8 * covariance.diagonal(dim1=1, dim2=2)).sqrt()).softmax(1)

@@ -29,7 +29,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.laplace.blocks import Block, eigen, symmetric, triangle
 from bayesfed.inference.laplace.layers import Columns, Layer, Seen, jacobian, seen
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal, temperature_of
@@ -66,14 +66,7 @@ def roots(likelihood: Likelihood) -> Columns:
             )
         )
     actual = type(likelihood).__name__
-    raise ArgumentError(
-        complain(
-            "laplace, likelihood",
-            expected="Categorical or Normal",
-            actual=actual,
-            hint="Categorical()",
-        )
-    )
+    raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
 
 
 def unit(outputs: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.compress.quantisers.entries import check_share, share_of
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.trees import is_finite
 
 
@@ -183,24 +183,14 @@ def density(leaf: Tensor) -> float:
 def _check_strength(where: str, strength: float) -> None:
     if not 0 <= strength < math.inf:
         raise ArgumentError(
-            complain(
-                f"{where}.strength",
-                expected="a finite number >= 0",
-                actual=strength,
-                hint=f"{where}(0.001)",
-            )
+            f"{where}.strength", "a finite number >= 0", strength, f"{where}(0.001)"
         )
 
 
 def _threshold(where: str, rate: float, strength: float) -> float:
     if not 0 <= rate < math.inf:
         raise ArgumentError(
-            complain(
-                f"{where}, rate",
-                expected="a finite number >= 0",
-                actual=rate,
-                hint="the optimiser's learning rate",
-            )
+            f"{where}, rate", "a finite number >= 0", rate, "the optimiser's learning rate"
         )
     return rate * strength
 
@@ -208,21 +198,14 @@ def _threshold(where: str, rate: float, strength: float) -> float:
 def _matrix(leaf: Tensor) -> Tensor:
     if leaf.ndim < 2:
         raise ArgumentError(
-            complain(
-                "SingularThreshold",
-                expected="a matrix or kernel",
-                actual=f"shape {tuple(leaf.shape)}",
-                hint="where=weight_matrices",
-            )
+            "SingularThreshold",
+            "a matrix or kernel",
+            f"shape {tuple(leaf.shape)}",
+            "where=weight_matrices",
         )
     if not is_finite(leaf):
         raise DataError(
-            complain(
-                "SingularThreshold",
-                expected="finite weights",
-                actual="NaN or Inf",
-                hint="a smaller learning rate",
-            )
+            "SingularThreshold", "finite weights", "NaN or Inf", "a smaller learning rate"
         )
     # Decompositions need at least 32 bits.
     return leaf.flatten(1).to(torch.promote_types(leaf.dtype, torch.float32))

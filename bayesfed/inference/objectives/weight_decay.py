@@ -11,7 +11,7 @@ import torch
 from torch import Generator
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective, Proximal, Terms
 from bayesfed.models.low_rank.factored_trees import frobenius_decay
 from bayesfed.trees import Tree
@@ -95,12 +95,7 @@ class OpenPrior:
                 "a number, Training(prior_precision=0.3, observations=len(train))",
             )
             raise ArgumentError(
-                complain(
-                    "Training.prior_precision='auto'",
-                    expected=expected,
-                    actual="one that does not",
-                    hint=hint,
-                )
+                "Training.prior_precision='auto'", expected, "one that does not", hint
             )
         return with_prior(self.inner, precision, self.observations)
 
@@ -163,11 +158,6 @@ def with_prior(objective: Objective, precision: float, observations: int) -> Dec
             "prior_precision=None: this method declares its own prior",
         )
         raise ArgumentError(
-            complain(
-                "Training.prior_precision",
-                expected="a method with point estimates",
-                actual=actual,
-                hint=hint,
-            )
+            "Training.prior_precision", "a method with point estimates", actual, hint
         )
     return Decayed(objective, precision / observations)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.lowering import edge_list
 from bayesfed.inference.sum_product.graphs.recognise import recognise
@@ -90,12 +90,7 @@ def choose(
     if method in ("strip", "chains"):
         raise _unserved(method, "this graph", "a grid, or method='bp'")
     raise ArgumentError(
-        complain(
-            "infer method",
-            expected="auto, exact, bp, strip, chains or gbp",
-            actual=repr(method),
-            hint="'auto'",
-        )
+        "infer method", "auto, exact, bp, strip, chains or gbp", repr(method), "'auto'"
     )
 
 
@@ -211,8 +206,4 @@ def _as_grid(model: Model, outcome: Outcome) -> Outcome:
 
 
 def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
-    return ArgumentError(
-        complain(
-            f"infer method {method!r}", expected="a graph it can serve", actual=graph, hint=hint
-        )
-    )
+    return ArgumentError(f"infer method {method!r}", "a graph it can serve", graph, hint)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -128,12 +128,7 @@ def infer(
     if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
         raise ArgumentError(
-            complain(
-                "infer graph",
-                expected="a FactorGraph or a flat model",
-                actual=type(graph).__name__,
-                hint=hint,
-            )
+            "infer graph", "a FactorGraph or a flat model", type(graph).__name__, hint
         )
     model, order, constant = (
         (graph.lower(), graph.order, graph.log_constant)
@@ -173,14 +168,7 @@ def infer(
                 if chosen == "gbp"
                 else "smaller couplings, or method='exact'"
             )
-            raise ArgumentError(
-                complain(
-                    "infer",
-                    expected="weights that float64 can hold",
-                    actual="NaN beliefs",
-                    hint=hint,
-                )
-            )
+            raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
@@ -246,12 +234,10 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
             else type(evidence).__name__
         )
         raise ArgumentError(
-            complain(
-                "infer evidence",
-                expected=f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
-                actual=actual if finite or not fits else f"{actual}, not all finite",
-                hint="0 where nothing is known",
-            )
+            "infer evidence",
+            f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
+            actual if finite or not fits else f"{actual}, not all finite",
+            "0 where nothing is known",
         )
     return evidence
 
@@ -270,12 +256,10 @@ def _regions(
         or not all(type(variable) is int and 0 <= variable < count for variable in flat)
     ):
         raise ArgumentError(
-            complain(
-                "infer regions",
-                expected=f"sequences of variables from 0 to {count - 1}",
-                actual=regions,
-                hint="regions=[(0, 1, 2), (2, 3)]",
-            )
+            "infer regions",
+            f"sequences of variables from 0 to {count - 1}",
+            regions,
+            "regions=[(0, 1, 2), (2, 3)]",
         )
     if order is None:
         return regions
@@ -310,37 +294,18 @@ def _check_settings(settings: Settings) -> None:
     }
     for name, (fine, expected, hint) in good.items():
         if not fine:
-            raise ArgumentError(
-                complain(
-                    f"infer {name}",
-                    expected=expected,
-                    actual=repr(getattr(settings, name)),
-                    hint=hint,
-                )
-            )
+            raise ArgumentError(f"infer {name}", expected, repr(getattr(settings, name)), hint)
 
 
 def _backend(backend: str, evidence: Tensor) -> passing.Backend:
     if backend not in ("auto", "numba", "torch"):
-        raise ArgumentError(
-            complain(
-                "infer backend",
-                expected="'auto', 'numba' or 'torch'",
-                actual=repr(backend),
-                hint="'auto'",
-            )
-        )
+        raise ArgumentError("infer backend", "'auto', 'numba' or 'torch'", repr(backend), "'auto'")
     usable = evidence.device.type == "cpu"
     if backend == "torch" or (backend == "auto" and not usable):
         return "torch"
     if not usable:
         raise ArgumentError(
-            complain(
-                "infer backend 'numba'",
-                expected="evidence on the CPU",
-                actual=evidence.device,
-                hint="backend='torch'",
-            )
+            "infer backend 'numba'", "evidence on the CPU", evidence.device, "backend='torch'"
         )
     if importlib.util.find_spec("numba") is not None:
         return "numba"

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
@@ -158,12 +158,7 @@ class Inferred:
         """
         if count < 1:
             raise ArgumentError(
-                complain(
-                    "Inferred.sample",
-                    expected="a count of at least 1",
-                    actual=count,
-                    hint="sample(100, key)",
-                )
+                "Inferred.sample", "a count of at least 1", count, "sample(100, key)"
             )
         return self._arranged(self._junction.sample(count, key.generator(self._evidence.device)))
 

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks
@@ -97,9 +97,7 @@ class Exchange:
             expected = (
                 f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
             )
-            raise ArgumentError(
-                complain("Exchange", expected=expected, actual=self, hint="Exchange()")
-            )
+            raise ArgumentError("Exchange", expected, self, "Exchange()")
 
     def start(self, site: Site) -> SupportState:
         """Return the state before round 0: Module B's message without evidence.
@@ -112,12 +110,10 @@ class Exchange:
         nothing = torch.zeros(site.matrix)
         if self.learn_transitions and not self._learns(site.support):
             raise ArgumentError(
-                complain(
-                    f"Exchange, site {site.name!r}",
-                    expected="a MarkovGrid, whose transitions can be learned",
-                    actual=type(site.support).__name__,
-                    hint="learn_transitions=False",
-                )
+                f"Exchange, site {site.name!r}",
+                "a MarkovGrid, whose transitions can be learned",
+                type(site.support).__name__,
+                "learn_transitions=False",
             )
         learned = (
             parameters_of(site.support)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import PosteriorError, complain
+from bayesfed.errors import PosteriorError
 from bayesfed.trees import Tree
 
 LOG_2_PI_E = 1 + math.log(2 * math.pi)
@@ -65,12 +65,10 @@ def _proper(where: str, what: str, *values: Tensor) -> None:
     for value in values:
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             raise PosteriorError(
-                complain(
-                    where,
-                    expected=f"positive {what}",
-                    actual=float(value.min()),
-                    hint="half the damping, more local steps, or SummedGradients()",
-                )
+                where,
+                f"positive {what}",
+                float(value.min()),
+                "half the damping, more local steps, or SummedGradients()",
             )
 
 

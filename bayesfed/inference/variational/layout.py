@@ -20,7 +20,7 @@ from pyro import poutine
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.variational.families import (
     ExponentFamily,
     Family,
@@ -188,12 +188,7 @@ def read_layout(
     if not any(node["is_observed"] for _, node in _samples(model)):
         hint = "pyro.sample('y', ..., obs=targets), or pyro.factor"
         raise ArgumentError(
-            complain(
-                "federated_svi, model",
-                expected="a site that observes the targets",
-                actual="none",
-                hint=hint,
-            )
+            "federated_svi, model", "a site that observes the targets", "none", hint
         )
     seen = {name: pair.constrained(name, leaf) for name, leaf in probe.items()}
     latent = {n: node for n, node in _samples(model) if not node["is_observed"]}
@@ -233,12 +228,10 @@ def read_layout(
     ]
     if stays and joint:
         raise ArgumentError(
-            complain(
-                "federated_svi",
-                expected=f"a guide that draws {sorted(stays)} apart",
-                actual=f"one joint draw {joint}",
-                hint="AutoNormal",
-            )
+            "federated_svi",
+            f"a guide that draws {sorted(stays)} apart",
+            f"one joint draw {joint}",
+            "AutoNormal",
         )
     return Layout(
         # Discrete sites without a draw in the guide are summed out, row by row.
@@ -288,12 +281,10 @@ def _check_sites(latent: Mapping[str, dict[str, Any]], drawn: Mapping[str, dict[
     )
     if missing or extra:
         raise ArgumentError(
-            complain(
-                "federated_svi, guide",
-                expected=f"draws of the latent sites {sorted(latent)}",
-                actual=f"missing {missing}, unknown {extra}",
-                hint="AutoNormal(model)",
-            )
+            "federated_svi, guide",
+            f"draws of the latent sites {sorted(latent)}",
+            f"missing {missing}, unknown {extra}",
+            "AutoNormal(model)",
         )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import shown
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair, Program
@@ -92,12 +92,7 @@ class FittedGuide:
         if missing := [leaf for leaf in self.layout.local if leaf not in kept]:
             hint = "a client that took part, or `Predictive(result.posterior, ...)` for a new one"
             raise PosteriorError(
-                complain(
-                    "posterior at a client",
-                    expected="what the client keeps",
-                    actual=f"no {missing}",
-                    hint=hint,
-                )
+                "posterior at a client", "what the client keeps", f"no {missing}", hint
             )
         builds = self.program is not None and self.program.builds and data is not None
         pair = (
@@ -113,12 +108,7 @@ class FittedGuide:
                     "the client's own rows, as they were fitted",
                 )
                 raise PosteriorError(
-                    complain(
-                        where,
-                        expected=f"rows for a local latent {tuple(leaf.shape)}",
-                        actual=tuple(shape),
-                        hint=hint,
-                    )
+                    where, f"rows for a local latent {tuple(leaf.shape)}", tuple(shape), hint
                 )
         return replace(self, pair=pair, own=own, server=self, client=name)
 
@@ -260,12 +250,10 @@ class FittedGuide:
         """
         if len(self.layout.observed) != 1:
             raise PosteriorError(
-                complain(
-                    "predictions",
-                    expected="one observed site",
-                    actual=list(self.layout.observed),
-                    hint="draws of the posterior instead",
-                )
+                "predictions",
+                "one observed site",
+                list(self.layout.observed),
+                "draws of the posterior instead",
             )
         given = {name: leaf.to(inputs.device) for name, leaf in draw.items()}
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
@@ -279,22 +267,15 @@ class FittedGuide:
                     "rows of the width and type that were fitted",
                 )
                 raise DataError(
-                    complain(
-                        "predictions",
-                        expected="inputs that the model takes",
-                        actual=actual,
-                        hint=hint,
-                    )
+                    "predictions", "inputs that the model takes", actual, hint
                 ) from problem
         (name,) = self.layout.observed
         if name not in trace.nodes:
             raise PosteriorError(
-                complain(
-                    "predictions",
-                    expected=f"a model that draws {name!r} when there are no targets",
-                    actual="no such site",
-                    hint="targets=None",
-                )
+                "predictions",
+                f"a model that draws {name!r} when there are no targets",
+                "no such site",
+                "targets=None",
             )
         return cast(dist.TorchDistribution, trace.nodes[name]["fn"])
 
@@ -326,12 +307,7 @@ class FittedGuide:
                 "client)"
             )
             raise PosteriorError(
-                complain(
-                    "log_weights",
-                    expected="a model without local latents",
-                    actual=list(self.layout.local_sites),
-                    hint=hint,
-                )
+                "log_weights", "a model without local latents", list(self.layout.local_sites), hint
             )
         weights = []
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
@@ -382,12 +358,7 @@ class FittedGuide:
         ):
             hint = "the rows of all clients that were fitted, {name: rows}"
             raise PosteriorError(
-                complain(
-                    "log_weights_with_clients",
-                    expected="rows of every client",
-                    actual=f"none of {missing}",
-                    hint=hint,
-                )
+                "log_weights_with_clients", "rows of every client", f"none of {missing}", hint
             )
         clients = {
             name: self.at_client(memories.get(name, {}), rows, name)
@@ -461,9 +432,7 @@ class MeanPrediction:
 
 def _check_draws(draws: int) -> None:
     if draws < 1:
-        raise ArgumentError(
-            complain("log_weights", expected="draws >= 1", actual=draws, hint="1000")
-        )
+        raise ArgumentError("log_weights", "draws >= 1", draws, "1000")
 
 
 def expected(distribution: Any) -> Tensor:

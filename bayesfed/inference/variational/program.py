@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, placed, under
@@ -55,12 +55,7 @@ class Program:
         for name, given in (("model", self.model), ("guide", self.guide)):
             if not callable(given):
                 raise ArgumentError(
-                    complain(
-                        f"federated_svi, {name}",
-                        expected="a PyroModule or a function",
-                        actual=given,
-                        hint="AutoNormal",
-                    )
+                    f"federated_svi, {name}", "a PyroModule or a function", given, "AutoNormal"
                 )
         try:
             inspect.signature(
@@ -69,12 +64,7 @@ class Program:
         except TypeError:
             hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
             raise ArgumentError(
-                complain(
-                    "federated_svi, model",
-                    expected="a model of inputs and targets",
-                    actual=shown(self.model),
-                    hint=hint,
-                )
+                "federated_svi, model", "a model of inputs and targets", shown(self.model), hint
             ) from None
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.scoring import CalibrationBins
 from bayesfed.inspect.figures import given_or_new
 
@@ -44,12 +44,7 @@ def plot_reliability(
     named = {"": bins} if isinstance(bins, CalibrationBins) else dict(bins)
     if not named:
         raise ArgumentError(
-            complain(
-                "plot_reliability",
-                expected="at least one method's bins",
-                actual="none",
-                hint="calibration_bins(...)",
-            )
+            "plot_reliability", "at least one method's bins", "none", "calibration_bins(...)"
         )
     axes = given_or_new(axes, width=4.8, height=5.6)
     above = axes.inset_axes((0.0, 1.05, 1.0, 0.2), sharex=axes)

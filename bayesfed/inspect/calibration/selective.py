@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.detection import risk_coverage
 from bayesfed.inspect.figures import given_or_new
 
@@ -44,12 +44,7 @@ def plot_risk_coverage(
     """
     if not methods:
         raise ArgumentError(
-            complain(
-                "plot_risk_coverage",
-                expected="at least one method",
-                actual="none",
-                hint="{'entropy': (entropy, wrong)}",
-            )
+            "plot_risk_coverage", "at least one method", "none", "{'entropy': (entropy, wrong)}"
         )
     axes = given_or_new(axes, width=5.6, height=4.2)
     for name, (uncertainty, wrong) in methods.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.detection import detection
 from bayesfed.inspect.figures import given_or_new
 
@@ -50,14 +50,7 @@ def plot_outside(
         If Matplotlib is not installed.
     """
     if not outside:
-        raise ArgumentError(
-            complain(
-                "plot_outside",
-                expected="other rows",
-                actual="none",
-                hint="out_of_distribution(test, key)",
-            )
-        )
+        raise ArgumentError("plot_outside", "other rows", "none", "out_of_distribution(test, key)")
     areas = {name: detection(inside, values)["auroc"] for name, values in outside.items()}
     axes = given_or_new(axes, width=5.6, height=4.2)
     together = np.concatenate([values.cpu().numpy() for values in (inside, *outside.values())])
@@ -108,12 +101,7 @@ def plot_severity(
     """
     if not scores or not all(scores.values()):
         raise ArgumentError(
-            complain(
-                "plot_severity",
-                expected="scores by severity",
-                actual=dict(scores),
-                hint="{'FedAvg': [0.6, 0.8, 1.1]}",
-            )
+            "plot_severity", "scores by severity", dict(scores), "{'FedAvg': [0.6, 0.8, 1.1]}"
         )
     axes = given_or_new(axes, width=5.6, height=4.2)
     for name, values in scores.items():

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.adapters.lora import lora_rank
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import trainable
@@ -47,12 +47,7 @@ def adapter_prior(
     lora_rank(net)
     if around not in get_args(Around):
         raise ArgumentError(
-            complain(
-                "adapter_prior, around",
-                expected="'initial' or 'zero'",
-                actual=repr(around),
-                hint="'initial'",
-            )
+            "adapter_prior, around", "'initial' or 'zero'", repr(around), "'initial'"
         )
     sds, others = {"lora_a": Gaussian(a).sd, "lora_b": Gaussian(b).sd}, Gaussian(head).sd
     centres = trainable(net) if around == "initial" else {}

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora_layers import (
@@ -85,20 +85,11 @@ def lora(
     check_rank("lora, rank", rank, 1 << 20)
     scale = lora_scale(rank, alpha, scaling)
     if existing := sorted(adapters(net)):
-        raise ArgumentError(
-            complain(
-                "lora", expected="a network without adapters", actual=existing, hint="merged(net)"
-            )
-        )
+        raise ArgumentError("lora", "a network without adapters", existing, "merged(net)")
     modules = dict(net.named_modules())
     if unknown := sorted(set(head) - modules.keys()):
         raise ArgumentError(
-            complain(
-                "lora, head",
-                expected="names of modules",
-                actual=unknown,
-                hint=f"{[name for name in modules if name][-1:]}",
-            )
+            "lora, head", "names of modules", unknown, f"{[name for name in modules if name][-1:]}"
         )
     trained = {id(value) for name in head for value in modules[name].parameters()}
 
@@ -113,14 +104,7 @@ def lora(
     for name, layer in layers.items():
         base = copy.deepcopy(layer, {id(value): frozen[value] for value in layer.parameters()})
         if not isinstance(base, nn.Linear):
-            raise ArgumentError(
-                complain(
-                    "lora",
-                    expected="linear layers",
-                    actual=type(base).__name__,
-                    hint="linear_weights",
-                )
-            )
+            raise ArgumentError("lora", "linear layers", type(base).__name__, "linear_weights")
         swaps[layer] = LoraLinear(
             base, *fresh_adapter(layer.weight, rank, key.child(name)), scale, dropout
         ).train(layer.training)
@@ -146,12 +130,7 @@ def lora_rank(net: nn.Module) -> int:
     ranks = {name: layer.rank for name, layer in adapters(net).items()}
     if len(set(ranks.values())) != 1:
         raise ArgumentError(
-            complain(
-                "lora_rank",
-                expected="adapters of one rank",
-                actual=ranks or "none",
-                hint="lora(net, 8, key)",
-            )
+            "lora_rank", "adapters of one rank", ranks or "none", "lora(net, 8, key)"
         )
     return next(iter(ranks.values()))
 
@@ -211,14 +190,7 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     own = parameters(net)
     values = own | dict(tree or {})
     if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError(
-            complain(
-                "merged",
-                expected="parameters of the network",
-                actual=unknown,
-                hint="run.model.parameters",
-            )
-        )
+        raise UpdateError("merged", "parameters of the network", unknown, "run.model.parameters")
     check_shapes(values, shapes(own), where="merged")
     layers = adapters(net)
     twin = swapped(

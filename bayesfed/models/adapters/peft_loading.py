@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesfed.errors import DataError, UpdateError, complain
+from bayesfed.errors import DataError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import lora
 from bayesfed.models.adapters.lora_layers import Scaling
@@ -73,12 +73,10 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     heads = sorted({name.rpartition(".")[0] for name in whole})
     if strangers := sorted({*names, *heads} - modules.keys()):
         raise DataError(
-            complain(
-                str(path),
-                expected="layers of this network",
-                actual=f"others: {strangers[:3]}",
-                hint=f"those of {sorted(modules)[-1]!r}",
-            )
+            str(path),
+            "layers of this network",
+            f"others: {strangers[:3]}",
+            f"those of {sorted(modules)[-1]!r}",
         )
     scaling: Scaling = "rs" if config["use_rslora"] else "lora"
     where = {f"{name}.weight" for name in names}
@@ -121,12 +119,7 @@ def _config(path: Path) -> dict[str, Any]:
             raise ValueError(f"a {type(config).__name__}")
     except (OSError, ValueError, RecursionError) as problem:
         raise DataError(
-            complain(
-                str(path),
-                expected="the settings of an adapter as JSON",
-                actual=problem,
-                hint="save_peft",
-            )
+            str(path), "the settings of an adapter as JSON", problem, "save_peft"
         ) from problem
     others = {name: config[name] for name in _OTHERS if config.get(name)}
     if config.get("peft_type") != "LORA":
@@ -137,12 +130,7 @@ def _config(path: Path) -> dict[str, Any]:
         others["init_lora_weights"] = config["init_lora_weights"]
     if others:
         raise DataError(
-            complain(
-                str(path),
-                expected="plain LoRA of one rank",
-                actual=others,
-                hint="merging it into the weights with peft",
-            )
+            str(path), "plain LoRA of one rank", others, "merging it into the weights with peft"
         )
     rank, alpha, dropout = (
         config.get("r"),
@@ -155,14 +143,7 @@ def _config(path: Path) -> dict[str, Any]:
     )
     if type(rank) is not int or rank < 1 or not numbers:
         actual = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-        raise DataError(
-            complain(
-                str(path),
-                expected="a rank of at least 1, and numbers",
-                actual=actual,
-                hint="save_peft",
-            )
-        )
+        raise DataError(str(path), "a rank of at least 1, and numbers", actual, "save_peft")
     return {
         "r": rank,
         "lora_alpha": alpha,
@@ -178,26 +159,15 @@ def _tensors(path: Path) -> Tree:
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
         raise DataError(
-            complain(
-                str(path),
-                expected="safetensors",
-                actual="a pickle, which may run code",
-                hint="peft's save_pretrained of today",
-            )
+            str(path),
+            "safetensors",
+            "a pickle, which may run code",
+            "peft's save_pretrained of today",
         )
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:
-        raise DataError(
-            complain(str(path), expected="a safetensors file", actual=problem, hint="save_peft")
-        ) from problem
+        raise DataError(str(path), "a safetensors file", problem, "save_peft") from problem
     if strangers := sorted(name for name in tensors if not name.startswith(ROOT)):
-        raise DataError(
-            complain(
-                str(path),
-                expected=f"names that begin with {ROOT!r}",
-                actual=strangers[:3],
-                hint="save_peft",
-            )
-        )
+        raise DataError(str(path), f"names that begin with {ROOT!r}", strangers[:3], "save_peft")
     return tensors

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.models.adapters.lora import adapters, lora_rank
 from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
 from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes, trainable
@@ -74,14 +74,7 @@ def save_peft(
     rank, layers, own = lora_rank(net), adapters(net), parameters(net)
     values = own | dict(tree or {})
     if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError(
-            complain(
-                "save_peft",
-                expected="parameters of the network",
-                actual=unknown,
-                hint="run.model.parameters",
-            )
-        )
+        raise UpdateError("save_peft", "parameters of the network", unknown, "run.model.parameters")
     check_shapes(values, shapes(own), where="save_peft")
     frozen = (
         own.keys()
@@ -92,24 +85,12 @@ def save_peft(
         name for name in frozen if not torch.equal(values[name], own[name].to(values[name].device))
     ):
         # FlexLoRA and stacking move what they learn into the frozen weights.
-        raise UpdateError(
-            complain(
-                "save_peft",
-                expected="frozen weights as they were",
-                actual=changed,
-                hint="merged(net, tree)",
-            )
-        )
+        raise UpdateError("save_peft", "frozen weights as they were", changed, "merged(net, tree)")
     scales = {layer.scale if isinstance(layer.scale, float) else 1.0 for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
         actual = "one layer by itself" if "" in layers else f"scales {sorted(scales)}"
         raise ArgumentError(
-            complain(
-                "save_peft",
-                expected="adapters of one scale within a network",
-                actual=actual,
-                hint="lora(net, 8, key)",
-            )
+            "save_peft", "adapters of one scale within a network", actual, "lora(net, 8, key)"
         )
     alpha = scales.pop() / lora_scale(rank, 1.0, scaling)
     heads = _heads(net)
@@ -171,12 +152,5 @@ def _heads(net: nn.Module) -> list[str]:
     }
     if more or "" in heads or any(head.endswith(".base") for head in heads):
         expected = "trained parameters in modules of their own, of names that end no other's"
-        raise ArgumentError(
-            complain(
-                "save_peft",
-                expected=expected,
-                actual=sorted(more or trained),
-                hint="head=['classifier']",
-            )
-        )
+        raise ArgumentError("save_peft", expected, sorted(more or trained), "head=['classifier']")
     return heads

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 
@@ -91,12 +91,10 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     if not (bool(torch.isfinite(weights).all()) and bool((weights >= 0).all()) and 0 < floor <= 1):
         hint = "slice_norms(b, a)"
         raise ArgumentError(
-            complain(
-                "importance_sketch",
-                expected="weights >= 0 and a floor in (0, 1]",
-                actual=(weights.tolist(), floor),
-                hint=hint,
-            )
+            "importance_sketch",
+            "weights >= 0 and a floor in (0, 1]",
+            (weights.tolist(), floor),
+            hint,
         )
     chances = inclusion(weights, k, floor)
     generator = key.generator()

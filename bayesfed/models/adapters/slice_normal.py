@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.trees import leaf_of
 
@@ -58,12 +58,10 @@ class SliceNormal:
         if self.rank < 0 or not 0 < self.init_scale < math.inf:
             actual = (self.rank, self.init_scale)
             raise ArgumentError(
-                complain(
-                    "SliceNormal",
-                    expected="a rank >= 0 and a positive init_scale",
-                    actual=actual,
-                    hint="rank=0, init_scale=0.01",
-                )
+                "SliceNormal",
+                "a rank >= 0 and a positive init_scale",
+                actual,
+                "rank=0, init_scale=0.01",
             )
 
     def __call__(self, inputs: Tensor, targets: Tensor | None = None) -> None:

@@ -12,7 +12,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.compaction.forms import Csr, candidates, quickest
 from bayesfed.models.compaction.layout import channels_last, overwriting, pooled_first
 from bayesfed.models.compaction.pruned import Layer, Step, is_layer, pruned
@@ -36,12 +36,7 @@ class Chain(nn.Module):
         """Return the outputs."""
         if inputs.shape[-1:] != (self.width,):
             raise ArgumentError(
-                complain(
-                    "compact",
-                    expected=f"{self.width} inputs",
-                    actual=tuple(inputs.shape),
-                    hint="nn.Flatten before",
-                )
+                "compact", f"{self.width} inputs", tuple(inputs.shape), "nn.Flatten before"
             )
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
         # Each thread has a cache of its own, and in each chunk all threads wait for each other

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.elastic.axes import Axes, Axis, Ties
 
 COUNTED = object()
@@ -70,4 +70,4 @@ class Call:
 
     def refuse(self, expected: str, actual: object, hint: str) -> NoReturn:
         """Raise `ArgumentError` for this operation."""
-        raise ArgumentError(complain(self.where, expected=expected, actual=actual, hint=hint))
+        raise ArgumentError(self.where, expected, actual, hint)

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.nets.building_blocks import slimmed
 from bayesfed.trees import check_shapes
@@ -54,9 +54,7 @@ def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
     AnycostFL, section III-B, step 2, "layer-wise uniform shrinking".
     """
     if isinstance(alpha, bool) or not 0 < alpha <= 1:
-        raise ArgumentError(
-            complain("shrunk, alpha", expected="a factor in (0, 1]", actual=alpha, hint="1 / 4")
-        )
+        raise ArgumentError("shrunk, alpha", "a factor in (0, 1]", alpha, "1 / 4")
     ratio = math.sqrt(alpha)
     return {
         name: group.atom * slimmed(group.size // group.atom, ratio, where="shrunk")

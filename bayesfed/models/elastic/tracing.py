@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key, forked
 from bayesfed.models.elastic.axes import Axes, Axis, Ties
 from bayesfed.models.elastic.calls import COUNTED, Call, Value
@@ -61,12 +61,7 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
     """
     if not sample.ndim or not len(sample):
         raise ArgumentError(
-            complain(
-                "channel_graph, sample",
-                expected="a batch (B, ...), B > 0",
-                actual=tuple(sample.shape),
-                hint="example[None]",
-            )
+            "channel_graph, sample", "a batch (B, ...), B > 0", tuple(sample.shape), "example[None]"
         )
     with evaluating(net), forked(Key(0, "channel_graph")), torch.no_grad():
         try:
@@ -74,12 +69,7 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
         except Exception as error:
             expected = "a network whose steps do not depend on its inputs"
             raise ArgumentError(
-                complain(
-                    "channel_graph, net",
-                    expected=expected,
-                    actual=error,
-                    hint="modules without branches",
-                )
+                "channel_graph, net", expected, error, "modules without branches"
             ) from error
         walk = _Walk(traced, net)
         # Two examples, since a batch of one could not be told from an axis of one channel. Only
@@ -118,12 +108,7 @@ class _Walk(fx.Interpreter):
         except Exception as error:
             actual = str(error).partition("\n")[0]
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="a network that takes the sample",
-                    actual=actual,
-                    hint="inputs as in training",
-                )
+                where, "a network that takes the sample", actual, "inputs as in training"
             ) from error
         if n.op == "output":
             for axis in (
@@ -162,7 +147,7 @@ class _Walk(fx.Interpreter):
                     else "none"
                 )
                 hint = "layers, norms, activations, pooling, flattening and sums"
-                raise ArgumentError(complain(where, expected=known, actual=actual, hint=hint))
+                raise ArgumentError(where, known, actual, hint)
             return (None,) * len(shape)
         path = str(node.target) if module is not None else ""
         norms: list[Axis | None] = []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.low_rank.factored_layers import FactoredConv2d, FactoredLinear
 from bayesfed.models.low_rank.thin_layers import along, thin_kernels
 from bayesfed.models.modules import as_before, swapped
@@ -47,12 +47,7 @@ def dense_or_thin(
     """
     if form not in ("smaller", "thin", "dense"):
         raise ArgumentError(
-            complain(
-                "dense_or_thin, form",
-                expected="'smaller', 'thin' or 'dense'",
-                actual=repr(form),
-                hint="'smaller'",
-            )
+            "dense_or_thin, form", "'smaller', 'thin' or 'dense'", repr(form), "'smaller'"
         )
     own = parameters(net)
     values, expected = own if tree is None else dict(tree), shapes(own)

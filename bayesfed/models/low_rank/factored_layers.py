@@ -36,7 +36,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_matrices
 from bayesfed.models.low_rank.thin_layers import Convolving, PaddingMode, Sizes, ThinLayer
 
@@ -66,21 +66,14 @@ class Unrolling:
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 4) or not prod(self.shape):
             raise ArgumentError(
-                complain(
-                    "Unrolling.shape",
-                    expected="(out, in) or (out, in, kh, kw)",
-                    actual=tuple(self.shape),
-                    hint="weight.shape",
-                )
+                "Unrolling.shape",
+                "(out, in) or (out, in, kh, kw)",
+                tuple(self.shape),
+                "weight.shape",
             )
         if self.split not in ("spatial", "pufferfish"):
             raise ArgumentError(
-                complain(
-                    "Unrolling.split",
-                    expected="'spatial' or 'pufferfish'",
-                    actual=repr(self.split),
-                    hint="'spatial'",
-                )
+                "Unrolling.split", "'spatial' or 'pufferfish'", repr(self.split), "'spatial'"
             )
 
     @property
@@ -136,12 +129,10 @@ class FactoredLayer(ThinLayer):
         if u.shape[1] != v.shape[1] or not u.numel() or not v.numel():
             actual = f"{tuple(u.shape)} and {tuple(v.shape)}"
             raise ArgumentError(
-                complain(
-                    f"{where}, u and v",
-                    expected="shapes (M, R) and (N, R)",
-                    actual=actual,
-                    hint="V with its columns, not V^T",
-                )
+                f"{where}, u and v",
+                "shapes (M, R) and (N, R)",
+                actual,
+                "V with its columns, not V^T",
             )
         super().__init__(outputs, bias, u=u, v=v)
 

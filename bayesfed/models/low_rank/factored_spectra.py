@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.geometry.thin import (
     check_finite,
     check_matrices,
@@ -124,22 +124,12 @@ def spectrum(
     check_rank("spectrum", rank, min(matrix.shape))
     if min(oversample, passes) < 0:
         raise ArgumentError(
-            complain(
-                "spectrum",
-                expected="oversample and passes, 0 or more",
-                actual=(oversample, passes),
-                hint="8 and 1",
-            )
+            "spectrum", "oversample and passes, 0 or more", (oversample, passes), "8 and 1"
         )
     if key is None:
         if warm is not None:
             raise ArgumentError(
-                complain(
-                    "spectrum, warm",
-                    expected="a key for the other columns",
-                    actual=None,
-                    hint="Key(0, 'spectra', round)",
-                )
+                "spectrum, warm", "a key for the other columns", None, "Key(0, 'spectra', round)"
             )
         u, values, v = signed_svd(matrix)
         # Copies: a view would keep all of the SVD in memory.
@@ -154,12 +144,7 @@ def spectrum(
         if (len(warm.u), len(warm.v)) != tuple(matrix.shape):
             actual = (len(warm.u), len(warm.v))
             raise ArgumentError(
-                complain(
-                    "spectrum, warm",
-                    expected=f"a spectrum of shape {tuple(matrix.shape)}",
-                    actual=actual,
-                    hint="None",
-                )
+                "spectrum, warm", f"a spectrum of shape {tuple(matrix.shape)}", actual, "None"
             )
         start = torch.cat([warm.v.to(start), start], 1)[:, : start.shape[1]]
     q, _ = signed_qr(matrix @ start)
@@ -213,12 +198,7 @@ def spectra(
         for name, rank in size.items():
             if name not in layers:
                 raise ArgumentError(
-                    complain(
-                        "spectra",
-                        expected=f"ranks of layers among {sorted(layers)}",
-                        actual=name,
-                        hint="hybrid_ranks",
-                    )
+                    "spectra", f"ranks of layers among {sorted(layers)}", name, "hybrid_ranks"
                 )
             largest[name] = max(rank, largest.get(name, rank))
     spectrum_of = {}
@@ -248,11 +228,9 @@ def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where
     actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
     if actual != tuple(layout.shape):
         raise UpdateError(
-            complain(
-                f"{where}, leaf {leaf!r}",
-                expected=f"shape {tuple(layout.shape)}",
-                actual=actual,
-                hint="the whole network's tree",
-            )
+            f"{where}, leaf {leaf!r}",
+            f"shape {tuple(layout.shape)}",
+            actual,
+            "the whole network's tree",
         )
     return tree[leaf]

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.geometry.thin import squared_norm
 from bayesfed.models.low_rank.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum, spectra, whole_weight
@@ -71,14 +71,7 @@ def factorise(
     for name in ranks:
         if name not in layers or name not in found:
             hint = "spectra(tree, layers, ranks)"
-            raise ArgumentError(
-                complain(
-                    "factorise",
-                    expected=f"spectra of {sorted(ranks)}",
-                    actual=sorted(found),
-                    hint=hint,
-                )
-            )
+            raise ArgumentError("factorise", f"spectra of {sorted(ranks)}", sorted(found), hint)
         whole_weight(tree, name, layers[name], "factorise")
     for leaf, value in tree.items():
         name, _, last = leaf.rpartition(".")
@@ -117,12 +110,7 @@ def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
         if shapes != [(layout.size[0], rank), (layout.size[1], rank)]:
             expected = f"u and v of shapes ({layout.size[0]}, R) and ({layout.size[1]}, R)"
             raise UpdateError(
-                complain(
-                    f"align, layer {name!r}",
-                    expected=expected,
-                    actual=shapes,
-                    hint="the shapes published, any rank",
-                )
+                f"align, layer {name!r}", expected, shapes, "the shapes published, any rank"
             )
     changed: Tree = {}
     for leaf, value in tree.items():
@@ -198,6 +186,4 @@ def _factors(tree: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 def _check_coefficient(where: str, coefficient: float) -> None:
     if not coefficient >= 0:
-        raise ArgumentError(
-            complain(where, expected="a coefficient of 0 or more", actual=coefficient, hint="1e-4")
-        )
+        raise ArgumentError(where, "a coefficient of 0 or more", coefficient, "1e-4")

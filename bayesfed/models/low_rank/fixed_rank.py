@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank, from_dense, random_point, to_dense, uniform_ranks
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
@@ -82,22 +82,10 @@ def fixed_rank(
     """
     if initial not in ("spectral", "random"):
         raise ArgumentError(
-            complain(
-                "fixed_rank, initial",
-                expected="'spectral' or 'random'",
-                actual=repr(initial),
-                hint="'spectral'",
-            )
+            "fixed_rank, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
         )
     if initial == "random" and key is None:
-        raise ArgumentError(
-            complain(
-                "fixed_rank, key",
-                expected="a Key to draw from",
-                actual=None,
-                hint="Key(0, 'fixed rank')",
-            )
-        )
+        raise ArgumentError("fixed_rank, key", "a Key to draw from", None, "Key(0, 'fixed rank')")
     layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
     sizes = {
         name: (layer.weight.shape[0], layer.weight[0].numel()) for name, layer in layers.items()
@@ -242,50 +230,27 @@ def chosen(
                     f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} "
                     "itself, without hooks"
                 )
-                raise ArgumentError(
-                    complain(
-                        place,
-                        expected=expected,
-                        actual=f"{leaf} of {type(module).__name__}",
-                        hint=hint,
-                    )
-                )
+                raise ArgumentError(place, expected, f"{leaf} of {type(module).__name__}", hint)
             if not isinstance(module, nn.Linear) and module.groups > 1:
                 actual = (
                     f"{module.groups} groups, whose matrix is block diagonal: one product "
                     "would join them"
                 )
-                raise ArgumentError(
-                    complain(place, expected="a convolution of one group", actual=actual, hint=hint)
-                )
+                raise ArgumentError(place, "a convolution of one group", actual, hint)
             layers[path] = module
     for path, layer in layers.items():
         if owners[id(layer.weight)] > 1:
             hint = f"{caller} on a network that shares whole layers instead"
             raise ArgumentError(
-                complain(
-                    f"{caller}, layer {path!r}",
-                    expected="a weight of its own",
-                    actual="one of several layers",
-                    hint=hint,
-                )
+                f"{caller}, layer {path!r}", "a weight of its own", "one of several layers", hint
             )
     if unknown := sorted(set(named or ()) - set(layers)):
         among = sorted(chosen(net, where, caller=caller, kinds=kinds))
-        raise ArgumentError(
-            complain(
-                caller, expected=f"layers among {among}", actual=unknown, hint="layer_matrices(net)"
-            )
-        )
+        raise ArgumentError(caller, f"layers among {among}", unknown, "layer_matrices(net)")
     if not layers:
         names = [name for name, _ in net.named_parameters()]
         raise ArgumentError(
-            complain(
-                caller,
-                expected="a layer to replace",
-                actual=f"none of {names}",
-                hint="a predicate that selects some",
-            )
+            caller, "a layer to replace", f"none of {names}", "a predicate that selects some"
         )
     return layers
 

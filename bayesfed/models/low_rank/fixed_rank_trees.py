@@ -24,7 +24,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank, Tangent, project
 from bayesfed.trees import Tree, leaf_of
 
@@ -83,22 +83,15 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
             if leaf_of(name, leaf) not in tree:
                 hint = "the tree of a network made by fixed_rank"
                 raise ArgumentError(
-                    complain(
-                        f"with_points, layer {name!r}",
-                        expected=f"leaf {leaf_of(name, leaf)!r}",
-                        actual="no such leaf",
-                        hint=hint,
-                    )
+                    f"with_points, layer {name!r}",
+                    f"leaf {leaf_of(name, leaf)!r}",
+                    "no such leaf",
+                    hint,
                 )
         shape = len(tree[leaf_of(name, "u")]), len(tree[leaf_of(name, "v")])
         if point.shape != shape:
             raise ArgumentError(
-                complain(
-                    f"with_points, layer {name!r}",
-                    expected=f"a point of shape {shape}",
-                    actual=point.shape,
-                    hint="any rank",
-                )
+                f"with_points, layer {name!r}", f"a point of shape {shape}", point.shape, "any rank"
             )
         changed |= {
             leaf_of(name, "u"): point.u,
@@ -148,11 +141,7 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
                 if gradient is None:
                     actual = "none" if leaf in probes else "no such probe"
                     hint = "functional_call(net, {**tree, **probes}, inputs), then backward"
-                    raise ArgumentError(
-                        complain(
-                            f"tangents, {leaf!r}", expected="a gradient", actual=actual, hint=hint
-                        )
-                    )
+                    raise ArgumentError(f"tangents, {leaf!r}", "a gradient", actual, hint)
                 gradients.append(gradient)
             riemannian[name] = project(point, *gradients)
     return riemannian

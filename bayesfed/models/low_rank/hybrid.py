@@ -27,7 +27,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_rank, gaussian
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.factored_layers import (
@@ -81,19 +81,10 @@ def hybrid(
     """
     if initial not in ("spectral", "random"):
         raise ArgumentError(
-            complain(
-                "hybrid, initial",
-                expected="'spectral' or 'random'",
-                actual=repr(initial),
-                hint="'spectral'",
-            )
+            "hybrid, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
         )
     if initial == "random" and key is None:
-        raise ArgumentError(
-            complain(
-                "hybrid, key", expected="a Key to draw from", actual=None, hint="Key(0, 'hybrid')"
-            )
-        )
+        raise ArgumentError("hybrid, key", "a Key to draw from", None, "Key(0, 'hybrid')")
     if isinstance(rank_ratio, Mapping):
         ranks = dict(rank_ratio)
         layers = _candidates(net, whole, ranks)
@@ -161,19 +152,10 @@ def hybrid_ranks(
         without hooks and with a weight of its own.
     """
     if isinstance(rank_ratio, bool) or not 0 < rank_ratio <= 1:
-        raise ArgumentError(
-            complain(
-                "hybrid, rank_ratio", expected="a ratio in (0, 1]", actual=rank_ratio, hint="1 / 4"
-            )
-        )
+        raise ArgumentError("hybrid, rank_ratio", "a ratio in (0, 1]", rank_ratio, "1 / 4")
     if convention not in ("output", "matrix"):
         raise ArgumentError(
-            complain(
-                "hybrid, convention",
-                expected="'output' or 'matrix'",
-                actual=repr(convention),
-                hint="'output'",
-            )
+            "hybrid, convention", "'output' or 'matrix'", repr(convention), "'output'"
         )
     ranks = {}
     for name, layer in _candidates(net, whole).items():
@@ -213,11 +195,7 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
     points = {name for name, value in matrices if value.ndim > 2 and value[0, 0].numel() == 1}
     counted = [name for name, _ in matrices if name not in points]
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(counted):
-        raise ArgumentError(
-            complain(
-                "whole_first, count", expected=f"0 to {len(counted)} layers", actual=count, hint="3"
-            )
-        )
+        raise ArgumentError("whole_first, count", f"0 to {len(counted)} layers", count, "3")
     names = points | {*counted[:count], *(name for name, _ in matrices[-1:])}
     return lambda name, module: name in names
 
@@ -251,25 +229,13 @@ def _predicate(net: nn.Module, whole: Whole | None) -> Predicate | None:
     if callable(whole):
         if not any(whole(name, module) for name, module in matrices):
             raise ArgumentError(
-                complain(
-                    "hybrid, whole",
-                    expected="a predicate that keeps a layer",
-                    actual=f"none of {names}",
-                    hint="None",
-                )
+                "hybrid, whole", "a predicate that keeps a layer", f"none of {names}", "None"
             )
         return whole
     wanted = (whole,) if isinstance(whole, str) else tuple(whole)
     for one in wanted:
         if not any(name.startswith(f"{one}.") for name in names):
-            raise ArgumentError(
-                complain(
-                    "hybrid, whole",
-                    expected=f"layers among {names}",
-                    actual=repr(one),
-                    hint="whole_first",
-                )
-            )
+            raise ArgumentError("hybrid, whole", f"layers among {names}", repr(one), "whole_first")
     return lambda name, module: name.startswith(tuple(f"{one}." for one in wanted))
 
 

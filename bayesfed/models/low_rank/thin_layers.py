@@ -21,7 +21,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 Sizes = int | tuple[int, ...]
@@ -68,12 +68,10 @@ class ThinLayer(Deterministic):
             like.device,
         ):
             raise ArgumentError(
-                complain(
-                    f"{type(self).__name__}, bias",
-                    expected=f"shape {(outputs,)} of {like.dtype} on {like.device}",
-                    actual=f"shape {tuple(bias.shape)} of {bias.dtype} on {bias.device}",
-                    hint="None",
-                )
+                f"{type(self).__name__}, bias",
+                f"shape {(outputs,)} of {like.dtype} on {like.device}",
+                f"shape {tuple(bias.shape)} of {bias.dtype} on {bias.device}",
+                "None",
             )
         for name, factor in factors.items():
             # Copies: a view of an SVD's result would keep all of it in memory.
@@ -222,9 +220,7 @@ class Convolving:
         return sizes
 
     def _complaint(self, name: str, expected: object, actual: object, hint: str) -> ArgumentError:
-        return ArgumentError(
-            complain(f"{type(self).__name__}, {name}", expected=expected, actual=actual, hint=hint)
-        )
+        return ArgumentError(f"{type(self).__name__}, {name}", expected, actual, hint)
 
 
 def along(axes: range, values: tuple[int, ...], neutral: int) -> tuple[int, ...]:

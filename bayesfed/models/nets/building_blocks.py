@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -46,9 +46,7 @@ def slimmed(size: int, width: float, *, where: str) -> int:
         If `width` is not positive and finite.
     """
     if not 0 < width < math.inf:
-        raise ArgumentError(
-            complain(f"{where}.width", expected="a positive number", actual=width, hint="0.5")
-        )
+        raise ArgumentError(f"{where}.width", "a positive number", width, "0.5")
     return max(1, round(size * width))
 
 

@@ -19,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Norm = Literal["batch", "static", "group"]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -52,9 +52,7 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
     """
     if norm not in get_args(Norm):
         expected = f"one of {', '.join(map(repr, get_args(Norm)))}"
-        raise ArgumentError(
-            complain(f"{where}.norm", expected=expected, actual=repr(norm), hint="'group'")
-        )
+        raise ArgumentError(f"{where}.norm", expected, repr(norm), "'group'")
     if norm == "group":
         size = math.gcd(16, channels)
         size = (
@@ -84,11 +82,7 @@ def check_tracked(
     beside it.
     """
     if static := [name for name, norm in batch_norms(net).items() if norm.running_mean is None]:
-        raise ArgumentError(
-            complain(
-                where, expected="no batch norm without running statistics", actual=static, hint=hint
-            )
-        )
+        raise ArgumentError(where, "no batch norm without running statistics", static, hint)
 
 
 def tracked(net: Net) -> Net:
@@ -161,11 +155,6 @@ def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
             twin(batch)
     if not number:
         raise ArgumentError(
-            complain(
-                "with_statistics.batches",
-                expected="at least one batch",
-                actual="none",
-                hint="the training inputs",
-            )
+            "with_statistics.batches", "at least one batch", "none", "the training inputs"
         )
     return twin.eval()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.texts.pretrained import model_folder, offline
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, DataError, MissingExtraError
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 
@@ -101,28 +101,17 @@ def text_classifier(
         If no model is found, or weights are missing from its file.
     """
     if classes < 2:
-        raise ArgumentError(
-            complain("text_classifier, classes", expected="at least 2", actual=classes, hint="2")
-        )
+        raise ArgumentError("text_classifier, classes", "at least 2", classes, "2")
     if not 0 <= dropout < 1:
-        raise ArgumentError(
-            complain(
-                "text_classifier, dropout",
-                expected="a probability below 1",
-                actual=dropout,
-                hint="0.1",
-            )
-        )
+        raise ArgumentError("text_classifier, dropout", "a probability below 1", dropout, "0.1")
     body = encoder if isinstance(encoder, nn.Module) else _loaded(model_folder(encoder), dropout)
     width = getattr(getattr(body, "config", None), "hidden_size", None)
     if not isinstance(width, int):
         raise ArgumentError(
-            complain(
-                "text_classifier",
-                expected="an encoder with config.hidden_size",
-                actual=type(body).__name__,
-                hint="a BertModel",
-            )
+            "text_classifier",
+            "an encoder with config.hidden_size",
+            type(body).__name__,
+            "a BertModel",
         )
     head = initialised(nn.utils.skip_init(nn.Linear, width, classes), key)
     return TextClassifier(body, head).train()
@@ -167,12 +156,7 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
     ):
         # Transformers would go on with random numbers in their place.
         raise DataError(
-            complain(
-                str(folder),
-                expected="all weights of the model",
-                actual=f"no {missing[:3]}",
-                hint="the published files",
-            )
+            str(folder), "all weights of the model", f"no {missing[:3]}", "the published files"
         )
     if isinstance(pooler, nn.Module):
         body.pooler = None

@@ -12,7 +12,7 @@ from itertools import count
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import as_images, initialised, slimmed
 from bayesfed.models.nets.norms import Norm, norm_layer
@@ -57,11 +57,7 @@ def vgg9(
         norm.
     """
     if min(image[1:]) < 8:
-        raise ArgumentError(
-            complain(
-                "vgg9.image", expected="at least 8 x 8 pixels", actual=image, hint="femnist_cnn"
-            )
-        )
+        raise ArgumentError("vgg9.image", "at least 8 x 8 pixels", image, "femnist_cnn")
     steps, before = OrderedDict(as_images(image)), image[0]
     for number, size in enumerate((32, 64, 128, 128, 256, 256), start=1):
         after = slimmed(size, width, where="vgg9")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.func import functional_call
 
-from bayesfed.errors import PriorError, complain
+from bayesfed.errors import PriorError
 from bayesfed.errors.checks import NET, Role, checked
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -78,12 +78,7 @@ class BayesianNet:
             name for name, value in buffers.items() if value.is_floating_point() and value._version
         ]:
             raise PriorError(
-                complain(
-                    "bayesian",
-                    expected="a network without running statistics",
-                    actual=changed,
-                    hint="nn.GroupNorm",
-                )
+                "bayesian", "a network without running statistics", changed, "nn.GroupNorm"
             )
         return self.likelihood.observe(output, targets, scale)
 
@@ -136,21 +131,17 @@ def bayesian(
     ]
     if not selected:
         raise PriorError(
-            complain(
-                "bayesian",
-                expected="a predicate that chooses a parameter",
-                actual=f"none of {names}",
-                hint="where=weight_matrices",
-            )
+            "bayesian",
+            "a predicate that chooses a parameter",
+            f"none of {names}",
+            "where=weight_matrices",
         )
     if running := running_statistics(net, certain=True):
         raise PriorError(
-            complain(
-                "bayesian",
-                expected="a network without running statistics",
-                actual=running,
-                hint="nn.GroupNorm in place of batch norm",
-            )
+            "bayesian",
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
         )
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
     priors = {
@@ -162,14 +153,7 @@ def bayesian(
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
             actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
-            raise PriorError(
-                complain(
-                    f"bayesian, parameter {name!r}",
-                    expected="a WeightPrior",
-                    actual=actual,
-                    hint=hint,
-                )
-            )
+            raise PriorError(f"bayesian, parameter {name!r}", "a WeightPrior", actual, hint)
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
 

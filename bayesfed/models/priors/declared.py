@@ -16,7 +16,7 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import PriorError, complain
+from bayesfed.errors import PriorError
 from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -165,12 +165,7 @@ def tempered(declared: Declared, temperature: float) -> Declared:
     if not is_dataclass(declared.likelihood):
         actual = type(declared.likelihood).__name__
         raise PriorError(
-            complain(
-                "likelihood",
-                expected="a temperature, or a dataclass",
-                actual=actual,
-                hint="a `temperature` of 1.0",
-            )
+            "likelihood", "a temperature, or a dataclass", actual, "a `temperature` of 1.0"
         )
     return replace(declared, likelihood=replace(declared.likelihood, temperature=temperature))
 
@@ -224,12 +219,10 @@ def declare(
             continue
         if value.ndim < 2:
             raise PriorError(
-                complain(
-                    f"declare, parameter {name!r}",
-                    expected="a matrix or kernel",
-                    actual=f"shape {tuple(value.shape)}",
-                    hint="a predicate without biases",
-                )
+                f"declare, parameter {name!r}",
+                "a matrix or kernel",
+                f"shape {tuple(value.shape)}",
+                "a predicate without biases",
             )
         matrix = (value.shape[0], value[0].numel())
         own = prior(name) if callable(prior) else one
@@ -244,21 +237,17 @@ def declare(
     if not sites:
         names = [name for name, _ in net.named_parameters()]
         raise PriorError(
-            complain(
-                "declare",
-                expected="a predicate that chooses a parameter",
-                actual=f"none of {names}",
-                hint="where=layer_weights",
-            )
+            "declare",
+            "a predicate that chooses a parameter",
+            f"none of {names}",
+            "where=layer_weights",
         )
     if running := running_statistics(net, certain=True):
         raise PriorError(
-            complain(
-                "declare",
-                expected="a network without running statistics",
-                actual=running,
-                hint="nn.GroupNorm in place of batch norm",
-            )
+            "declare",
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
         )
     return Declared(net, likelihood or Categorical(), sites)
 

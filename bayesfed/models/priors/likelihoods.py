@@ -13,7 +13,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ def temperature_of(likelihood: Likelihood) -> float:
 
 def _positive(name: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and value > 0):
-        raise ArgumentError(complain(name, expected="a positive number", actual=value, hint="1.0"))
+        raise ArgumentError(name, "a positive number", value, "1.0")
 
 
 @dataclass(frozen=True)
@@ -110,21 +110,17 @@ class Categorical:
         """Raise `DataError` unless outputs are ``(B, C)`` and labels integers below C."""
         if output.ndim != 2 or targets.shape != output.shape[:1] or targets.is_floating_point():
             raise DataError(
-                complain(
-                    "Categorical",
-                    expected="logits (B, C) and integer labels (B,)",
-                    actual=f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
-                    hint=_labels_instead(output, targets),
-                )
+                "Categorical",
+                "logits (B, C) and integer labels (B,)",
+                f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
+                _labels_instead(output, targets),
             )
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < output.shape[1]:
             raise DataError(
-                complain(
-                    "Categorical labels",
-                    expected=f"0 to {output.shape[1] - 1}, the network's outputs",
-                    actual=f"{int(targets.min())} to {int(targets.max())}",
-                    hint=f"a last layer with {int(targets.max()) + 1} outputs",
-                )
+                "Categorical labels",
+                f"0 to {output.shape[1] - 1}, the network's outputs",
+                f"{int(targets.min())} to {int(targets.max())}",
+                f"a last layer with {int(targets.max()) + 1} outputs",
             )
 
 
@@ -181,12 +177,10 @@ class Normal:
         """Raise `DataError` unless targets have the output's shape and are floating point."""
         if output.shape != targets.shape or not targets.is_floating_point():
             raise DataError(
-                complain(
-                    "Normal",
-                    expected=f"float targets of shape {tuple(output.shape)}",
-                    actual=f"{tuple(targets.shape)} of {targets.dtype}",
-                    hint=_numbers_instead(output, targets),
-                )
+                "Normal",
+                f"float targets of shape {tuple(output.shape)}",
+                f"{tuple(targets.shape)} of {targets.dtype}",
+                _numbers_instead(output, targets),
             )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,13 @@ class BernoulliGamma:
         for name in ("slab_sd", "spike_sd", "slab_shape", "spike_shape"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
-                raise ArgumentError(
-                    complain(
-                        f"BernoulliGamma.{name}",
-                        expected="a positive number",
-                        actual=value,
-                        hint="1.0",
-                    )
-                )
+                raise ArgumentError(f"BernoulliGamma.{name}", "a positive number", value, "1.0")
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
-                complain(
-                    "BernoulliGamma",
-                    expected="spike_sd < slab_sd",
-                    actual=f"{self.spike_sd} >= {self.slab_sd}",
-                    hint="spike_sd=0.28",
-                )
+                "BernoulliGamma",
+                "spike_sd < slab_sd",
+                f"{self.spike_sd} >= {self.slab_sd}",
+                "spike_sd=0.28",
             )
 
     def lower(self, scale: float) -> Gammas:

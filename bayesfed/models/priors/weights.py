@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesfed.errors import ArgumentError, PriorError, complain
+from bayesfed.errors import ArgumentError, PriorError
 from bayesfed.geometry.thin import squared_norm
 from bayesfed.models.random_fields.support_priors import probability
 
@@ -38,7 +38,7 @@ class WeightPrior(Protocol):
 
 def _positive(name: str, value: float) -> None:
     if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise ArgumentError(complain(name, expected="a positive number", actual=value, hint="1.0"))
+        raise ArgumentError(name, "a positive number", value, "1.0")
 
 
 def _drawn(name: str, entries: Any) -> Tensor:
@@ -79,11 +79,7 @@ class Gaussian:
             # may the prior fill that network's gradients.
             object.__setattr__(self, "centre", self.centre.detach().clone())
         if not bool(torch.as_tensor(self.centre).isfinite().all()):
-            raise ArgumentError(
-                complain(
-                    "Gaussian.centre", expected="finite numbers", actual="NaN or Inf", hint="0.0"
-                )
-            )
+            raise ArgumentError("Gaussian.centre", "finite numbers", "NaN or Inf", "0.0")
 
     @classmethod
     def around(cls, centre: float | Tensor, precision: float) -> Gaussian:
@@ -107,12 +103,7 @@ class Gaussian:
                 "a function of the name that gives each parameter its own centre",
             )
             raise PriorError(
-                complain(
-                    f"Gaussian.centre, site {name!r}",
-                    expected=f"shape {tuple(like.shape)}",
-                    actual=actual,
-                    hint=hint,
-                )
+                f"Gaussian.centre, site {name!r}", f"shape {tuple(like.shape)}", actual, hint
             )
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
@@ -214,12 +205,10 @@ class SpikeAndSlab:
         _positive("SpikeAndSlab.slab", self.slab)
         if self.spike >= self.slab:
             raise ArgumentError(
-                complain(
-                    "SpikeAndSlab",
-                    expected="spike < slab",
-                    actual=f"{self.spike} >= {self.slab}",
-                    hint="spike=0.01, slab=1.0",
-                )
+                "SpikeAndSlab",
+                "spike < slab",
+                f"{self.spike} >= {self.slab}",
+                "spike=0.01, slab=1.0",
             )
 
     def sample(self, name: str, like: Tensor) -> Tensor:
@@ -289,11 +278,7 @@ class ProductGaussian:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:
-            raise ArgumentError(
-                complain(
-                    "ProductGaussian.rank", expected="an integer >= 1", actual=self.rank, hint="4"
-                )
-            )
+            raise ArgumentError("ProductGaussian.rank", "an integer >= 1", self.rank, "4")
         _positive("ProductGaussian.precision", self.precision)
         _positive("ProductGaussian.sd", self.sd)
 
@@ -302,12 +287,10 @@ class ProductGaussian:
         if like.ndim < 2:
             hint = "a prior for each parameter, by name"
             raise PriorError(
-                complain(
-                    f"ProductGaussian, site {name!r}",
-                    expected="a matrix or kernel",
-                    actual=f"shape {tuple(like.shape)}",
-                    hint=hint,
-                )
+                f"ProductGaussian, site {name!r}",
+                "a matrix or kernel",
+                f"shape {tuple(like.shape)}",
+                hint,
             )
         sides = {"u": like.shape[0], "v": math.prod(like.shape[1:])}
         u, v = (

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 def pairs(left: Tensor, right: Tensor) -> Tensor:
@@ -46,12 +46,10 @@ def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
     """Raise `ArgumentError` unless the last dimensions of a support are `shape`."""
     if tuple(support.shape[support.ndim - len(shape) :]) != tuple(shape):
         raise ArgumentError(
-            complain(
-                "energy",
-                expected=f"supports of shape (..., {str(tuple(shape))[1:]}",
-                actual=tuple(support.shape),
-                hint="the model's shape",
-            )
+            "energy",
+            f"supports of shape (..., {str(tuple(shape))[1:]}",
+            tuple(support.shape),
+            "the model's shape",
         )
 
 
@@ -105,54 +103,35 @@ class Ising:
                 )
             )
             raise ArgumentError(
-                complain(
-                    "Ising",
-                    expected=f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}",
-                    actual=shapes,
-                    hint="flat tensors",
-                )
+                "Ising",
+                f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}",
+                shapes,
+                "flat tensors",
             )
         left, right = self.edges
         if left.is_floating_point() or (
             left.numel() and not bool(((self.edges >= 0) & (self.edges < count)).all())
         ):
             raise ArgumentError(
-                complain(
-                    "Ising.edges",
-                    expected=f"integers from 0 to {count - 1}",
-                    actual=self.edges,
-                    hint="variables by number",
-                )
+                "Ising.edges", f"integers from 0 to {count - 1}", self.edges, "variables by number"
             )
         if not all(
             bool(torch.isfinite(values.detach()).all()) for values in (self.field, self.coupling)
         ):
             raise ArgumentError(
-                complain(
-                    "Ising",
-                    expected="finite field and coupling",
-                    actual="NaN or infinite ones",
-                    hint="tables of finite weights",
-                )
+                "Ising",
+                "finite field and coupling",
+                "NaN or infinite ones",
+                "tables of finite weights",
             )
         keys = torch.minimum(left, right) * count + torch.maximum(left, right)
         if len(keys.unique()) < len(keys):
             raise ArgumentError(
-                complain(
-                    "Ising.edges",
-                    expected="each pair at most once",
-                    actual="a pair twice",
-                    hint="adding their couplings",
-                )
+                "Ising.edges", "each pair at most once", "a pair twice", "adding their couplings"
             )
         if self.coupling.numel() and bool((self.colours[left] == self.colours[right]).any()):
             raise ArgumentError(
-                complain(
-                    "Ising",
-                    expected="neighbours of different colours",
-                    actual="equal ones",
-                    hint="a proper colouring",
-                )
+                "Ising", "neighbours of different colours", "equal ones", "a proper colouring"
             )
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import pad, softplus
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
@@ -89,12 +89,7 @@ class ClusteredSupport(TorchDistribution):
         """
         if torch.Size(batch_shape).numel() != 1:
             raise ArgumentError(
-                complain(
-                    "ClusteredSupport",
-                    expected="no batch dimension",
-                    actual=tuple(batch_shape),
-                    hint="a site per layer",
-                )
+                "ClusteredSupport", "no batch dimension", tuple(batch_shape), "a site per layer"
             )
         return self
 

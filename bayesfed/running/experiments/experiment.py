@@ -40,7 +40,7 @@ class ExperimentError(ArgumentError):
     """
 
     def __init__(self, text: str, file: str = "", line: int | None = None, key: str = "") -> None:
-        super().__init__(text, file, line, key)
+        ValueError.__init__(self, text, file, line, key)
         self.file, self.line, self.key = file, line, key
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
             else "text in quotes, numbers without, tables as [name] or { key = value }"
         )
         raise ExperimentError(
-            complain(path.name, expected="a TOML file", actual=problem, hint=hint), path.name
+            complain(path.name, "a TOML file", problem, hint), path.name
         ) from problem
 
 
@@ -212,16 +212,12 @@ def read(path: str | Path) -> ExperimentFile:
             if missing
             else "a text file in UTF-8 that may be read"
         )
-        raise ExperimentError(
-            complain(str(path), expected=expected, actual=actual, hint=hint), path.name
-        ) from problem
+        raise ExperimentError(complain(str(path), expected, actual, hint), path.name) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
-        raise ExperimentError(
-            complain(str(path), expected=expected, actual=actual, hint=_instead(path)), path.name
-        )
+        raise ExperimentError(complain(str(path), expected, actual, _instead(path)), path.name)
     return file
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.descent import Descent, draws_globally
@@ -56,9 +56,7 @@ class Scope:
     def rows(self) -> Dataset:
         """Rows to train on."""
         if self.train is None:
-            raise DataError(
-                complain("experiment", expected="data", actual="none yet", hint='data = "digits"')
-            )
+            raise DataError("experiment", "data", "none yet", 'data = "digits"')
         return self.train
 
     @property
@@ -66,12 +64,7 @@ class Scope:
         """Classes of the rows to train on."""
         if self.rows.targets.is_floating_point():
             raise DataError(
-                complain(
-                    "partition by class",
-                    expected="targets that are classes",
-                    actual="real numbers",
-                    hint='kind = "iid"',
-                )
+                "partition by class", "targets that are classes", "real numbers", 'kind = "iid"'
             )
         return self.rows.targets
 
@@ -80,11 +73,7 @@ class Scope:
         """Domain of each row to train on."""
         if not self.rows.domains:
             hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
-            raise DataError(
-                complain(
-                    "partition by domain", expected="rows with domains", actual="none", hint=hint
-                )
-            )
+            raise DataError("partition by domain", "rows with domains", "none", hint)
         return self.rows.domains
 
     @property
@@ -104,12 +93,10 @@ class Scope:
         shape = tuple(self.rows.inputs.shape[1:])
         if len(shape) not in (2, 3):
             raise DataError(
-                complain(
-                    "net",
-                    expected="images (height, width) or (channels, height, width)",
-                    actual=f"rows of {shape}",
-                    hint="mlp",
-                )
+                "net",
+                "images (height, width) or (channels, height, width)",
+                f"rows of {shape}",
+                "mlp",
             )
         return shape if len(shape) == 3 else (1, *shape)
 
@@ -117,9 +104,7 @@ class Scope:
     def network(self) -> nn.Module:
         """The network."""
         if self.net is None:
-            raise DataError(
-                complain("experiment", expected="a network", actual="none", hint="[net]")
-            )
+            raise DataError("experiment", "a network", "none", "[net]")
         return self.net
 
     @property

@@ -10,7 +10,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.reports import Record
 from bayesfed.running.folders import Folder
 
@@ -126,6 +126,4 @@ def _own(folder: Folder, seed: int) -> Mapping[str, Mapping[str, float]]:
             }
     except (OSError, ValueError, KeyError, TypeError) as problem:
         hint = "a line for each client below client,rows,rounds,accuracy,..."
-        raise ArgumentError(
-            complain(str(path), expected="scores of clients", actual=repr(problem), hint=hint)
-        ) from problem
+        raise ArgumentError(str(path), "scores of clients", repr(problem), hint) from problem

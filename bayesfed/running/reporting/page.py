@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from bayesfed import __version__
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, BayesfedError, complain
+from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated.engine.reports import Record
 from bayesfed.running.comparison import LEGEND, cells
 from bayesfed.running.folders import Folder
@@ -67,21 +67,11 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
     if len(named) != len(given) or not given:
         actual = [str(one) for one in given]
         raise ArgumentError(
-            complain(
-                "report",
-                expected="folders of different names",
-                actual=actual,
-                hint="bayesfed report results/NAME",
-            )
+            "report", "folders of different names", actual, "bayesfed report results/NAME"
         )
     if missing := [name for name, folder in named.items() if not folder.finished]:
         raise ArgumentError(
-            complain(
-                "report",
-                expected="a finished seed of each",
-                actual=f"none of {missing}",
-                hint="bayesfed run FILE",
-            )
+            "report", "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
         )
     try:
         page = _page(named)
@@ -92,9 +82,7 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
             f"{type(problem).__name__}: {problem}",
             "running the experiment again in another folder",
         )
-        raise ArgumentError(
-            complain("report", expected="folders whose files are whole", actual=damage, hint=hint)
-        ) from problem
+        raise ArgumentError("report", "folders whose files are whole", damage, hint) from problem
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page.encode())

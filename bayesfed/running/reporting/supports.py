@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.reports import Record
 from bayesfed.running.folders import Folder
 
@@ -117,12 +117,7 @@ def _inclusions(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         return
     except (OSError, ValueError) as problem:
         raise ArgumentError(
-            complain(
-                str(path),
-                expected="an exported posterior",
-                actual=problem,
-                hint="a copy, or leaving it out",
-            )
+            str(path), "an exported posterior", problem, "a copy, or leaving it out"
         ) from problem
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
@@ -91,12 +91,7 @@ class _Run:
                 self._client.update_run(self._given, status="RUNNING")
             except MlflowException as problem:
                 raise ArgumentError(
-                    complain(
-                        "mlflow",
-                        expected="an MLflow run to go on with",
-                        actual=problem,
-                        hint="run_id=None",
-                    )
+                    "mlflow", "an MLflow run to go on with", problem, "run_id=None"
                 ) from problem
             self._id = self._given
             return self._id, max(

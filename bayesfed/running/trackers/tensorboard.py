@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
@@ -59,11 +59,7 @@ class _Events:
         begun = any(self._folder.glob(EVENTS))
         if begun and report.round == 0:
             expected, hint = "a folder without events, or a run that is resumed", "another folder"
-            raise ArgumentError(
-                complain(
-                    "tensorboard", expected=expected, actual=f"events in {self._folder}", hint=hint
-                )
-            )
+            raise ArgumentError("tensorboard", expected, f"events in {self._folder}", hint)
         there = min(_last_step(self._folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
         self._writer = SummaryWriter(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
@@ -105,12 +105,10 @@ class BatchMoments:
         finally:
             handle.remove()
         raise DataError(
-            complain(
-                f"batch norm {self.norm!r}",
-                expected="rows that come to it",
-                actual="a forward pass without it",
-                hint="one path",
-            )
+            f"batch norm {self.norm!r}",
+            "rows that come to it",
+            "a forward pass without it",
+            "one path",
         )
 
 

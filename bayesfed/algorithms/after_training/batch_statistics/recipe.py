@@ -28,7 +28,7 @@ from bayesfed.algorithms.after_training.batch_statistics.moments import (
 )
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile
@@ -73,9 +73,7 @@ def batch_statistics(
         In the run, if no client with rows takes part.
     """
     if batch_size < 1:
-        raise ArgumentError(
-            complain("batch_statistics", expected="batch_size >= 1", actual=batch_size, hint="128")
-        )
+        raise ArgumentError("batch_statistics", "batch_size >= 1", batch_size, "128")
     norms = {
         name: norm.num_features
         for name, norm in batch_norms(net).items()
@@ -84,12 +82,7 @@ def batch_statistics(
     if not norms:
         actual = "running statistics" if batch_norms(net) else "no batch norm"
         raise ArgumentError(
-            complain(
-                "batch_statistics",
-                expected="static batch norms",
-                actual=actual,
-                hint="bayesfed.models.untracked(net)",
-            )
+            "batch_statistics", "static batch norms", actual, "bayesfed.models.untracked(net)"
         )
     try:
         check(parameters, shapes(parameters_of(net)), where="batch_statistics")
@@ -148,11 +141,9 @@ def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> lis
     if sorted(order) != norms:
         odd = {name: order.count(name) for name in norms if order.count(name) != 1}
         raise ArgumentError(
-            complain(
-                "batch_statistics",
-                expected="a forward pass that uses each norm once",
-                actual=odd,
-                hint="a norm for each use",
-            )
+            "batch_statistics",
+            "a forward pass that uses each norm once",
+            odd,
+            "a norm for each use",
         )
     return order

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.inference.evaluation import conformal
@@ -136,9 +136,7 @@ class CalibratedModel:
         """
         if by_class and shares is not None:
             hint = "leave out shares=: sets by class cover under any shares"
-            raise ArgumentError(
-                complain("sets", expected="either shares or by_class", actual="both", hint=hint)
-            )
+            raise ArgumentError("sets", "either shares or by_class", "both", hint)
         limit = (
             self.threshold(level)
             if shares is None and not by_class
@@ -154,10 +152,5 @@ def _tensor(shares: Tensor | Sequence[float]) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         actual, hint = shown(shares), "shares=[0.7, 0.2, 0.1]"
         raise ArgumentError(
-            complain(
-                "shares of the classes",
-                expected="a number for each class",
-                actual=actual,
-                hint=hint,
-            )
+            "shares of the classes", "a number for each class", actual, hint
         ) from None

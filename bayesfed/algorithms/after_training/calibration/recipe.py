@@ -25,7 +25,7 @@ from bayesfed.algorithms.after_training.calibration.sums import (
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Personal, Phase, Predictor
@@ -162,12 +162,7 @@ def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:
         grid = ()
     if not grid or not all(0 < one < math.inf for one in grid):
         raise ArgumentError(
-            complain(
-                "calibrated, temperatures",
-                expected="positive numbers",
-                actual=shown(temperatures),
-                hint="[0.5, 1.0, 2.0]",
-            )
+            "calibrated, temperatures", "positive numbers", shown(temperatures), "[0.5, 1.0, 2.0]"
         )
     return grid
 
@@ -184,11 +179,6 @@ def _outputs(net: nn.Module) -> int:
     if not found:
         actual = f"{type(net).__name__}, without a linear layer"
         raise ArgumentError(
-            complain(
-                "calibrated",
-                expected="a network that tells its number of classes",
-                actual=actual,
-                hint="classes=10",
-            )
+            "calibrated", "a network that tells its number of classes", actual, "classes=10"
         )
     return found[-1]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, UndeterminedWarning, complain
+from bayesfed.errors import DataError, UndeterminedWarning
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Model
@@ -142,12 +142,7 @@ class ScoreHistograms:
             if logits.shape[1] != self.classes:
                 found = logits.shape[1]
                 raise DataError(
-                    complain(
-                        "calibrated",
-                        expected=f"a network of {self.classes} outputs",
-                        actual=found,
-                        hint=f"classes={found}",
-                    )
+                    "calibrated", f"a network of {self.classes} outputs", found, f"classes={found}"
                 )
             p = (logits / float(message[TEMPERATURE])).softmax(1)
             rows = [(data.targets == label).nonzero()[:, 0] for label in range(self.classes)]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to
@@ -85,12 +85,7 @@ class FeatureDensity:
         if int(failed):
             actual, hint = "one that is singular", "a larger shrinkage, or more rows"
             raise ArgumentError(
-                complain(
-                    "feature_density",
-                    expected="a covariance that can be inverted",
-                    actual=actual,
-                    hint=hint,
-                )
+                "feature_density", "a covariance that can be inverted", actual, hint
             )
         return factor
 
@@ -145,12 +140,7 @@ def last_linear(net: nn.Module) -> tuple[str, nn.Linear]:
     if not linear:
         actual = type(net).__name__
         raise ArgumentError(
-            complain(
-                "feature_density",
-                expected="a network with a linear layer",
-                actual=actual,
-                hint="mlp([64, 64, 10], key)",
-            )
+            "feature_density", "a network with a linear layer", actual, "mlp([64, 64, 10], key)"
         )
     return linear[-1]
 
@@ -175,11 +165,9 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     if len(given) != 1 or given[0].ndim != 2:
         actual = f"{len(given)} times, {tuple(given[0].shape) if given else ()}"
         raise DataError(
-            complain(
-                "feature_density",
-                expected="a last linear layer used once, on (B, d)",
-                actual=actual,
-                hint="mlp, cnn, resnet18",
-            )
+            "feature_density",
+            "a last linear layer used once, on (B, d)",
+            actual,
+            "mlp, cnn, resnet18",
         )
     return given[0]

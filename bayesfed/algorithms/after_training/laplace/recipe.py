@@ -35,7 +35,7 @@ from bayesfed.algorithms.after_training.laplace.sums import (
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check as check_role
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated.aggregation.views import Whole
@@ -130,23 +130,13 @@ def laplace(
         if value not in get_args(choices):
             expected = f"one of {', '.join(map(repr, get_args(choices)))}"
             raise ArgumentError(
-                complain(
-                    f"laplace, {name}",
-                    expected=expected,
-                    actual=repr(value),
-                    hint=repr(get_args(choices)[0]),
-                )
+                f"laplace, {name}", expected, repr(value), repr(get_args(choices)[0])
             )
     number = isinstance(prior_precision, int | float) and not isinstance(prior_precision, bool)
     if prior_precision != "evidence" and not (number and 0 < float(prior_precision) < math.inf):
         expected = "a number above 0, or 'evidence'"
         raise ArgumentError(
-            complain(
-                "laplace, prior_precision",
-                expected=expected,
-                actual=repr(prior_precision),
-                hint="'evidence'",
-            )
+            "laplace, prior_precision", expected, repr(prior_precision), "'evidence'"
         )
     check_role("laplace, batch_size", batch_size, whole(1, "250"))
     scored = likelihood or Categorical()
@@ -199,32 +189,17 @@ def _model(
                 else f"{given.name!r}, with a posterior, sizes or models of its own"
             )
             raise ArgumentError(
-                complain(
-                    "laplace",
-                    expected="an algorithm with one model and no posterior",
-                    actual=actual,
-                    hint=hint,
-                )
+                "laplace", "an algorithm with one model and no posterior", actual, hint
             )
         if shapes(model.parameters) != shapes(given.initial):
             raise ArgumentError(
-                complain(
-                    "laplace",
-                    expected="an algorithm whose state is its model",
-                    actual=repr(given.name),
-                    hint=hint,
-                )
+                "laplace", "an algorithm whose state is its model", repr(given.name), hint
             )
         return model.net, dict(given.initial)
     if not isinstance(given, nn.Module | Model):
         hint = "laplace(result.model), laplace(net, parameters)"
         raise ArgumentError(
-            complain(
-                "laplace, model",
-                expected="a network, a Model or an algorithm",
-                actual=shown(given),
-                hint=hint,
-            )
+            "laplace, model", "a network, a Model or an algorithm", shown(given), hint
         )
     return network_and_parameters("laplace", given, parameters)
 
@@ -244,21 +219,14 @@ def structure_of(
     if subset == "last" and layers and (tied := _tied(net, layers[0].parameters)):
         hint = "subset='all', structure='full'"
         raise ArgumentError(
-            complain(
-                "laplace, subset='last'",
-                expected="parameters of the last layer alone",
-                actual=f"tied {tied}",
-                hint=hint,
-            )
+            "laplace, subset='last'", "parameters of the last layer alone", f"tied {tied}", hint
         )
     if layers is None and structure == "kronecker":
         actual, hint = (
             "trained parameters elsewhere, tied or in a layer of groups",
             "structure='full' or 'diagonal', subset='last'",
         )
-        raise ArgumentError(
-            complain("laplace", expected="linear and convolution layers", actual=actual, hint=hint)
-        )
+        raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
     if structure == "kronecker" and layers:
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
@@ -270,24 +238,12 @@ def structure_of(
     )
     if not names:
         actual = f"all frozen of {list(own)}"
-        raise ArgumentError(
-            complain(
-                "laplace, subset='all'",
-                expected="a trained parameter",
-                actual=actual,
-                hint="subset='last'",
-            )
-        )
+        raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, "subset='last'")
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"
         raise ArgumentError(
-            complain(
-                "laplace, structure='full'",
-                expected=f"at most {LARGEST:,} parameters",
-                actual=actual,
-                hint=hint,
-            )
+            "laplace, structure='full'", f"at most {LARGEST:,} parameters", actual, hint
         )
     return Flat(names, size, structure == "diagonal")
 

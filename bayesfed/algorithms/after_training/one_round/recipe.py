@@ -30,7 +30,7 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
 from bayesfed.federated.core.protocols import Link
@@ -95,18 +95,11 @@ def one_round(
     """
     if fusion not in get_args(Fusion):
         expected = "'laplace', 'fisher' or 'average'"
-        raise ArgumentError(
-            complain("one_round, fusion", expected=expected, actual=repr(fusion), hint="'laplace'")
-        )
+        raise ArgumentError("one_round, fusion", expected, repr(fusion), "'laplace'")
     if not (0 < prior_precision < math.inf and 0 < floor < math.inf):
         expected = "finite numbers above 0"
         raise ArgumentError(
-            complain(
-                "one_round, prior_precision and floor",
-                expected=expected,
-                actual=(prior_precision, floor),
-                hint="1.0, 1e-3",
-            )
+            "one_round, prior_precision and floor", expected, (prior_precision, floor), "1.0, 1e-3"
         )
     work, scored = training or Training(), likelihood or Categorical()
     if fusion == "average":
@@ -120,12 +113,7 @@ def one_round(
             "one_round(net, prior_precision=1.0), Training without one",
         )
         raise ArgumentError(
-            complain(
-                "one_round, fusion='laplace'",
-                expected="the prior of this method alone",
-                actual=actual,
-                hint=hint,
-            )
+            "one_round, fusion='laplace'", "the prior of this method alone", actual, hint
         )
     form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
     begun, descent = (
@@ -134,12 +122,7 @@ def one_round(
     )
     if frozen := [name for name in form.names if name not in begun]:
         raise ArgumentError(
-            complain(
-                "one_round",
-                expected="a last layer that is trained",
-                actual=f"frozen {frozen}",
-                hint="requires_grad_()",
-            )
+            "one_round", "a last layer that is trained", f"frozen {frozen}", "requires_grad_()"
         )
     last = last_layer(net).name if bayes else None
     local = Expansion(
@@ -158,11 +141,7 @@ def one_round(
     answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
     if answer > (most := LEAST + TIMES * width * size(begun)):
         actual, hint = f"{answer:,}", "a narrower last layer, fusion='fisher'"
-        raise ArgumentError(
-            complain(
-                "one_round", expected=f"answers of at most {most:,} bytes", actual=actual, hint=hint
-            )
-        )
+        raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
         return posterior_of(state, without(state, OWN), net, scored, form)

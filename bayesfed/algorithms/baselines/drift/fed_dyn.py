@@ -29,7 +29,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model
@@ -168,9 +168,7 @@ def fed_dyn(
         without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(
-            complain("fed_dyn", expected="strength >= 0", actual=strength, hint="0.01")
-        )
+        raise ArgumentError("fed_dyn", "strength >= 0", strength, "0.01")
     check_share(participation, "fed_dyn")
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")

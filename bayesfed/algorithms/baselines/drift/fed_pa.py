@@ -33,7 +33,7 @@ from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Link
@@ -87,20 +87,13 @@ def fed_pa(
     if samples < 1 or not 0 <= shrinkage < math.inf or not 0 <= burn_in < 1 or begin < 0:
         actual, hint = (samples, shrinkage, burn_in, begin), "5, 0.01, 0.5, 0"
         expected = "samples >= 1, shrinkage >= 0, burn_in in [0, 1), begin >= 0"
-        raise ArgumentError(complain("fed_pa", expected=expected, actual=actual, hint=hint))
+        raise ArgumentError("fed_pa", expected, actual, hint)
     if work.epochs is None and _window(work.steps, burn_in, samples) < 1:
         found, hint = (
             f"{work.steps} steps, {samples} samples",
             f"Training(steps={math.ceil(samples / (1 - burn_in))})",
         )
-        raise ArgumentError(
-            complain(
-                "fed_pa",
-                expected="a step for each sample after the burn-in",
-                actual=found,
-                hint=hint,
-            )
-        )
+        raise ArgumentError("fed_pa", "a step for each sample after the burn-in", found, hint)
 
     def options(turn: Turn) -> LocalOptions:
         return work.options_as(
@@ -174,12 +167,7 @@ class PosteriorAverage:
         window = _window(steps, self.burn_in, count)
         if window < 1:
             raise DataError(
-                complain(
-                    "fed_pa",
-                    expected=f"{count} steps after the burn-in",
-                    actual=f"{steps} steps in all",
-                    hint="epochs=5.0",
-                )
+                "fed_pa", f"{count} steps after the burn-in", f"{steps} steps in all", "epochs=5.0"
             )
         sums, before = list[Tree](), steps - window * count
 

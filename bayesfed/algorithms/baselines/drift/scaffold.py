@@ -31,7 +31,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.options import LocalOptions
@@ -185,9 +185,7 @@ def scaffold(
     check_share(participation, "scaffold")
     if not (0 <= strength <= 1 and server_rate > 0):
         expected = "strength in [0, 1] and server_rate > 0"
-        raise ArgumentError(
-            complain("scaffold", expected=expected, actual=(strength, server_rate), hint="1.0")
-        )
+        raise ArgumentError("scaffold", expected, (strength, server_rate), "1.0")
     model = travelling(net, "static", where="scaffold")
     local = ControlledLocal(
         work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength

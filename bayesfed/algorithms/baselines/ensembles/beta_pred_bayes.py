@@ -27,7 +27,7 @@ from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
@@ -95,22 +95,12 @@ def beta_pred_bayes(
     if samples < 1 or not 0 <= temperature < math.inf:
         actual = (samples, temperature)
         raise ArgumentError(
-            complain(
-                "beta_pred_bayes",
-                expected="samples >= 1 and temperature >= 0",
-                actual=actual,
-                hint="3, 1.0",
-            )
+            "beta_pred_bayes", "samples >= 1 and temperature >= 0", actual, "3, 1.0"
         )
     if work.epochs is None and work.steps < 2 * samples:
         hint = f"Training(steps={2 * samples})"
         raise ArgumentError(
-            complain(
-                "beta_pred_bayes",
-                expected="two steps for each network",
-                actual=f"{work.steps} for {samples}",
-                hint=hint,
-            )
+            "beta_pred_bayes", "two steps for each network", f"{work.steps} for {samples}", hint
         )
     begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
     first = {NETWORKS + name: leaf[None, None] for name, leaf in begin.items()}

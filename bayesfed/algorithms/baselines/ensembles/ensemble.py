@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import ALGORITHM, recipe
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Posterior, Server, published
 from bayesfed.federated.core.options import LocalOptions
@@ -56,9 +56,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             shown(algorithms),
             "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]",
         )
-        raise ArgumentError(
-            complain("ensemble", expected="two algorithms or more", actual=actual, hint=hint)
-        )
+        raise ArgumentError("ensemble", "two algorithms or more", actual, hint)
     for member in algorithms:
         check("ensemble, member", member, ALGORITHM)
     models = [model_of(member, "ensemble") for member in algorithms]
@@ -67,12 +65,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     ]
     if any(one != shapes[0] for one in shapes):
         raise ArgumentError(
-            complain(
-                "ensemble",
-                expected="networks of one architecture",
-                actual="others",
-                hint="one `mlp` with several keys",
-            )
+            "ensemble", "networks of one architecture", "others", "one `mlp` with several keys"
         )
     scored, net = likelihood or likelihood_of(algorithms, "ensemble"), models[0].net
 

@@ -24,7 +24,7 @@ from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
@@ -78,14 +78,7 @@ def fed_be(
         If `draws` or `spread` is negative, or the network has running statistics.
     """
     if draws < 0 or not 0 <= spread < math.inf:
-        raise ArgumentError(
-            complain(
-                "fed_be",
-                expected="draws >= 0 and spread >= 0",
-                actual=(draws, spread),
-                hint="10, 0.1",
-            )
-        )
+        raise ArgumentError("fed_be", "draws >= 0 and spread >= 0", (draws, spread), "10, 0.1")
     work, scored, named = (
         training or Training(),
         likelihood or Categorical(),

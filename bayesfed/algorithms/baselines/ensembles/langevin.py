@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
@@ -70,12 +70,7 @@ class Langevin:
         if steps < 2 * self.samples:
             hint = f"Training(steps={2 * self.samples})"
             raise DataError(
-                complain(
-                    "local training",
-                    expected=f"two steps for each of {self.samples} networks",
-                    actual=steps,
-                    hint=hint,
-                )
+                "local training", f"two steps for each of {self.samples} networks", steps, hint
             )
         spacing = steps // 2 // self.samples
         noise, drawn = key.child("langevin").generator(rows.inputs.device), list[Tree]()

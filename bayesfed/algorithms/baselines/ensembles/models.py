@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.update import Kind, Reducer, Update
@@ -36,22 +36,10 @@ def model_of(algorithm: Algorithm, where: str) -> Model:
         or not isinstance(model, Model)
     ):
         actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
-        raise ArgumentError(
-            complain(
-                where,
-                expected="an algorithm with one model and no posterior",
-                actual=actual,
-                hint=hint,
-            )
-        )
+        raise ArgumentError(where, "an algorithm with one model and no posterior", actual, hint)
     if shapes(model.parameters) != shapes(algorithm.initial):
         raise ArgumentError(
-            complain(
-                where,
-                expected="an algorithm whose state is its model",
-                actual=repr(algorithm.name),
-                hint=hint,
-            )
+            where, "an algorithm whose state is its model", repr(algorithm.name), hint
         )
     return model
 
@@ -71,12 +59,10 @@ def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
             found += [one for one in _likelihoods(phase.local) if one not in found]
     if len(found) > 1:
         raise ArgumentError(
-            complain(
-                where,
-                expected="methods with one likelihood",
-                actual=found,
-                hint="the likelihood to predict with, likelihood=",
-            )
+            where,
+            "methods with one likelihood",
+            found,
+            "the likelihood to predict with, likelihood=",
         )
     return found[0] if found else Categorical()
 
@@ -105,12 +91,7 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
     ):
         actual = f"{type(reducer).__name__}, or another kind"
         raise UpdateError(
-            complain(
-                "server step",
-                expected=f"every update of kind {kind!r}",
-                actual=actual,
-                hint="a phase with reducer=Keep",
-            )
+            "server step", f"every update of kind {kind!r}", actual, "a phase with reducer=Keep"
         )
     return [
         reducer.updates[client]

@@ -23,7 +23,7 @@ import torch
 
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.core.algorithm import Algorithm, Posterior
 from bayesfed.federated.core.protocols import Info
@@ -81,12 +81,7 @@ def swag(
     if begin < 0 or every < 1 or rank < 2 or not 0 < scale < math.inf:
         actual = (begin, every, rank, scale)
         raise ArgumentError(
-            complain(
-                "swag",
-                expected="begin >= 0, every >= 1, rank >= 2 and scale > 0",
-                actual=actual,
-                hint="20, 1, 20, 1.0",
-            )
+            "swag", "begin >= 0, every >= 1, rank >= 2 and scale > 0", actual, "20, 1, 20, 1.0"
         )
     net = model_of(algorithm, "swag").net
     scored = likelihood or likelihood_of([algorithm], "swag")

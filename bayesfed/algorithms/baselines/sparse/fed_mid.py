@@ -20,7 +20,7 @@ from bayesfed.algorithms.baselines.sparse.proximal_descent import (
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -75,12 +75,10 @@ def fed_mid(
     )
     if work.epochs is not None:
         raise ArgumentError(
-            complain(
-                "fed_mid, training",
-                expected="local work in steps",
-                actual=f"epochs={work.epochs}",
-                hint="Training(steps=50)",
-            )
+            "fed_mid, training",
+            "local work in steps",
+            f"epochs={work.epochs}",
+            "Training(steps=50)",
         )
     objective = MaximumLikelihood(net, likelihood or Categorical())
     descent = work.descent(objective, net)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
@@ -69,12 +69,7 @@ class Penalised:
     def _chosen(self, tree: Mapping[str, Tensor]) -> Tree:
         if missing := [name for name in self.names if name not in tree]:
             raise UpdateError(
-                complain(
-                    "penalised leaves",
-                    expected=missing,
-                    actual=sorted(tree),
-                    hint="penalise with the network trained",
-                )
+                "penalised leaves", missing, sorted(tree), "penalise with the network trained"
             )
         return {name: tree[name] for name in self.names}
 
@@ -106,12 +101,10 @@ def penalise(
     names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
     if not names:
         raise ArgumentError(
-            complain(
-                f"{caller}, where",
-                expected="a predicate that chooses a parameter",
-                actual=f"none of {[*named]}",
-                hint="where=weight_matrices",
-            )
+            f"{caller}, where",
+            "a predicate that chooses a parameter",
+            f"none of {[*named]}",
+            "where=weight_matrices",
         )
     if frozen := [name for name in names if not named[name].requires_grad]:
         actual = f"{len(frozen)} frozen ones: {', '.join(frozen[:3])}{', ...' * (len(frozen) > 3)}"
@@ -121,11 +114,7 @@ def penalise(
         )
         if not any("lora_" in name for name in named):
             hint = "net.requires_grad_(), or a predicate that leaves them out"
-        raise ArgumentError(
-            complain(
-                f"{caller}, where", expected="parameters that are trained", actual=actual, hint=hint
-            )
-        )
+        raise ArgumentError(f"{caller}, where", "parameters that are trained", actual, hint)
     return Penalised(operator, names)
 
 

@@ -22,7 +22,7 @@ from bayesfed.algorithms.baselines.split_mix.ensembles import EachNet, Ensemble,
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -74,22 +74,12 @@ def split_mix(
     """
     if not nets_of or min(nets_of) < 1 or list(nets_of) != sorted(nets_of, reverse=True):
         raise ArgumentError(
-            complain(
-                "split_mix, nets_of",
-                expected="falling numbers >= 1",
-                actual=list(nets_of),
-                hint="[9, 3, 2, 1]",
-            )
+            "split_mix, nets_of", "falling numbers >= 1", list(nets_of), "[9, 3, 2, 1]"
         )
     net, count = make(key.child(0)), nets_of[0]
     if running := running_statistics(net, certain=True):
         raise ArgumentError(
-            complain(
-                "split_mix",
-                expected="networks without running statistics",
-                actual=running,
-                hint='norm="group"',
-            )
+            "split_mix", "networks without running statistics", running, 'norm="group"'
         )
     work, initial = (
         training or Training(),

@@ -34,7 +34,7 @@ from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average, summed
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.options import LocalOptions
@@ -196,22 +196,12 @@ def p_fed_bayes(
     """
     if prior_update not in get_args(PriorUpdate):
         raise ArgumentError(
-            complain(
-                "p_fed_bayes, prior_update",
-                expected="'gradient' or 'moments'",
-                actual=repr(prior_update),
-                hint="'gradient'",
-            )
+            "p_fed_bayes, prior_update", "'gradient' or 'moments'", repr(prior_update), "'gradient'"
         )
     if not (strength > 0 and 0 < initial_sd < math.inf and 0 < server_rate <= 1):
         expected = "strength > 0, initial_sd > 0 and server_rate in (0, 1]"
         raise ArgumentError(
-            complain(
-                "p_fed_bayes",
-                expected=expected,
-                actual=(strength, initial_sd, server_rate),
-                hint="1.0, 0.02, 1.0",
-            )
+            "p_fed_bayes", expected, (strength, initial_sd, server_rate), "1.0, 0.02, 1.0"
         )
     work, scored = training or Training(), likelihood or Categorical()
     by_moments = prior_update == "moments"

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.keys import Key
@@ -63,14 +63,7 @@ def summary(inputs: Tensor) -> Tensor:
     """
     if not inputs.is_floating_point():
         hint = "images and measurements as floats; for others covariates=None"
-        raise DataError(
-            complain(
-                "pooled, covariates='inputs'",
-                expected="inputs of floats",
-                actual=shown(inputs),
-                hint=hint,
-            )
-        )
+        raise DataError("pooled, covariates='inputs'", "inputs of floats", shown(inputs), hint)
     result = torch.zeros(LENGTH, dtype=torch.float64, device=inputs.device)
     if not len(inputs):
         return result

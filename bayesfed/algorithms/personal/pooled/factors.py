@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.models.modules import Dense, swapped
 
@@ -90,11 +90,7 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
         parameters too.
     """
     if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
-        raise ArgumentError(
-            complain(
-                "pooled, factors", expected="a whole number >= 1", actual=repr(factors), hint="2"
-            )
-        )
+        raise ArgumentError("pooled, factors", "a whole number >= 1", repr(factors), "2")
     first = next((module for module in net.modules() if isinstance(module, Dense)), None)
     held = (
         []
@@ -110,9 +106,5 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
             "a linear or convolution layer whose weight no other module uses",
             type(net).__name__,
         )
-        raise ArgumentError(
-            complain(
-                "pooled, local='factors'", expected=expected, actual=actual, hint="local='offsets'"
-            )
-        )
+        raise ArgumentError("pooled, local='factors'", expected, actual, "local='offsets'")
     return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

@@ -45,7 +45,7 @@ from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.protocols import Link
@@ -196,22 +196,13 @@ def pooled(
     begun = travelling(net, "static", where="pooled")
     if approximation not in get_args(Approximation):
         raise ArgumentError(
-            complain(
-                "pooled, approximation",
-                expected="'laplace' or 'variational'",
-                actual=repr(approximation),
-                hint="'variational' for classes",
-            )
+            "pooled, approximation",
+            "'laplace' or 'variational'",
+            repr(approximation),
+            "'variational' for classes",
         )
     if shared not in get_args(Shared):
-        raise ArgumentError(
-            complain(
-                "pooled, shared",
-                expected="'trained' or 'fixed'",
-                actual=repr(shared),
-                hint="'trained'",
-            )
-        )
+        raise ArgumentError("pooled, shared", "'trained' or 'fixed'", repr(shared), "'trained'")
     if local == "classes":
         if (
             covariance is not None
@@ -220,11 +211,7 @@ def pooled(
         ):
             expected = "no covariance, no approximation and a likelihood of classes"
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
-            raise ArgumentError(
-                complain(
-                    "pooled, local='classes'", expected=expected, actual=actual, hint="local='head'"
-                )
-            )
+            raise ArgumentError("pooled, local='classes'", expected, actual, "local='head'")
         _prior(prior)
         return by_classes(
             net,
@@ -244,12 +231,7 @@ def pooled(
     if diagonal and approximation == "variational":
         expected, actual = "covariance='full'", f"{covariance!r} for {size:,} own parameters"
         raise ArgumentError(
-            complain(
-                "pooled, approximation='variational'",
-                expected=expected,
-                actual=actual,
-                hint="covariance='full'",
-            )
+            "pooled, approximation='variational'", expected, actual, "covariance='full'"
         )
     scored, work = likelihood or Categorical(), _checked(training or Training(), own)
     roots(scored)
@@ -344,9 +326,7 @@ def _checked(work: Training, own: Tree) -> Training:
             "training.prior_precision as well",
             "prior='layer', initial_sd=0.3, Training without one",
         )
-        raise ArgumentError(
-            complain("pooled", expected="the prior of this method alone", actual=actual, hint=hint)
-        )
+        raise ArgumentError("pooled", "the prior of this method alone", actual, hint)
     return work
 
 
@@ -362,12 +342,7 @@ def _own(net: nn.Module, begun: Tree, local: Part | Predicate) -> Tree:
     if not own and not callable(local):
         actual = f"none that is trained, of {list(begun)}"
         raise ArgumentError(
-            complain(
-                f"pooled, local={local!r}",
-                expected="own parameters",
-                actual=actual,
-                hint="requires_grad_(), another local=",
-            )
+            f"pooled, local={local!r}", "own parameters", actual, "requires_grad_(), another local="
         )
     return own
 
@@ -377,14 +352,7 @@ def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
         return local
     if local not in get_args(Part):
         actual, expected = repr(local), "'head', 'offsets', 'factors', 'classes' or a predicate"
-        raise ArgumentError(
-            complain(
-                "pooled, local",
-                expected=expected,
-                actual=actual,
-                hint="'head', lambda name, module: ...",
-            )
-        )
+        raise ArgumentError("pooled, local", expected, actual, "'head', lambda name, module: ...")
     if local == "head":
         return last_layer(net)
     leaf = "bias" if local == "offsets" else FACTORS
@@ -395,12 +363,7 @@ def _covariates(covariates: Covariates | None, by_factors: bool) -> None:
     if covariates is not None and (covariates not in get_args(Covariates) or not by_factors):
         expected = "None, or 'inputs' with local='factors'"
         raise ArgumentError(
-            complain(
-                "pooled, covariates",
-                expected=expected,
-                actual=repr(covariates),
-                hint="local='factors', covariates='inputs'",
-            )
+            "pooled, covariates", expected, repr(covariates), "local='factors', covariates='inputs'"
         )
 
 
@@ -410,41 +373,18 @@ def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance
     """
     _prior(prior)
     if covariance is not None and covariance not in get_args(Covariance):
-        raise ArgumentError(
-            complain(
-                "pooled, covariance",
-                expected="'full' or 'diagonal'",
-                actual=repr(covariance),
-                hint="None",
-            )
-        )
+        raise ArgumentError("pooled, covariance", "'full' or 'diagonal'", repr(covariance), "None")
     if not 0 <= initial_sd < math.inf:
-        raise ArgumentError(
-            complain(
-                "pooled, initial_sd", expected="a finite number >= 0", actual=initial_sd, hint="0.3"
-            )
-        )
+        raise ArgumentError("pooled, initial_sd", "a finite number >= 0", initial_sd, "0.3")
     diagonal = size > LEAST if covariance is None else covariance == "diagonal"
     if not diagonal and size > LARGEST:
         expected = f"at most {LARGEST:,} own parameters"
         raise ArgumentError(
-            complain(
-                "pooled, covariance='full'",
-                expected=expected,
-                actual=f"{size:,}",
-                hint="covariance='diagonal'",
-            )
+            "pooled, covariance='full'", expected, f"{size:,}", "covariance='diagonal'"
         )
     return diagonal
 
 
 def _prior(prior: Prior) -> None:
     if prior not in get_args(Prior):
-        raise ArgumentError(
-            complain(
-                "pooled, prior",
-                expected="'layer', 'entry' or 'fixed'",
-                actual=repr(prior),
-                hint="'layer'",
-            )
-        )
+        raise ArgumentError("pooled, prior", "'layer', 'entry' or 'fixed'", repr(prior), "'layer'")

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.pooled.local import OWN
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.options import LocalOptions
@@ -123,9 +123,7 @@ class SharesAndNetwork:
                 f"(B, {', '.join(map(str, outputs.shape[1:]))})",
             )
             hint = "a network that registers its output layer last"
-            raise DataError(
-                complain("pooled, local='classes'", expected=expected, actual=actual, hint=hint)
-            )
+            raise DataError("pooled, local='classes'", expected, actual, hint)
 
 
 @dataclass(frozen=True)

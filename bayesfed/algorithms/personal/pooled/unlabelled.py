@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayesfed.algorithms.personal.pooled.shares import SharesModel
-from bayesfed.errors import ArgumentError, ConvergenceWarning, complain
+from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.federated.core.algorithm import Model
 
 STEPS, TOLERANCE = 1000, 1e-6
@@ -61,11 +61,7 @@ class UnseenModel(Model):
             If the expected classes have not settled after 1000 steps.
         """
         if not 0 < weight <= 1:
-            raise ArgumentError(
-                complain(
-                    "adapted, weight", expected="a number in (0, 1]", actual=weight, hint="0.1"
-                )
-            )
+            raise ArgumentError("adapted, weight", "a number in (0, 1]", weight, "0.1")
         counts = expected_counts(self(inputs).softmax(1), self.base, self.concentration, weight)
         return SharesModel(
             self.net, self.parameters, self.base, self.concentration + counts.to(self.concentration)

@@ -19,7 +19,7 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
 )
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import LostRoundError, Roster
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar, View
 from bayesfed.federated.core.update import Kind, Reducer, Update
@@ -59,13 +59,13 @@ class Letter:
         )
         for name, (dtype, _) in self.expected.items():
             if payload[name].dtype is not dtype:
-                text = complain(
+                raise UpdateError(
                     f"payload, leaf {name!r}",
-                    expected=dtype,
-                    actual=payload[name].dtype,
-                    hint="bayesfed of the same version",
+                    dtype,
+                    payload[name].dtype,
+                    "bayesfed of the same version",
+                    field="dtype",
                 )
-                raise UpdateError(text, field="dtype")
         return Update(payload, 1.0, kind)
 
 
@@ -109,13 +109,13 @@ class GatheredKeys(Gathered):
             for half in answer["keys"].reshape(2, PUBLIC)
         }
         if keys[0] == keys[1] or others & set(keys):
-            text = complain(
+            raise UpdateError(
                 "public keys",
-                expected="two keys of its own",
-                actual="one that was sent before",
-                hint="keys drawn at random",
+                "two keys of its own",
+                "one that was sent before",
+                "keys drawn at random",
+                field="values",
             )
-            raise UpdateError(text, field="values")
         super().add(client, update)
 
 

@@ -75,22 +75,12 @@ class FixedPoint:
             expected = "bits 32 or 64, participants >= 1, largest > 0 and heaviest > 0, both finite"
             given = (self.bits, self.participants, *ranges)
             raise ArgumentError(
-                complain(
-                    "secure",
-                    expected=expected,
-                    actual=given,
-                    hint="participants=100, largest=4.0, heaviest=1.0",
-                )
+                "secure", expected, given, "participants=100, largest=4.0, heaviest=1.0"
             )
         if self.levels < COARSEST:
             actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
             raise ArgumentError(
-                complain(
-                    "secure",
-                    expected=f"{COARSEST} levels or more on each side of zero",
-                    actual=actual,
-                    hint="bits=64",
-                )
+                "secure", f"{COARSEST} levels or more on each side of zero", actual, "bits=64"
             )
 
     @property

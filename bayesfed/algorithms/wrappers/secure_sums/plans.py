@@ -17,7 +17,7 @@ from bayesfed.algorithms.wrappers.secure_sums.servers import LOST, PREFIX
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, session_name
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
@@ -146,26 +146,14 @@ class Plans:
                 "the leaves that the run began with",
                 "a method whose clients send the same leaves in every round",
             )
-            raise ArgumentError(
-                complain(
-                    f"{self.where}, client {profile.name!r}",
-                    expected=expected,
-                    actual="others",
-                    hint=hint,
-                )
-            )
+            raise ArgumentError(f"{self.where}, client {profile.name!r}", expected, "others", hint)
         if not (math.isfinite(planned.weight) and 0 <= planned.weight <= self.point.heaviest):
             expected, hint = (
                 f"a weight of at most {self.point.heaviest:g}",
                 f"heaviest={planned.weight:g}, or equal_weights(algorithm)",
             )
             raise ArgumentError(
-                complain(
-                    f"{self.where}, client {profile.name!r}",
-                    expected=expected,
-                    actual=f"{planned.weight:g}",
-                    hint=hint,
-                )
+                f"{self.where}, client {profile.name!r}", expected, f"{planned.weight:g}", hint
             )
         return planned
 

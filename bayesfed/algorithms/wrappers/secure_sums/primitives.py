@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bayesfed.errors import MissingExtraError, UpdateError, complain
+from bayesfed.errors import MissingExtraError, UpdateError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -82,13 +82,13 @@ class Agreement:
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:
-            text = complain(
+            raise UpdateError(
                 "public key",
-                expected="a point of X25519 of high order",
-                actual=problem,
-                hint="a key pair that was drawn at random",
-            )
-            raise UpdateError(text, field="values") from problem
+                "a point of X25519 of high order",
+                problem,
+                "a key pair that was drawn at random",
+                field="values",
+            ) from problem
         return _derived(shared, self._purpose, *context)
 
 

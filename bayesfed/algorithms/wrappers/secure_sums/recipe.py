@@ -50,7 +50,7 @@ from bayesfed.algorithms.wrappers.secure_sums.servers import (
 )
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.core.algorithm import Algorithm, Conditions, Personal, Phase
 from bayesfed.federated.core.protocols import Profile
@@ -137,14 +137,7 @@ def secure(
     where = f"secure, {algorithm.name!r}"
     if dropouts < 0 or colluding < 0 or not dropouts + colluding < 1:
         expected = "shares dropouts >= 0 and colluding >= 0, together below 1"
-        raise ArgumentError(
-            complain(
-                where,
-                expected=expected,
-                actual=(dropouts, colluding),
-                hint="dropouts=0.3, colluding=0.1",
-            )
-        )
+        raise ArgumentError(where, expected, (dropouts, colluding), "dropouts=0.3, colluding=0.1")
     if masks:
         check_installed()
     phase = check_method(algorithm, where)
@@ -219,12 +212,7 @@ def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algori
     def own(state: Tree, memory: Tree) -> Personal:
         if personal is None:
             raise ArgumentError(
-                complain(
-                    algorithm.name,
-                    expected="personal models",
-                    actual="none",
-                    hint="personalised(algorithm)",
-                )
+                algorithm.name, "personal models", "none", "personalised(algorithm)"
             )
         return personal(without(state, PREFIX), settled(memory, state[LOST].tolist()))
 
@@ -252,14 +240,7 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     slack = entries**0.5 * point.resolution / 2
     if slack > phase.local.clip / 100:
         expected = f"rounding of at most a hundredth of the clip, {phase.local.clip:g}"
-        raise ArgumentError(
-            complain(
-                where,
-                expected=expected,
-                actual=f"up to {slack:.2g} over {entries} entries",
-                hint="bits=64",
-            )
-        )
+        raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
     return replace(phase, local=replace(phase.local, clip=phase.local.clip - slack))
 
 
@@ -289,11 +270,6 @@ class Kept:
         ):
             expected, hint = "the phases that `secure` made", "`secure` as the last step"
             raise ArgumentError(
-                complain(
-                    f"secure, {run.algorithm.name!r}: epsilon would not hold",
-                    expected=expected,
-                    actual="others",
-                    hint=hint,
-                )
+                f"secure, {run.algorithm.name!r}: epsilon would not hold", expected, "others", hint
             )
         self.promise(replace(run, algorithm=self.algorithm))

@@ -9,7 +9,7 @@ from functools import partial
 
 from bayesfed.algorithms.wrappers.noising import Clipped, ClippedLocal, ClippedSum, Noised
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Slice, Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
@@ -34,55 +34,29 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
     """
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a method of one phase",
-                actual=names,
-                hint="fed_avg, fed_prox, fed_lora",
-            )
-        )
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
     (phase,) = algorithm.phases
     if isinstance(phase.link, OverTheAir):
         raise ArgumentError(
-            complain(
-                where,
-                expected="the link Digital()",
-                actual="OverTheAir",
-                hint="one of the two: the channel adds by itself",
-            )
+            where, "the link Digital()", "OverTheAir", "one of the two: the channel adds by itself"
         )
     if type(phase.link) is not Digital:
         hint = "Digital(): late clients drop out, and nothing else is known of a single update"
-        raise ArgumentError(
-            complain(
-                where, expected="the link Digital()", actual=type(phase.link).__name__, hint=hint
-            )
-        )
+        raise ArgumentError(where, "the link Digital()", type(phase.link).__name__, hint)
     if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
         hint = (
             "Digital(): the server sees no single norm; largest bounds entries, private(..., "
             "at_client=True) norms, at the client"
         )
         raise ArgumentError(
-            complain(
-                where,
-                expected="no check of norms",
-                actual=f"Digital(max_norm={phase.link.max_norm:g})",
-                hint=hint,
-            )
+            where, "no check of norms", f"Digital(max_norm={phase.link.max_norm:g})", hint
         )
     private = any(isinstance(server, Noised) for server in chain(phase.server, "server"))
     if private and not isinstance(phase.local, ClippedLocal):
         # Whatever changes a payload after it was clipped, the server cannot undo.
         hint = "private(..., at_client=True), as the last step before secure"
         raise ArgumentError(
-            complain(
-                where,
-                expected="a private method whose clients clip last",
-                actual="one that does not",
-                hint=hint,
-            )
+            where, "a private method whose clients clip last", "one that does not", hint
         )
     clips = private and isinstance(phase.reducer, partial) and phase.reducer.func is ClippedSum
     if phase.reducer is not Sum and not clips:
@@ -92,18 +66,11 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
             else getattr(phase.reducer, "__name__", "another reducer")
         )
         hint = "fed_avg, fed_prox, fed_lora, without robust(...)"
-        raise ArgumentError(
-            complain(where, expected="a method whose server takes a sum", actual=actual, hint=hint)
-        )
+        raise ArgumentError(where, "a method whose server takes a sum", actual, hint)
     if any(isinstance(local, Holding) for local in chain(phase.local, "local")):
         hint = "a method that sends whole values, such as fed_avg"
         raise ArgumentError(
-            complain(
-                where,
-                expected="clients that hold nothing",
-                actual="clients that are sent changes",
-                hint=hint,
-            )
+            where, "clients that hold nothing", "clients that are sent changes", hint
         )
     return phase
 
@@ -124,19 +91,10 @@ def first_plan(
         planned = phase.assign(algorithm.initial, 0, profile or Profile("example", 1), key)
     except Exception as problem:
         hint = "profile=Profile('client-000', 100), of a client of the run"
-        raise ArgumentError(
-            complain(where, expected="a plan for a client", actual=problem, hint=hint)
-        ) from problem
+        raise ArgumentError(where, "a plan for a client", problem, hint) from problem
     if isinstance(planned, Skip):
         hint = "profile=Profile('client-000', 100), of a client that takes part"
-        raise ArgumentError(
-            complain(
-                where,
-                expected="a plan for a client",
-                actual=f"left out: {planned.reason}",
-                hint=hint,
-            )
-        )
+        raise ArgumentError(where, "a plan for a client", f"left out: {planned.reason}", hint)
     return planned
 
 
@@ -153,21 +111,12 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
             "plain floats up, such as fed_avg(net) without a codec: masks are added to "
             "numbers, and masked numbers cannot be shortened"
         )
-        raise ArgumentError(
-            complain(
-                where,
-                expected="no codec on the up-link",
-                actual=type(planned.up).__name__,
-                hint=hint,
-            )
-        )
+        raise ArgumentError(where, "no codec on the up-link", type(planned.up).__name__, hint)
     view = planned.view.view if isinstance(planned.view, Clipped) else planned.view
     if not isinstance(view, Whole | Slice):
         hint = "fed_avg, fed_prox, fed_lora, hetero_fl"
         expected = "clients that send whole leaves, or leading slices of them"
-        raise ArgumentError(
-            complain(where, expected=expected, actual=f"the view {type(view).__name__}", hint=hint)
-        )
+        raise ArgumentError(where, expected, f"the view {type(view).__name__}", hint)
     shapes = view.expected if isinstance(view, Whole) else view.full
     return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), isinstance(view, Slice)
 

@@ -19,7 +19,7 @@ from bayesfed.algorithms.wrappers.secure_sums.collecting import (
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, neighbours
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.federated.core.algorithm import Server, published
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
@@ -214,10 +214,5 @@ def check_count(clients: int, point: FixedPoint, round: int) -> None:
     if clients > point.participants:
         hint = f"participants={clients}, or a sampler of fewer"
         raise UpdateError(
-            complain(
-                f"secure, round {round}",
-                expected=f"at most {point.participants} clients",
-                actual=clients,
-                hint=hint,
-            )
+            f"secure, round {round}", f"at most {point.participants} clients", clients, hint
         )

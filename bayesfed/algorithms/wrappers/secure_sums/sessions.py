@@ -26,7 +26,7 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
     Bits,
     digest,
 )
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 
 # Lengths in bytes: both public keys of a client; a sealed pair of shares; the digests of such a
 # pair.
@@ -312,11 +312,9 @@ def session_name(public: bytes) -> str:
 def refusal(expected: object, actual: object, field: str = "values") -> UpdateError:
     """Return the error of a client that does not answer a question."""
     return UpdateError(
-        complain(
-            "secure sums",
-            expected=expected,
-            actual=actual,
-            hint="the server of this run, of the same version",
-        ),
+        "secure sums",
+        expected,
+        actual,
+        "the server of this run, of the same version",
         field=field,
     )

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
 from bayesfed.data.files import write_whole
-from bayesfed.errors import CheckpointError, complain
+from bayesfed.errors import CheckpointError
 
 # Sessions of a client that are kept: some for a server that asks again, few since the keys of
 # clients that dropped out are in them.
@@ -80,9 +80,7 @@ class Vault:
                 f"the keys of this round in {self.folder}",
             )
             hint = "secure(..., vault=FOLDER) where each question has a process of its own"
-            raise CheckpointError(
-                complain(where, expected=expected, actual=type(problem).__name__, hint=hint)
-            ) from problem
+            raise CheckpointError(where, expected, type(problem).__name__, hint) from problem
         before = session.write()
         yield session
         if session.write() != before:

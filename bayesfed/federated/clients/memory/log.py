@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bayesfed.data.population import place_of
-from bayesfed.errors import CheckpointError, complain
+from bayesfed.errors import CheckpointError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.trees import Tree
 
@@ -106,12 +106,7 @@ class MemoryLog:
         content = os.pread(self._file, count, offset)
         if len(content) != count:
             raise CheckpointError(
-                complain(
-                    "memories on disk",
-                    expected=f"{count} bytes",
-                    actual=len(content),
-                    hint="an undamaged file",
-                )
+                "memories on disk", f"{count} bytes", len(content), "an undamaged file"
             )
         return content
 
@@ -202,11 +197,4 @@ class StoredMemories(Mapping[str, Tree]):
 
 def _unwritable(problem: OSError) -> CheckpointError:
     hint = "room there, or memory_folder= on a larger disk"
-    return CheckpointError(
-        complain(
-            "memories on disk",
-            expected="a folder that can be written to",
-            actual=problem,
-            hint=hint,
-        )
-    )
+    return CheckpointError("memories on disk", "a folder that can be written to", problem, hint)

@@ -8,7 +8,7 @@ lost, the pending memory is dropped, and the client keeps the memory that it had
 
 from __future__ import annotations
 
-from bayesfed.errors import ArgumentError, CheckpointError, complain
+from bayesfed.errors import ArgumentError, CheckpointError
 from bayesfed.federated.clients.memory.stores import InRam, Slot, Store, Version
 from bayesfed.trees import Tree
 
@@ -40,9 +40,7 @@ class ClientMemory:
 
     def __init__(self, store: Store | None = None, *, keep: int = 1) -> None:
         if keep < 1:
-            raise ArgumentError(
-                complain("ClientMemory", expected="keep >= 1", actual=keep, hint="2")
-            )
+            raise ArgumentError("ClientMemory", "keep >= 1", keep, "2")
         self._store: Store = InRam() if store is None else store
         self._keep = keep
 
@@ -84,12 +82,7 @@ class ClientMemory:
         if pending is None or pending.slot != slot:
             if self.accepted != slot:
                 raise CheckpointError(
-                    complain(
-                        "memory",
-                        expected=f"one of {slot}",
-                        actual=(self.accepted, self.pending),
-                        hint="a new run",
-                    )
+                    "memory", f"one of {slot}", (self.accepted, self.pending), "a new run"
                 )
             return
         self._store.accept(pending)
@@ -126,12 +119,10 @@ class ClientMemory:
             self.promote(slot)
         elif slot is not None and slot not in [version.slot for version in self._accepted()]:
             raise CheckpointError(
-                complain(
-                    "memory",
-                    expected=f"one of {slot}, which the server counts on",
-                    actual=self.accepted,
-                    hint="a larger keep, or a new run",
-                )
+                "memory",
+                f"one of {slot}, which the server counts on",
+                self.accepted,
+                "a larger keep, or a new run",
             )
         for version in reversed(self._store.versions()):
             if version.accepted and version.slot == slot:

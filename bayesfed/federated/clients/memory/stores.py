@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.data import files
-from bayesfed.errors import CheckpointError, WireError, complain
+from bayesfed.errors import CheckpointError, WireError
 from bayesfed.trees import Tree
 
 
@@ -162,12 +162,7 @@ class InFolder:
 
     def _error(self, problem: object) -> CheckpointError:
         return CheckpointError(
-            complain(
-                f"memory in {self.folder}",
-                expected="undamaged files",
-                actual=problem,
-                hint="restoring it, or a new run",
-            )
+            f"memory in {self.folder}", "undamaged files", problem, "restoring it, or a new run"
         )
 
 
@@ -178,9 +173,7 @@ def _version(name: str) -> Version:
         return Version(int(number), slot, {"accepted": True, "pending": False}[state])
     except (ValueError, KeyError) as problem:
         raise CheckpointError(
-            complain(
-                "memory", expected="files of ours", actual=f"{name!r}", hint="a folder of its own"
-            )
+            "memory", "files of ours", f"{name!r}", "a folder of its own"
         ) from problem
 
 

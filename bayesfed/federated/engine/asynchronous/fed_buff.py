@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.costs import Cost
@@ -70,22 +70,12 @@ class FedBuff:
         if self.size < 1 or self.concurrency < 1:
             actual = (self.size, self.concurrency)
             raise ArgumentError(
-                complain(
-                    "FedBuff",
-                    expected="size >= 1 and concurrency >= 1",
-                    actual=actual,
-                    hint="size=10, concurrency=100",
-                )
+                "FedBuff", "size >= 1 and concurrency >= 1", actual, "size=10, concurrency=100"
             )
         if self.staleness not in ("polynomial", "constant"):
             expected = "'polynomial' or 'constant'"
             raise ArgumentError(
-                complain(
-                    "FedBuff, staleness",
-                    expected=expected,
-                    actual=repr(self.staleness),
-                    hint="'polynomial'",
-                )
+                "FedBuff, staleness", expected, repr(self.staleness), "'polynomial'"
             )
 
     def factor(self, steps: int) -> float:
@@ -105,12 +95,7 @@ class FedBuff:
             actual = seconds if self.seconds else "a method without a load"
             hint = "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)"
             raise ArgumentError(
-                complain(
-                    f"FedBuff, client {profile.name!r}",
-                    expected="finite seconds of its turn",
-                    actual=actual,
-                    hint=hint,
-                )
+                f"FedBuff, client {profile.name!r}", "finite seconds of its turn", actual, hint
             )
         return seconds
 
@@ -126,22 +111,12 @@ class FedBuff:
         if len(algorithm.phases) > 1:
             names = [phase.name for phase in algorithm.phases]
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="a method of one phase",
-                    actual=names,
-                    hint="fed_avg, stc, federated_svi",
-                )
+                where, "a method of one phase", names, "fed_avg, stc, federated_svi"
             )
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected=f"at most the {clients} clients of the pool",
-                    actual=actual,
-                    hint=f"size={clients}",
-                )
+                where, f"at most the {clients} clients of the pool", actual, f"size={clients}"
             )
         stale = stale_changes(phase)
         if stale is None:
@@ -151,42 +126,22 @@ class FedBuff:
                 f"{getattr(phase.reducer, '__name__', 'another reducer')}"
             )
             raise ArgumentError(
-                complain(
-                    where,
-                    expected=expected,
-                    actual=actual,
-                    hint="fed_avg, fed_prox, stc, federated_svi with PVI",
-                )
+                where, expected, actual, "fed_avg, fed_prox, stc, federated_svi with PVI"
             )
         if stale == "as sent" and self.staleness != "constant":
             expected = "staleness 'constant': clients keep the change that they sent"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected=expected,
-                    actual=repr(self.staleness),
-                    hint="FedBuff(..., staleness='constant')",
-                )
+                where, expected, repr(self.staleness), "FedBuff(..., staleness='constant')"
             )
         if isinstance(phase.link, Cell) and phase.link.deadline_s < math.inf:
             actual = f"{phase.link.deadline_s:g} s"
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="no deadline: late answers count",
-                    actual=actual,
-                    hint="timed(algorithm, macs)",
-                )
+                where, "no deadline: late answers count", actual, "timed(algorithm, macs)"
             )
         if not _is_digital(phase.link):
             actual = type(phase.link).__name__
             raise ArgumentError(
-                complain(
-                    where,
-                    expected="answers that arrive one by one",
-                    actual=actual,
-                    hint="the link Digital()",
-                )
+                where, "answers that arrive one by one", actual, "the link Digital()"
             )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from bayesfed.data.files import digest, digest_of_file, write_whole
-from bayesfed.errors import CheckpointError, WireError, complain
+from bayesfed.errors import CheckpointError, WireError
 from bayesfed.federated.clients.memory.log import StoredMemories
 from bayesfed.federated.clients.rosters import Versions
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
@@ -142,9 +142,7 @@ def read(folder: Path, number: int) -> Snapshot:
         RecursionError,
     ) as problem:
         raise CheckpointError(
-            complain(
-                str(path), expected="an undamaged checkpoint", actual=problem, hint="an older one"
-            )
+            str(path), "an undamaged checkpoint", problem, "an older one"
         ) from problem
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 def refuse(where: str, *, expected: object, actual: object, hint: str) -> NoReturn:
     """Raise an `ArgumentError` laid out by `complain`."""
-    raise ArgumentError(complain(where, expected=expected, actual=actual, hint=hint))
+    raise ArgumentError(where, expected, actual, hint)
 
 
 def check_simple(where: str, graph: object) -> None:

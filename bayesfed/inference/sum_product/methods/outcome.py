@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Start = Literal["zero", "hi", "lo"]
 Backend = Literal["numba", "torch"]
@@ -108,11 +108,9 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
             f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         )
         raise ArgumentError(
-            complain(
-                "infer state",
-                expected=f"finite messages of shape {tuple(shape)}",
-                actual=actual,
-                hint="that of the same graph, method and batch",
-            )
+            "infer state",
+            f"finite messages of shape {tuple(shape)}",
+            actual,
+            "that of the same graph, method and batch",
         )
     return state.to(like, copy=True)

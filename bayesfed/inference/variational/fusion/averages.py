@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesfed.errors import PosteriorError, complain
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.variational.fusion.rule import (
     Fused,
     FusionKind,
@@ -55,12 +55,10 @@ class MeanParameters(_Averages):
         mixed = [b.name for b in fused.layout.blocks if "scale_tril" in b.parameters]
         if fused.layout.opaque or mixed:
             raise PosteriorError(
-                complain(
-                    "MeanParameters",
-                    expected="parameters that are locations, scales or points",
-                    actual=f"{[*fused.layout.opaque, *mixed]}",
-                    hint="SummedGradients(), or PVI() for a full covariance",
-                )
+                "MeanParameters",
+                "parameters that are locations, scales or points",
+                f"{[*fused.layout.opaque, *mixed]}",
+                "SummedGradients(), or PVI() for a full covariance",
             )
 
     def initial(self, fused: Fused) -> Tree:
@@ -125,12 +123,7 @@ class Wasserstein(_Averages):
             if not lowest > 0:
                 hint = "a higher SNR, or SummedGradients(), whose sum may be noisy"
                 raise PosteriorError(
-                    complain(
-                        f"the posterior of {block.name!r}",
-                        expected="standard deviations above 0",
-                        actual=lowest,
-                        hint=hint,
-                    )
+                    f"the posterior of {block.name!r}", "standard deviations above 0", lowest, hint
                 )
             result |= block.write(
                 fused.pair, {"loc": state[f"{block.name}.mean"], "scale": state[f"{block.name}.sd"]}

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum
 from bayesfed.trees import Tree, under, without
 
@@ -44,24 +44,14 @@ class SummedGradients:
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise ArgumentError(
-                complain(
-                    "SummedGradients.learning_rate",
-                    expected="a positive number",
-                    actual=self.learning_rate,
-                    hint="0.01",
-                )
+                "SummedGradients.learning_rate", "a positive number", self.learning_rate, "0.01"
             )
 
     def check(self, fused: Fused) -> None:
         """Refuse a guide without shared parameters; serve any other."""
         if not fused.layout.shared:
             raise PosteriorError(
-                complain(
-                    "SummedGradients",
-                    expected="a guide with shared parameters",
-                    actual="none",
-                    hint="AutoNormal",
-                )
+                "SummedGradients", "a guide with shared parameters", "none", "AutoNormal"
             )
 
     def initial(self, fused: Fused) -> Tree:

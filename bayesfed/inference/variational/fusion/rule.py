@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from bayesfed.errors import PosteriorError, complain
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair
 from bayesfed.trees import Tree
@@ -171,26 +171,15 @@ def require_blocks(rule: str, fused: Fused, *, diagonal: bool = False) -> None:
     layout = fused.layout
     if layout.points or layout.opaque or not layout.blocks:
         raise PosteriorError(
-            complain(
-                rule,
-                expected=(
-                    "a guide of Gaussian, Gamma, Beta or Dirichlet draws whose location and "
-                    "scale are parameters"
-                ),
-                actual=f"points {list(layout.points)}, unknown parameters {list(layout.opaque)}",
-                hint="SummedGradients(), which serves any guide, or AutoNormal",
-            )
+            rule,
+            "a guide of Gaussian, Gamma, Beta or Dirichlet draws whose location and "
+            "scale are parameters",
+            f"points {list(layout.points)}, unknown parameters {list(layout.opaque)}",
+            "SummedGradients(), which serves any guide, or AutoNormal",
         )
     if diagonal and (
         other := [
             block.name for block in layout.blocks if set(block.parameters) != {"loc", "scale"}
         ]
     ):
-        raise PosteriorError(
-            complain(
-                rule,
-                expected="independent Gaussian draws",
-                actual=f"{other}",
-                hint="AutoNormal, or PVI()",
-            )
-        )
+        raise PosteriorError(rule, "independent Gaussian draws", f"{other}", "AutoNormal, or PVI()")

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class
 from bayesfed.inference.variational.fusion.pace import Pace, moved
 from bayesfed.inference.variational.fusion.rule import (
@@ -56,9 +56,7 @@ class _Sites:
                 f"{type(self).__name__}.damping",
                 '1 / clients, or "auto"' if self.paced else "1.0",
             )
-            raise ArgumentError(
-                complain(where, expected="0 < damping <= 1", actual=self.damping, hint=hint)
-            )
+            raise ArgumentError(where, "0 < damping <= 1", self.damping, hint)
 
     def check(self, fused: Fused) -> None:
         """Refuse guides without natural parameters."""
@@ -228,12 +226,7 @@ class PVI(_Sites):
         if not (0 < self.proximal < math.inf and 0 < self.mixing <= 1 and self.clip > 0):
             actual = (self.proximal, self.mixing, self.clip)
             raise ArgumentError(
-                complain(
-                    "PVI",
-                    expected="proximal and clip > 0, 0 < mixing <= 1",
-                    actual=actual,
-                    hint="PVI(proximal=1, mixing=1)",
-                )
+                "PVI", "proximal and clip > 0, 0 < mixing <= 1", actual, "PVI(proximal=1, mixing=1)"
             )
 
         if self.damping == "auto" and (self.mixing < 1 or self.tied):
@@ -241,7 +234,7 @@ class PVI(_Sites):
                 "a damping in numbers with mixing < 1 or tied factors",
                 "PVI(0.3, mixing=0.5)",
             )
-            raise ArgumentError(complain("PVI", expected=expected, actual="'auto'", hint=hint))
+            raise ArgumentError("PVI", expected, "'auto'", hint)
 
     def initial(self, fused: Fused) -> Tree:
         """Return natural parameters; with mixing, the sum of the factors as well."""

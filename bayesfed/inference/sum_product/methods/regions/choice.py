@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Scope = frozenset[int]
 # Most entries of a region's table, and most regions that are found by themselves.
@@ -82,12 +82,10 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
 def _check_count(regions: set[Scope]) -> None:
     if len(regions) > MOST:
         raise ArgumentError(
-            complain(
-                "infer method 'gbp'",
-                expected=f"at most {MOST} cycles of three or four",
-                actual="more",
-                hint="regions=[(0, 1, 2), ...]",
-            )
+            "infer method 'gbp'",
+            f"at most {MOST} cycles of three or four",
+            "more",
+            "regions=[(0, 1, 2), ...]",
         )
 
 

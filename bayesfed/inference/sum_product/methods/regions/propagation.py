@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_graph
@@ -80,12 +80,7 @@ def pass_regions(
     """
     if settings.init != "zero":
         raise ArgumentError(
-            complain(
-                "infer method 'gbp'",
-                expected="init='zero'",
-                actual=repr(settings.init),
-                hint="state= for other starts",
-            )
+            "infer method 'gbp'", "init='zero'", repr(settings.init), "state= for other starts"
         )
     problem = _problem(model, evidence, regions)
     wiring, beliefs = problem.wiring, [table.clone() for table in problem.own]

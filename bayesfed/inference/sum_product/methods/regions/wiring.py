@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.methods.regions.choice import Scope
 
 
@@ -142,12 +142,7 @@ def _batch(
             )
             hint = "regions that overlap less, as regions=[(0, 1, 2), ...]"
             raise ArgumentError(
-                complain(
-                    "infer method 'gbp'",
-                    expected="overlaps whose update is defined",
-                    actual=actual,
-                    hint=hint,
-                )
+                "infer method 'gbp'", "overlaps whose update is defined", actual, hint
             )
         for larger in above[region]:
             group, row = place[larger]

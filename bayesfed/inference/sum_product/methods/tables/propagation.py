@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
@@ -66,12 +66,7 @@ def pass_tables(
     prior, log_weights = _fields(model, evidence)
     if settings.init != "zero":
         raise ArgumentError(
-            complain(
-                "message passing on tables",
-                expected="init='zero'",
-                actual=repr(settings.init),
-                hint="damping instead",
-            )
+            "message passing on tables", "init='zero'", repr(settings.init), "damping instead"
         )
     program = compile_tables(model, evidence.dtype, evidence.device)
     messages, views = _start(program, log_weights, state)
@@ -141,21 +136,14 @@ def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
             f"float32 or float64 of shape (B, {count}, {states})",
             (evidence.dtype, tuple(evidence.shape)),
         )
-        raise ArgumentError(
-            complain(where, expected=expected, actual=actual, hint="zeros where nothing is known")
-        )
+        raise ArgumentError(where, expected, actual, "zeros where nothing is known")
     padded = torch.arange(states, device=evidence.device)[:, None] >= model.cards.to(
         evidence.device
     )
     weights = evidence.mT.masked_fill(padded, -math.inf).contiguous()
     if not bool((weights < math.inf).all()):
         raise ArgumentError(
-            complain(
-                where,
-                expected="log weights, finite or -inf",
-                actual="nan or inf",
-                hint="subtracting the largest first",
-            )
+            where, "log weights, finite or -inf", "nan or inf", "subtracting the largest first"
         )
     return model.unary.to(evidence).T.masked_fill(padded, -math.inf)[None].contiguous(), weights
 
@@ -168,12 +156,10 @@ def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor
     shape = like.shape[0], sum(sizes)
     if state is not None and (tuple(state.shape) != shape or not bool(torch.isfinite(state).all())):
         raise ArgumentError(
-            complain(
-                "message passing on tables: state",
-                expected=f"finite, of shape {shape}",
-                actual=tuple(state.shape),
-                hint="an earlier outcome's",
-            )
+            "message passing on tables: state",
+            f"finite, of shape {shape}",
+            tuple(state.shape),
+            "an earlier outcome's",
         )
     messages = (
         like.new_zeros(shape) if state is None or program.forest else state.to(like, copy=True)
@@ -301,12 +287,7 @@ def _spread_zeros(program: Program, field: Tensor) -> Tensor:
         actual = f"none for variable {variable} of batch entry {entry} ({len(stuck)} such in all)"
         hint = "softer tables or evidence: they contradict each other"
         raise ArgumentError(
-            complain(
-                "message passing on tables",
-                expected="a possible state for every variable",
-                actual=actual,
-                hint=hint,
-            )
+            "message passing on tables", "a possible state for every variable", actual, hint
         )
     return possible > 0
 
