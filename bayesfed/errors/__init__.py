@@ -23,7 +23,18 @@ class Complaint(str):
 
 
 class BayesfedError(Exception):
-    """Base class of all errors that bayesfed raises on purpose."""
+    """Base class of all errors that bayesfed raises on purpose.
+
+    Parameters
+    ----------
+    text
+        The message, or where the problem is.
+    *parts
+        What was expected, what was found and what to try, as `complain` takes them.
+    """
+
+    def __init__(self, text: str = "", *parts: object) -> None:
+        super().__init__(complain(text, *parts) if parts else text)
 
     @property
     def complaint(self) -> Complaint | None:
@@ -59,8 +70,8 @@ class RefusedError(BayesfedError, ValueError):
 
     field = "payload"
 
-    def __init__(self, text: str = "", *, field: str = "") -> None:
-        super().__init__(text)
+    def __init__(self, text: str = "", *parts: object, field: str = "") -> None:
+        super().__init__(text, *parts)
         if field:
             self.field = field
 
@@ -85,7 +96,7 @@ class ClientError(BayesfedError, RuntimeError):
     """
 
     def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
-        super().__init__(client, round, stage, reason, field)
+        RuntimeError.__init__(self, client, round, stage, reason, field)
         self.client, self.round, self.stage, self.reason, self.field = (
             client,
             round,
@@ -175,10 +186,10 @@ class CacheWarning(UserWarning):
     """A damaged cache file, which is made again."""
 
 
-def complain(where: str, *, expected: object, actual: object, hint: str) -> Complaint:
+def complain(where: str, expected: object, actual: object, hint: object) -> Complaint:
     """Lay out an error text: where, what was expected, what was found, what to try; the text
     carries these parts as attributes.
     """
     text = Complaint(f"{where}: expected {expected}, found {actual}; try {hint}")
-    text.where, text.expected, text.actual, text.hint = where, str(expected), str(actual), hint
+    text.where, text.expected, text.actual, text.hint = where, *map(str, (expected, actual, hint))
     return text

@@ -216,10 +216,10 @@ def test_the_tables_of_how_sure_it_is_are_those_of_the_records(
         assert corrupted == f"{statistics.fmean(records.corrupted(one) for one in found):.2f}", name
         for kind, area in zip(AREAS, areas, strict=True):
             if area != "-":
-                mean = statistics.fmean(
+                average = statistics.fmean(
                     one[kind] for each in found for one in each["auroc"].values()
                 )
-                assert area == f"{mean:.2f}"[1:], (name, kind)
+                assert area == f"{average:.2f}"[1:], (name, kind)
         # A central network sends nothing.
         assert method == "central" or float(size) == pytest.approx(
             mean["megabytes"] / known["fed_avg"][0]["megabytes"], abs=0.005

@@ -413,17 +413,10 @@ def test_list_has_a_line_for_everything(capsys):
 
 def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     from bayesfed.cli import doctor
-    from bayesfed.errors import DataError, complain
+    from bayesfed.errors import DataError
 
     def nowhere():
-        raise DataError(
-            complain(
-                "fashion_mnist",
-                expected="four files",
-                actual="none",
-                hint="apt install dataset-fashion-mnist",
-            )
-        )
+        raise DataError("fashion_mnist", "four files", "none", "apt install dataset-fashion-mnist")
 
     monkeypatch.setattr(
         doctor, "installed", lambda package: "" if package == "constriction" else "1.0"

@@ -40,7 +40,7 @@ class ExperimentError(ArgumentError):
     """
 
     def __init__(self, text: str, file: str = "", line: int | None = None, key: str = "") -> None:
-        super().__init__(text, file, line, key)
+        ValueError.__init__(self, text, file, line, key)
         self.file, self.line, self.key = file, line, key
 
     def __str__(self) -> str:

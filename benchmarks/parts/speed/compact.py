@@ -42,7 +42,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inspect import table
 from bayesfed.keys import forked
 from bayesfed.models import ClusteredSupport
@@ -189,14 +189,7 @@ def network(tree: Mapping[str, Tensor]) -> tuple[nn.Module, Tensor]:
         )
     if len(matrices) != 2 or any(leaf.shape[2:] != (3, 3) for leaf in kernels):
         shapes = [tuple(leaf.shape) for leaf in weights]
-        raise ArgumentError(
-            complain(
-                "--model",
-                expected="an mlp or a cnn",
-                actual=f"weights of shapes {shapes}",
-                hint="bf.cnn",
-            )
-        )
+        raise ArgumentError("--model", "an mlp or a cnn", f"weights of shapes {shapes}", "bf.cnn")
     # Every convolution's pooling halves the side.
     side = 2 ** len(kernels) * math.isqrt(matrices[0].shape[1] // len(kernels[-1]))
     image = (kernels[0].shape[1], side, side)
