@@ -71,9 +71,7 @@ def _check(seed: int, path: tuple[Name, ...]) -> None:
     for what, value in (("seed", seed), *(("name", name) for name in path)):
         legal = isinstance(value, int) or (what == "name" and isinstance(value, str))
         if not legal or isinstance(value, bool):
-            raise ArgumentError(
-                "Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)"
-            )
+            raise ArgumentError("Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)")
 
 
 @contextmanager

@@ -152,13 +152,19 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     for name, leaf in tree.items():
         if leaf.is_complex():
             raise UpdateError(
-                f"{where}, leaf {name!r}", "real numbers", leaf.dtype, "its real part",
+                f"{where}, leaf {name!r}",
+                "real numbers",
+                leaf.dtype,
+                "its real part",
                 field="dtype",
             )
         if not is_finite(leaf):
             count = int((~torch.isfinite(leaf)).sum())
             raise UpdateError(
-                f"{where}, leaf {name!r}", "finite values", f"{count} NaN or Inf", "a smaller learning rate",
+                f"{where}, leaf {name!r}",
+                "finite values",
+                f"{count} NaN or Inf",
+                "a smaller learning rate",
                 field="values",
             )
 
@@ -168,13 +174,22 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
     for name in sorted(expected.keys() ^ tree.keys()):
         state = "no such leaf" if name in expected else "an extra leaf"
         raise UpdateError(
-            f"{where}, leaf {name!r}", f"leaves {sorted(expected)}", state, "the names published",
+            f"{where}, leaf {name!r}",
+            f"leaves {sorted(expected)}",
+            state,
+            "the names published",
             field="leaves",
         )
     for name, shape in expected.items():
         if tuple(tree[name].shape) != tuple(shape):
             actual = tuple(tree[name].shape)
-            raise UpdateError(f"{where}, leaf {name!r}", f"shape {tuple(shape)}", actual, "the shapes published", field="shape")
+            raise UpdateError(
+                f"{where}, leaf {name!r}",
+                f"shape {tuple(shape)}",
+                actual,
+                "the shapes published",
+                field="shape",
+            )
 
 
 def is_finite(leaf: Tensor) -> bool:

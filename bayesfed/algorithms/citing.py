@@ -56,9 +56,7 @@ def citation(algorithm: Algorithm | str) -> str:
         known = [*methods(), *_RULES]
         close = get_close_matches(name, known, n=1, cutoff=0.4)
         hint = repr(close[0]) if close else ", ".join(map(repr, known))
-        raise ArgumentError(
-            "citation", "a recipe or a rule", repr(name), hint
-        )
+        raise ArgumentError("citation", "a recipe or a rule", repr(name), hint)
     keys = list(registered.cites if registered else _RULES[name])
     if not isinstance(algorithm, str):
         keys += [key for part in _parts(algorithm) for key in _RULES.get(part, ())]

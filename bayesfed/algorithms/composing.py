@@ -168,12 +168,21 @@ def compose(
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)
         told = options(turn) if options else work.options(round, profile.samples, size=turn.size)
-        return Assignment(chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up, told)
+        return Assignment(
+            chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up, told
+        )
 
     if buffers == "static":
         step = constant(step, net)
     phase = Phase(
-        "train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer, owner=owner, layers=(*layers, *feedback)
+        "train",
+        assign,
+        step,
+        server or (Add() if adds else Average()),
+        link or Digital(),
+        reducer,
+        owner=owner,
+        layers=(*layers, *feedback),
     )
     check_order(phase, name)
     served = predicting(net, buffers)
@@ -194,7 +203,5 @@ def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) 
     if not isinstance(local, Sequence):
         return local
     if capacity is None:
-        raise ArgumentError(
-            name, "a capacity for several locals", "none", "fixed(clients, 2)"
-        )
+        raise ArgumentError(name, "a capacity for several locals", "none", "fixed(clients, 2)")
     return Sized(tuple(local))

@@ -118,9 +118,7 @@ def recipe(
         other = _REGISTERED.get(name)
         if other and other.make.__module__ != make.__module__ and _is_shipped(other):
             actual = f"{name!r}, which {other.make.__module__} has"
-            raise ArgumentError(
-                "recipe", "a name of its own", actual, "another name"
-            )
+            raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
         entry = (
             checked(said=None, **ROLES)(make)

@@ -89,9 +89,7 @@ def one(name: str) -> str:
     chosen: Any = Settings if name == "experiment" else names.public().get(name)
     if chosen is None or not callable(chosen):
         hint = nearest(name, names.public()) or "bayesfed list"
-        raise ArgumentError(
-            "list", "a name that a file may use", repr(name), hint
-        )
+        raise ArgumentError("list", "a name that a file may use", repr(name), hint)
     schema = reader_of(chosen).json_schema().get("properties", {})
     rows = [[key, _default(key, chosen), words(schema[key], short=True)] for key in keys(chosen)]
     return (

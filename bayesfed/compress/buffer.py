@@ -23,9 +23,7 @@ class Writer:
     def varint(self, value: int) -> None:
         """Append a count >= 0, seven bits per byte, lowest bits first."""
         if value < 0:
-            raise WireError(
-                "varint", "a count >= 0", value, "an offset or a zigzag"
-            )
+            raise WireError("varint", "a count >= 0", value, "an offset or a zigzag")
         while value > 0x7F:
             self.byte(value & 0x7F | 0x80)
             value >>= 7
@@ -35,7 +33,10 @@ class Writer:
         """Append a finite number as float32."""
         if not math.isfinite(value) or abs(value) > 3.4028234e38:
             raise WireError(
-                "float32", "a finite number within its range", value, "values of ordinary size",
+                "float32",
+                "a finite number within its range",
+                value,
+                "values of ordinary size",
                 field="values",
             )
         self._parts.append(struct.pack("<f", value))
@@ -109,6 +110,4 @@ class Reader:
     def done(self) -> None:
         """Raise `WireError` if bytes are left over."""
         if len(self):
-            raise WireError(
-                "section", "its end", f"{len(self)} bytes more", "sending it again"
-            )
+            raise WireError("section", "its end", f"{len(self)} bytes more", "sending it again")

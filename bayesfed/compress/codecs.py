@@ -59,9 +59,7 @@ class Cast:
 
     def __post_init__(self) -> None:
         if self.bits not in _WIDTHS:
-            raise ArgumentError(
-                "Cast", "bits 16, 32 or 64", repr(self.bits), "Cast(32)"
-            )
+            raise ArgumentError("Cast", "bits 16, 32 or 64", repr(self.bits), "Cast(32)")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""
@@ -84,7 +82,10 @@ class Cast:
         if not is_finite(narrow):
             largest = float(leaf.abs().max())
             raise WireError(
-                f"leaf {name!r}", f"values that fit {self.bits} bits", f"largest {largest:g}", "Cast(32) or a smaller step"
+                f"leaf {name!r}",
+                f"values that fit {self.bits} bits",
+                f"largest {largest:g}",
+                "Cast(32) or a smaller step",
             )
         return narrow
 
@@ -96,7 +97,10 @@ def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
     if not is_finite(wide):
         kind = str(dtype).removeprefix("torch.")
         raise WireError(
-            f"leaf {name!r}", f"finite {kind} values", "NaN or Inf", "sending it again",
+            f"leaf {name!r}",
+            f"finite {kind} values",
+            "NaN or Inf",
+            "sending it again",
             field="values",
         )
     return wide

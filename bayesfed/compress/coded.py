@@ -75,7 +75,10 @@ class Coded:
         leaves, meta = unseal(message, limit=self.limit)
         if (needed := 8 * sum(leaf.entries for leaf in leaves)) > self.limit:
             raise WireError(
-                "message", f"at most {self.limit // 8} entries", needed // 8, "a higher limit if it is honest"
+                "message",
+                f"at most {self.limit // 8} entries",
+                needed // 8,
+                "a higher limit if it is honest",
             )
         return {leaf.name: self._opened(leaf, key.child(leaf.name)) for leaf in leaves}, meta
 
@@ -115,7 +118,10 @@ class Coded:
             )
         elif dtype.is_floating_point:
             raise WireError(
-                f"leaf {leaf.name!r}", "float32", dtype, "a message of this codec",
+                f"leaf {leaf.name!r}",
+                "float32",
+                dtype,
+                "a message of this codec",
                 field="dtype",
             )
         else:

@@ -151,9 +151,7 @@ def _written(value: object, known: Mapping[type, None], leaves: Tree, where: str
             }
         case _:
             hint = "bayesfed's codecs, or your class in `also` on both sides"
-            raise ArgumentError(
-                where, "what can be described", repr(value), hint
-            )
+            raise ArgumentError(where, "what can be described", repr(value), hint)
 
 
 def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) -> Any:

@@ -69,7 +69,10 @@ class ErrorFeedback:
                 continue
             if residual.shape != leaf.shape:
                 raise UpdateError(
-                    f"residual of {name!r}", f"shape {tuple(leaf.shape)}", tuple(residual.shape), "one view a client"
+                    f"residual of {name!r}",
+                    f"shape {tuple(leaf.shape)}",
+                    tuple(residual.shape),
+                    "one view a client",
                 )
             result[name] = leaf + residual.to(leaf)
         return result

@@ -133,7 +133,10 @@ class Flexible:
         """Threshold, round and write the message, with L in its meta."""
         if LEVELS in meta:
             raise WireError(
-                f"meta {LEVELS!r}", "a name that is not the codec's own", meta[LEVELS], "another name"
+                f"meta {LEVELS!r}",
+                "a name that is not the codec's own",
+                meta[LEVELS],
+                "another name",
             )
         return self._coded(self.levels).encode(
             self.sparse(tree), {**meta, LEVELS: self.levels}, key

@@ -64,9 +64,7 @@ class PosteriorGrid:
 
     def __post_init__(self) -> None:
         if not 0 < self.nats < math.inf:
-            raise ArgumentError(
-                "PosteriorGrid", "nats > 0", self.nats, "0.01"
-            )
+            raise ArgumentError("PosteriorGrid", "nats > 0", self.nats, "0.01")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Round the sds, then the means with the sds that the receiver will decode."""
@@ -74,7 +72,10 @@ class PosteriorGrid:
         for name in spreads:
             if not _positive(tree[name]):
                 raise WireError(
-                    f"leaf {name!r}", "finite standard deviations above 0", "others", "a smaller step"
+                    f"leaf {name!r}",
+                    "finite standard deviations above 0",
+                    "others",
+                    "a smaller step",
                 )
             if tree[name].numel() > 1:
                 result[name] = _codes(
@@ -106,7 +107,10 @@ class PosteriorGrid:
             result[name] = torch.from_numpy(mean).reshape(tree[name].shape)
             if not is_finite(result[name]):
                 raise WireError(
-                    f"leaf {name!r}", "finite values", "others", "sending it again",
+                    f"leaf {name!r}",
+                    "finite values",
+                    "others",
+                    "sending it again",
                     field="values",
                 )
         return result, meta
@@ -122,7 +126,10 @@ class PosteriorGrid:
             leaf = coded[name].detach().cpu()
             if leaf.is_floating_point() != (leaf.numel() <= 1):
                 raise WireError(
-                    f"leaf {name!r}", "one sd as a float, or grid numbers", leaf.dtype, "sending it again"
+                    f"leaf {name!r}",
+                    "one sd as a float, or grid numbers",
+                    leaf.dtype,
+                    "sending it again",
                 )
             if leaf.is_floating_point():
                 sd = leaf.float().double()
@@ -134,7 +141,10 @@ class PosteriorGrid:
                         flat[part] = np.exp(values * self._log_step)
             if not _positive(sd):
                 raise WireError(
-                    f"leaf {name!r}", "finite values above 0", "others", "sending it again",
+                    f"leaf {name!r}",
+                    "finite values above 0",
+                    "others",
+                    "sending it again",
                     field="values",
                 )
             seen[name] = sd
@@ -163,7 +173,10 @@ def _spread_of(name: str, tree: Mapping[str, Tensor]) -> str:
         if spread in tree:
             return spread
     raise WireError(
-        f"leaf {name!r}", f"{own!r} or {SD!r} beside it", sorted(tree), "Coded for models without posterior sd"
+        f"leaf {name!r}",
+        f"{own!r} or {SD!r} beside it",
+        sorted(tree),
+        "Coded for models without posterior sd",
     )
 
 
@@ -192,7 +205,10 @@ def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
             numbers = np.rint(scaled + _dither(len(scaled), random))
         if not peak(numbers) <= LARGEST:
             raise WireError(
-                f"leaf {name!r}", f"values within {LARGEST:g} grid steps", "larger ones or NaN", "a smaller step"
+                f"leaf {name!r}",
+                f"values within {LARGEST:g} grid steps",
+                "larger ones or NaN",
+                "a smaller step",
             )
         result[part] = numbers
     return torch.from_numpy(result).reshape(leaf.shape)
@@ -201,9 +217,7 @@ def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
 def _values(codes: Tensor, key: Key, name: str) -> Iterator[tuple[slice, Reals]]:
     """Yield the grid numbers minus their dither, part by part."""
     if codes.dtype is not torch.int64:
-        raise WireError(
-            f"leaf {name!r}", "grid numbers", codes.dtype, "a message of this codec"
-        )
+        raise WireError(f"leaf {name!r}", "grid numbers", codes.dtype, "a message of this codec")
     flat, random = codes.reshape(-1).numpy(), key.numpy()
     return (
         (part, flat[part] - _dither(part.stop - part.start, random)) for part in parts(len(flat))

@@ -38,7 +38,10 @@ def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
     active = int(mask.sum())
     if values.shape != (active,):
         raise WireError(
-            "active values", f"shape ({active},)", tuple(values.shape), "the mask they were gathered with"
+            "active values",
+            f"shape ({active},)",
+            tuple(values.shape),
+            "the mask they were gathered with",
         )
     dense = values.new_zeros(mask.shape)
     dense[mask] = values

@@ -141,29 +141,39 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     """
     if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
         raise WireError(
-            "message", f"24 to {limit} bytes", f"{len(message)} bytes", "a higher limit if it is honest",
+            "message",
+            f"24 to {limit} bytes",
+            f"{len(message)} bytes",
+            "a higher limit if it is honest",
             field="size",
         )
     body = memoryview(message)[:-DIGEST]
     if bytes(body[:4]) != MAGIC:
-        raise WireError(
-            "message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal"
-        )
+        raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
     if not is_intact(message):
         raise WireError(
-            "message", "a matching digest", "another one", "sending it again",
+            "message",
+            "a matching digest",
+            "another one",
+            "sending it again",
             field="digest",
         )
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
         raise WireError(
-            "message header", f"a {HEADER_SHARE}nd of {limit} bytes", length, "a higher limit if it is honest",
+            "message header",
+            f"a {HEADER_SHARE}nd of {limit} bytes",
+            length,
+            "a higher limit if it is honest",
             field="size",
         )
     entries, meta = _header(bytes(body[8 : 8 + length]), length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
         raise WireError(
-            "message", "the sections its header promises", f"{len(body)} bytes", "sending it again",
+            "message",
+            "the sections its header promises",
+            f"{len(body)} bytes",
+            "sending it again",
             field="header",
         )
     leaves, start = [], 8 + length
@@ -175,7 +185,10 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         decoded := sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)
     ) > limit:
         raise WireError(
-            "message", f"leaves of at most {limit} bytes", decoded, "a higher limit if it is honest",
+            "message",
+            f"leaves of at most {limit} bytes",
+            decoded,
+            "a higher limit if it is honest",
             field="size",
         )
     return leaves, meta
@@ -227,9 +240,7 @@ def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, A
 def plain(name: str, leaf: Tensor) -> Leaf:
     """Return a leaf whose section holds its plain values, booleans with eight per byte."""
     if leaf.dtype not in NAMES:
-        raise WireError(
-            f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first"
-        )
+        raise WireError(f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first")
     values = leaf.detach().cpu().contiguous().numpy()
     if leaf.dtype is torch.bool:
         values = np.packbits(values.reshape(-1))
@@ -243,7 +254,10 @@ def opened(leaf: Leaf) -> Tensor:
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
         raise WireError(
-            f"leaf {leaf.name!r}", f"{size} bytes", len(leaf.section), "sending it again",
+            f"leaf {leaf.name!r}",
+            f"{size} bytes",
+            len(leaf.section),
+            "sending it again",
             field="shape",
         )
     dtype = DTYPES[leaf.dtype]
@@ -283,7 +297,10 @@ def _header(
             raise ValueError("meta holds something that is not a scalar")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise WireError(
-            "message header", "meta and leaves as JSON", problem, "a message from seal",
+            "message header",
+            "meta and leaves as JSON",
+            problem,
+            "a message from seal",
             field="header",
         ) from problem
     return entries, meta

@@ -87,7 +87,10 @@ def as_targets(
             )
         missing = sum(not isinstance(label, str) for label in labels.reshape(-1))
         raise DataError(
-            where, "one label a row", f"{missing} without, or several columns", "dropna(), one column"
+            where,
+            "one label a row",
+            f"{missing} without, or several columns",
+            "dropna(), one column",
         )
     if hasattr(values, "columns") and array is not None and array.ndim == 2 and array.shape[1] == 1:
         values = array[:, 0]
@@ -111,7 +114,10 @@ def _check_columns(values: Any, where: str) -> None:
     ]
     if texts:
         raise DataError(
-            where, "columns of numbers", f"others: {', '.join(texts[:10])}", f"frame.drop(columns={texts[:3]})"
+            where,
+            "columns of numbers",
+            f"others: {', '.join(texts[:10])}",
+            f"frame.drop(columns={texts[:3]})",
         )
     counts = {str(name): int(count) for name, count in values.isna().sum().items() if count}
     if counts:

@@ -72,17 +72,13 @@ def corrupted(
     """
     if corruption not in get_args(Corruption):
         known = ", ".join(map(repr, get_args(Corruption)))
-        raise ArgumentError(
-            "corrupted", f"one of {known}", repr(corruption), "'blur'"
-        )
+        raise ArgumentError("corrupted", f"one of {known}", repr(corruption), "'blur'")
     if (
         isinstance(severity, bool)
         or not isinstance(severity, Integral)
         or severity not in range(1, 6)
     ):
-        raise ArgumentError(
-            "corrupted, severity", "1 to 5", repr(severity), "3"
-        )
+        raise ArgumentError("corrupted, severity", "1 to 5", repr(severity), "3")
     images, strength = _images("corrupted", data), STRENGTHS[corruption][severity - 1]
     if not len(data):
         return data
@@ -127,7 +123,10 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     ):
         expected = f"labels 0 to {len(wanted) - 1}"
         raise DataError(
-            "label_shifted", expected, f"{tuple(data.targets.shape)} of {data.targets.dtype}", "a share a class"
+            "label_shifted",
+            expected,
+            f"{tuple(data.targets.shape)} of {data.targets.dtype}",
+            "a share a class",
         )
     counts = torch.bincount(data.targets, minlength=len(wanted)).double().cpu()
     if (

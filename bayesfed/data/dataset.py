@@ -56,7 +56,10 @@ class Dataset:
                 object.__setattr__(self, name, value)
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
             raise DataError(
-                "Dataset", "inputs and targets of one length", f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}", "the same rows of both"
+                "Dataset",
+                "inputs and targets of one length",
+                f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}",
+                "the same rows of both",
             )
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
             if not is_finite(values):
@@ -68,7 +71,10 @@ class Dataset:
                     .reshape(-1)
                 )
                 raise DataError(
-                    f"Dataset {name}", "finite values", f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}", "dropping or imputing those rows"
+                    f"Dataset {name}",
+                    "finite values",
+                    f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}",
+                    "dropping or imputing those rows",
                 )
         if (
             not self.targets.is_floating_point()
@@ -88,12 +94,13 @@ class Dataset:
                 else int(self.targets.max())
             )
             expected = f"labels from 0 to {len(self.classes) - 1}, as there are names"
-            raise DataError(
-                "Dataset targets", expected, actual, "a name for every class"
-            )
+            raise DataError("Dataset targets", expected, actual, "a name for every class")
         if self.domains and len(self.domains) != len(self):
             raise DataError(
-                "Dataset domains", f"a name for each of {len(self)} rows", len(self.domains), "domains=()"
+                "Dataset domains",
+                f"a name for each of {len(self)} rows",
+                len(self.domains),
+                "domains=()",
             )
 
     def __len__(self) -> int:
@@ -102,7 +109,10 @@ class Dataset:
     def __getitem__(self, rows: Tensor | slice) -> Dataset:
         if not isinstance(rows, slice | Tensor):
             raise DataError(
-                "rows of a Dataset", "a slice or a tensor", repr(rows), "data[:5], data[torch.tensor([0, 2])]"
+                "rows of a Dataset",
+                "a slice or a tensor",
+                repr(rows),
+                "data[:5], data[torch.tensor([0, 2])]",
             )
         # Rows of a checked data set need no second check, which would cost more than taking a
         # batch.
@@ -148,12 +158,18 @@ def concatenated(parts: Sequence[Dataset]) -> Dataset:
     shapes = {(tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:])) for part in parts}
     if len(shapes) != 1:
         raise DataError(
-            "concatenated", "sets with rows of one shape", sorted(shapes, key=str), "the same features"
+            "concatenated",
+            "sets with rows of one shape",
+            sorted(shapes, key=str),
+            "the same features",
         )
     named = sorted({part.classes for part in parts})
     if len(named) != 1:
         raise DataError(
-            "concatenated", "sets with the same classes", named[:2], "classes=train.classes when reading"
+            "concatenated",
+            "sets with the same classes",
+            named[:2],
+            "classes=train.classes when reading",
         )
     domains = (
         tuple(name for part in parts for name in part.domains)

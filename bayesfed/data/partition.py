@@ -124,9 +124,7 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
     """
     _check(len(labels), clients, 0)
     if per_client < 1:
-        raise ArgumentError(
-            "shards", "per_client >= 1", per_client, "2"
-        )
+        raise ArgumentError("shards", "per_client >= 1", per_client, "2")
     pieces = np.array_split(np.argsort(labels.cpu().numpy(), kind="stable"), clients * per_client)
     order = key.numpy().permutation(len(pieces))
     dealt = [np.concatenate([pieces[i] for i in order[c::clients]]) for c in range(clients)]
@@ -201,9 +199,7 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
         If `share` is not between 0 and 1.
     """
     if not 0 < share < 1:
-        raise ArgumentError(
-            "held_out, share", "a number between 0 and 1", share, "0.2"
-        )
+        raise ArgumentError("held_out, share", "a number between 0 and 1", share, "0.2")
     sides: tuple[list[Tensor], list[Tensor]] = ([], [])
     for name, rows in by_domain(strata).items():
         shuffled = rows[torch.randperm(len(rows), generator=key.child(name).generator())]
@@ -251,20 +247,19 @@ def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, D
             f"numbers of rows below {len(data)}",
             f"{int(parts[beyond[0]].max())} for {beyond[0]!r}",
         )
-        raise ArgumentError(
-            "federate, parts", expected, actual, f"a partition of {len(data)} rows"
-        )
+        raise ArgumentError("federate, parts", expected, actual, f"a partition of {len(data)} rows")
     return {name: data[rows] for name, rows in parts.items()}
 
 
 def _check(rows: int, clients: int, minimum: int) -> None:
     if clients < 1:
-        raise ArgumentError(
-            "partition", "at least one client", clients, "clients=10"
-        )
+        raise ArgumentError("partition", "at least one client", clients, "clients=10")
     if minimum < 0 or clients * minimum > rows:
         raise ArgumentError(
-            "partition", f"{clients} clients x minimum {minimum} <= {rows} rows", clients * minimum, "a smaller minimum"
+            "partition",
+            f"{clients} clients x minimum {minimum} <= {rows} rows",
+            clients * minimum,
+            "a smaller minimum",
         )
 
 

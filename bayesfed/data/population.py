@@ -115,7 +115,10 @@ class Population(Mapping[str, Dataset]):
         given = Names(names) if isinstance(names, int) and not isinstance(names, bool) else names
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):
             raise ArgumentError(
-                "Population, names", "a number of clients, or their names", shown(names), "1_000_000"
+                "Population, names",
+                "a number of clients, or their names",
+                shown(names),
+                "1_000_000",
             )
         rows = _rows(samples, given)
         if isinstance(given, Names):
@@ -158,7 +161,10 @@ class Population(Mapping[str, Dataset]):
         if not isinstance(data, Dataset) or len(data) != rows:
             actual = f"{len(data)} rows" if isinstance(data, Dataset) else shown(data)
             raise DataError(
-                f"Population, client {name!r}", f"a Dataset of {rows} rows", actual, "the right samples"
+                f"Population, client {name!r}",
+                f"a Dataset of {rows} rows",
+                actual,
+                "the right samples",
             )
         return data
 

@@ -47,9 +47,7 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
         factor = (1 / 255 if array.dtype == np.uint8 else 1.0) if scale is None else scale
         arrays.append(array.astype(np.float32) * np.float32(factor))
     if not arrays:
-        raise DataError(
-            "rows", "at least one", "none", "another source"
-        )
+        raise DataError("rows", "at least one", "none", "another source")
     return torch.from_numpy(np.stack(arrays))
 
 
@@ -78,9 +76,7 @@ def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:
             where, "numbers", shown, "leaving it out; for texts, bf.tokenised(Texts(...), ...)"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(
-            where, "finite numbers", "NaN or Inf", "dropping or imputing such rows"
-        )
+        raise DataError(where, "finite numbers", "NaN or Inf", "dropping or imputing such rows")
     return array
 
 
@@ -88,9 +84,7 @@ def check_mode(picture: Any, where: str) -> None:
     """Raise `DataError` if a Pillow image has more than a byte per colour."""
     if picture.mode not in (*_GREY, *_COLOUR):
         actual = f"Pillow's mode {picture.mode}"
-        raise DataError(
-            where, "a picture with a byte a colour", actual, "converting it to 8 bits"
-        )
+        raise DataError(where, "a picture with a byte a colour", actual, "converting it to 8 bits")
 
 
 def _pixels(picture: Any, where: str) -> np.ndarray[Any, Any]:

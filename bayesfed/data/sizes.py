@@ -53,13 +53,9 @@ def power_law(
     appendix D: the inverse of the distribution function.
     """
     if not 1 < exponent < math.inf:
-        raise ArgumentError(
-            "power_law, exponent", "a number above 1", exponent, "2.0"
-        )
+        raise ArgumentError("power_law, exponent", "a number above 1", exponent, "2.0")
     if not 1 <= least <= most:
-        raise ArgumentError(
-            "power_law", "1 <= least <= most", (least, most), "least=1, most=1000"
-        )
+        raise ArgumentError("power_law", "1 <= least <= most", (least, most), "least=1, most=1000")
     power = 1.0 - exponent
     # The law of a continuous size from least to most + 1, rounded down, so that both bounds can be
     # drawn.

@@ -148,9 +148,7 @@ def split_clients(
     >>> run(fed_avg(net), seen, rounds=40, test=concatenated(list(unseen.values())))
     """
     if not 0 < share < 1:
-        raise ArgumentError(
-            "split_clients, share", "a number between 0 and 1", share, "0.2"
-        )
+        raise ArgumentError("split_clients, share", "a number between 0 and 1", share, "0.2")
     if len(clients) < 2:
         raise ArgumentError(
             "split_clients", "at least two clients", len(clients), "split_rows(clients, 0.2)"

@@ -47,9 +47,7 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
         torch.as_tensor(raw[:, -1]).long(),
     )
     if not 0 < test < len(inputs):
-        raise ArgumentError(
-            "digits", f"test in 1..{len(inputs) - 1}", test, "test=360"
-        )
+        raise ArgumentError("digits", f"test in 1..{len(inputs) - 1}", test, "test=360")
     order = torch.randperm(len(inputs), generator=(key or Key(0, "digits")).generator())
     whole = Dataset(inputs[order], targets[order])
     return whole[slice(test, None)], whole[slice(0, test)]

@@ -51,7 +51,10 @@ def dihedral(data: Dataset, key: Key, *, inverted: bool = True) -> Dataset:
     if len(shape) not in (3, 4) or shape[-1] != shape[-2] or not data.inputs.is_floating_point():
         actual = f"{data.inputs.dtype} of shape {shape}"
         raise DataError(
-            "dihedral", "square images (N, H, H) or (N, C, H, H)", actual, "permutations, for any rows"
+            "dihedral",
+            "square images (N, H, H) or (N, C, H, H)",
+            actual,
+            "permutations, for any rows",
         )
     if (
         inverted
@@ -109,7 +112,10 @@ def permutations(data: Dataset, count: int, key: Key) -> Dataset:
     if data.inputs.ndim not in (2, 3, 4):
         shape = tuple(data.inputs.shape)
         raise DataError(
-            "permutations", "rows (F,), (H, W) or (C, H, W)", shape, "Dataset(inputs.flatten(1), targets)"
+            "permutations",
+            "rows (F,), (H, W) or (C, H, W)",
+            shape,
+            "Dataset(inputs.flatten(1), targets)",
         )
     first = data.inputs.ndim - 2 if data.inputs.ndim > 2 else 1
     places = data.inputs.shape[first:].numel()

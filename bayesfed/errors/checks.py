@@ -166,9 +166,7 @@ def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]]
 def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
     if not role.fits(value):
-        raise ArgumentError(
-            where, role.expected, shown(value), role.hint
-        )
+        raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 
 def check_keywords(
@@ -195,9 +193,7 @@ def check_keywords(
             else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
         )
         hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(
-            where, f"keywords among {', '.join(names)}", unknown[0], hint
-        )
+        raise KeywordError(where, f"keywords among {', '.join(names)}", unknown[0], hint)
     positional = [
         parameter
         for parameter in parameters.values()
@@ -218,9 +214,7 @@ def check_keywords(
         for name, one in parameters.items()
         if one.default is one.empty and name not in given and one.kind not in kinds
     ]:
-        raise KeywordError(
-            where, f"a value for {missing[0]}", "none", f"{missing[0]}=..."
-        )
+        raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
 
 
 def shown(value: object) -> str:

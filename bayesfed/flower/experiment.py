@@ -70,9 +70,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.save_every < 1:
-            raise ArgumentError(
-                "Experiment", "save_every >= 1", self.save_every, "1"
-            )
+            raise ArgumentError("Experiment", "save_every >= 1", self.save_every, "1")
 
     @property
     def fingerprint(self) -> str:

@@ -214,7 +214,10 @@ def read_request(
         phase, slot = meta["phase"], Slot(int(meta["slot_round"]), str(meta["slot_phase"]))
         if phase not in links:
             raise WireError(
-                "question", f"a phase among {sorted(links)}", repr(phase), "one experiment on both sides"
+                "question",
+                f"a phase among {sorted(links)}",
+                repr(phase),
+                "one experiment on both sides",
             )
         down, up = (described(bytes(sections[name].section), also) for name in ("down", "up"))
         message = bytes(sections["message"].section)
@@ -303,9 +306,7 @@ def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, L
     leaves, meta = unseal(letter, limit=limit + ROOM)
     if meta.get("version") != VERSION:
         hint = "one version of bayesfed on both sides"
-        raise WireError(
-            "letter", f"version {VERSION}", repr(meta.get("version")), hint
-        )
+        raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), hint)
     return str(meta.get("kind")), meta, {leaf.name: leaf for leaf in leaves}
 
 

@@ -108,14 +108,10 @@ class Flower:
     ) -> None:
         times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
         if any(value is not None and not value > 0 for value in times.values()):
-            raise ArgumentError(
-                "Flower", "times above 0", times, "deadline_s=600.0"
-            )
+            raise ArgumentError("Flower", "times above 0", times, "deadline_s=600.0")
         wanted = clients if isinstance(clients, int) else frozenset(clients)
         if not wanted or (isinstance(wanted, int) and wanted < 0):
-            raise ArgumentError(
-                "Flower", "one client or more", clients, "clients=3"
-            )
+            raise ArgumentError("Flower", "one client or more", clients, "clients=3")
         self._grid, self._mail = grid, mail or FlowerMail()
         self._deadline_s, self._poll_s, self._codecs = deadline_s, poll_s, tuple(codecs)
         self._clock, self._wait, self._looked_at = clock, wait, float("-inf")
@@ -210,7 +206,10 @@ class Flower:
         profiles = tuple(roster.profiles[name] for name in names)
         if not any(profile.samples for profile in profiles):
             raise DataError(
-                "Flower", "a client with data", f"{len(profiles)} clients, all empty", "the data function"
+                "Flower",
+                "a client with data",
+                f"{len(profiles)} clients, all empty",
+                "the data function",
             )
         return profiles
 

@@ -97,7 +97,9 @@ class Site:
         where = (task.client, task.round, task.phase)
         memory = self._memory(task.run)
         memory.agree(question.slot)
-        outcome = answer(task, ClientSide.of(self._phases[task.phase]), self.data, memory.read(), self._secret)
+        outcome = answer(
+            task, ClientSide.of(self._phases[task.phase]), self.data, memory.read(), self._secret
+        )
         if not isinstance(outcome, Reply):
             return Answer(*where, stage=outcome.stage, reason=outcome.reason, field=outcome.field)
         if outcome.memory:

@@ -24,9 +24,7 @@ def new_app(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if there := [name for name in NAMES if (folder / name).exists()]:
-        raise ArgumentError(
-            "new_app", "a folder without these files", there, "another folder"
-        )
+        raise ArgumentError("new_app", "a folder without these files", there, "another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         (folder / name).write_text(files("bayesfed.flower").joinpath("app", name).read_text())

@@ -178,7 +178,10 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
     if values is not None:
         if tuple(values.shape) != (extra,):
             raise ArgumentError(
-                "grow, values", f"shape ({extra},)", f"shape {tuple(values.shape)}", "one per direction"
+                "grow, values",
+                f"shape ({extra},)",
+                f"shape {tuple(values.shape)}",
+                "one per direction",
             )
         check_finite("grow", values=values)
         core = torch.block_diag(point.s, values.diag())
@@ -195,7 +198,10 @@ def grow(point: FixedRank, left: Tensor, right: Tensor, values: Tensor | None = 
         )
         if values is not None and off > torch.finfo(r.dtype).eps ** 0.5:
             raise ArgumentError(
-                f"grow, {name}", "orthonormal directions outside", f"off by {off:g}", "normal_directions"
+                f"grow, {name}",
+                "orthonormal directions outside",
+                f"off by {off:g}",
+                "normal_directions",
             )
         # The old columns keep their bits: only the new ones are taken from the QR.
         bases.append(torch.cat([old, q[:, point.rank :]], 1))

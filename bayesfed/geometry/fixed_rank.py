@@ -231,9 +231,7 @@ def random_point(
     check_rank("random_point", rank, min(rows, columns))
     std = columns**-0.5 if std is None else std
     if not (math.isfinite(std) and std > 0):
-        raise ArgumentError(
-            "random_point", "a positive std", std, "None"
-        )
+        raise ArgumentError("random_point", "a positive std", std, "None")
     like = torch.empty((), dtype=dtype, device=device)
     a, b = (
         gaussian((rows, rank), key.child("u"), like),
@@ -281,7 +279,10 @@ def check_batch(where: str, point: FixedRank, x: Tensor) -> None:
     """Raise `ArgumentError` unless x is ``(..., N)``."""
     if not x.ndim or x.shape[-1] != point.shape[1]:
         raise ArgumentError(
-            f"{where}, x", f"shape (..., {point.shape[1]})", f"shape {tuple(x.shape)}", "x.flatten(1)"
+            f"{where}, x",
+            f"shape (..., {point.shape[1]})",
+            f"shape {tuple(x.shape)}",
+            "x.flatten(1)",
         )
 
 

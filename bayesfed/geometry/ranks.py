@@ -42,9 +42,7 @@ def numbers(shape: tuple[int, int], rank: int, count: Count = "factors") -> int:
     """
     check_rank("numbers", rank, min(shape))
     if count not in ("factors", "freedom"):
-        raise ArgumentError(
-            "numbers", "'factors' or 'freedom'", repr(count), "'factors'"
-        )
+        raise ArgumentError("numbers", "'factors' or 'freedom'", repr(count), "'factors'")
     return rank * (sum(shape) - (rank if count == "freedom" else 0))
 
 
@@ -116,9 +114,7 @@ def energy_rank(values: Tensor, loss: float) -> int:
         If the loss is not in [0, 1), or the values are not k finite numbers, 0 or more.
     """
     if not 0 <= loss < 1:
-        raise ArgumentError(
-            "energy_rank", "a loss in [0, 1)", loss, "0.01"
-        )
+        raise ArgumentError("energy_rank", "a loss in [0, 1)", loss, "0.01")
     energies = _energies("energy_rank", values)
     lost = energies.flip(0).cumsum(0)
     return max(1, len(energies) - int((lost <= loss * lost[-1]).sum()))
@@ -214,9 +210,7 @@ def greedy_ranks(
 
 def _check_ratio(where: str, ratio: float) -> None:
     if not 0 < ratio <= 1:
-        raise ArgumentError(
-            where, "a ratio in (0, 1]", ratio, "1 / 16"
-        )
+        raise ArgumentError(where, "a ratio in (0, 1]", ratio, "1 / 16")
 
 
 def _energies(where: str, values: Tensor) -> Tensor:

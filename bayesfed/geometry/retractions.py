@@ -82,7 +82,10 @@ def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
     values = torch.linalg.svdvals(core)
     if not bool(values[-1] > point.rank * torch.finfo(core.dtype).eps * values[0]):
         raise ArgumentError(
-            "orthographic_retraction", "an invertible s + core", f"singular values from {float(values[0]):g} to {float(values[-1]):g}", "a shorter step, or metric_retraction"
+            "orthographic_retraction",
+            "an invertible s + core",
+            f"singular values from {float(values[0]):g} to {float(values[-1]):g}",
+            "a shorter step, or metric_retraction",
         )
     u, left = signed_qr(point.u @ core + tangent.up)
     v, right = signed_qr(point.v @ core.mT + tangent.vp)
@@ -106,7 +109,10 @@ def inverse_orthographic(point: FixedRank, other: FixedRank) -> Tangent:
     _same_shape("inverse_orthographic", point, other)
     if other.rank != point.rank:
         raise ArgumentError(
-            "inverse_orthographic", f"rank {point.rank}", f"rank {other.rank}", "difference, with its error"
+            "inverse_orthographic",
+            f"rank {point.rank}",
+            f"rank {other.rank}",
+            "difference, with its error",
         )
     return difference(point, other)
 

@@ -277,5 +277,8 @@ def check_tangent(
         off = float(across(basis, part).norm())
         if off > tolerance * size:
             raise ArgumentError(
-                f"{where}, {name} of the tangent", "a tangent", f"{off:g} of {size:g} along the point", "to_tangent"
+                f"{where}, {name} of the tangent",
+                "a tangent",
+                f"{off:g} of {size:g} along the point",
+                "to_tangent",
             )

@@ -172,12 +172,13 @@ def check_matrices(where: str, **matrices: Tensor) -> None:
                 f"{where}, {name}", "a matrix", f"shape {tuple(matrix.shape)}", "flatten(1)"
             )
         if matrix.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(
-                f"{where}, {name}", "float32 or float64", matrix.dtype, ".float()"
-            )
+            raise ArgumentError(f"{where}, {name}", "float32 or float64", matrix.dtype, ".float()")
         if (matrix.dtype, matrix.device) != (first.dtype, first.device):
             raise ArgumentError(
-                f"{where}, {name}", f"{first.dtype} on {first.device}", f"{matrix.dtype} on {matrix.device}", ".to()"
+                f"{where}, {name}",
+                f"{first.dtype} on {first.device}",
+                f"{matrix.dtype} on {matrix.device}",
+                ".to()",
             )
 
 
@@ -185,16 +186,17 @@ def check_shape(where: str, matrix: Tensor, shape: Sequence[int]) -> None:
     """Raise `ArgumentError` unless the matrix has exactly this shape; it is not broadcast."""
     if tuple(matrix.shape) != tuple(shape):
         raise ArgumentError(
-            where, f"shape {tuple(shape)}", f"shape {tuple(matrix.shape)}", "the point's shapes, (M, R) and (N, R)"
+            where,
+            f"shape {tuple(shape)}",
+            f"shape {tuple(matrix.shape)}",
+            "the point's shapes, (M, R) and (N, R)",
         )
 
 
 def check_rank(where: str, rank: int, largest: int) -> None:
     """Raise `ArgumentError` unless the rank is a whole number from 1 to `largest`."""
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= largest:
-        raise ArgumentError(
-            where, f"a rank from 1 to {largest}", rank, f"{min(4, largest)}"
-        )
+        raise ArgumentError(where, f"a rank from 1 to {largest}", rank, f"{min(4, largest)}")
 
 
 def check_finite(where: str, **matrices: Tensor) -> None:
@@ -203,7 +205,10 @@ def check_finite(where: str, **matrices: Tensor) -> None:
         if not is_finite(matrix):
             count = int((~torch.isfinite(matrix)).sum())
             raise ArgumentError(
-                f"{where}, {name}", "finite values", f"{count} NaN or Inf", "a smaller learning rate"
+                f"{where}, {name}",
+                "finite values",
+                f"{count} NaN or Inf",
+                "a smaller learning rate",
             )
 
 

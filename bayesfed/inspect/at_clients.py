@@ -170,9 +170,7 @@ def predicting_posterior(
             "client='name'; for a client that never took part, Predictive(result.posterior, "
             "inputs, key)"
         )
-        raise ArgumentError(
-            where, f"a client, since {kept[0]} stays with clients", "none", hint
-        )
+        raise ArgumentError(where, f"a client, since {kept[0]} stays with clients", "none", hint)
     return posterior
 
 
@@ -248,9 +246,7 @@ def pooled(where: str, data: Rows) -> Dataset:
         else [data]
     )
     if not sum(map(len, parts)):
-        raise ArgumentError(
-            where, "at least one row", "none", "a test set, or clients with rows"
-        )
+        raise ArgumentError(where, "at least one row", "none", "a test set, or clients with rows")
     return concatenated(parts)
 
 

@@ -104,9 +104,7 @@ def plot_client_costs(
         If Matplotlib is not installed.
     """
     if not costs:
-        raise ArgumentError(
-            "plot_client_costs", "at least one client", "none", "{name: plan.cost}"
-        )
+        raise ArgumentError("plot_client_costs", "at least one client", "none", "{name: plan.cost}")
     above, below = new_figure(max(4.0, 1.8 + 0.3 * len(costs)), 5.2).subplots(2, 1, sharex=True)
     places = [float(number) for number in range(len(costs))]
     for axes, unit, label in ((above, "s", "latency [s]"), (below, "j", "energy [J]")):
@@ -158,9 +156,7 @@ def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
     """
     planned = [row for row in rows if row.direction == "up" and row.cost.alpha]
     if not planned:
-        raise ArgumentError(
-            "plot_plans", "rows of clients with plans", "none", "anycost_fl(...)"
-        )
+        raise ArgumentError("plot_plans", "rows of clients with plans", "none", "anycost_fl(...)")
     names, rounds = (
         sorted({row.client for row in planned}),
         range(max(row.round for row in planned) + 1),

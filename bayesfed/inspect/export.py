@@ -95,9 +95,7 @@ def to_arviz(
         posterior stays with clients and is not known for these rows.
     """
     if draws < 1 or thin < 1:
-        raise ArgumentError(
-            "to_arviz", "draws and thin >= 1", (draws, thin), "draws=100"
-        )
+        raise ArgumentError("to_arviz", "draws and thin >= 1", (draws, thin), "draws=100")
     groups: dict[str, dict[str, np.ndarray]] = {}
     coords: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
@@ -167,7 +165,10 @@ def _check_size(first: Tree, draws: int, thin: int) -> None:
     if entries > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
         raise ArgumentError(
-            "to_arviz", f"at most {MAX_ENTRIES:,} drawn values", f"{entries:,}", f"thin={need} or fewer draws"
+            "to_arviz",
+            f"at most {MAX_ENTRIES:,} drawn values",
+            f"{entries:,}",
+            f"thin={need} or fewer draws",
         )
 
 

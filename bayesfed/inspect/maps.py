@@ -40,9 +40,7 @@ def plot_support_maps(
         If Matplotlib is not installed.
     """
     if not frames:
-        raise ArgumentError(
-            "plot_support_maps", "at least one frame", "none", "the callback keep"
-        )
+        raise ArgumentError("plot_support_maps", "at least one frame", "none", "the callback keep")
     figures = {record.round: record.server for record in history}
     shape = next(iter(frames.values())).shape
     aspect = min(2.0, max(0.5, shape[0] / shape[1]))
@@ -115,7 +113,10 @@ def plot_unit_maps(
     """
     if values.ndim != 2 or size[0] * size[1] != values.shape[1] or count < 1:
         raise ArgumentError(
-            "plot_unit_maps", f"(M, {size[0] * size[1]}) and count >= 1", (tuple(values.shape), count), "size=(28, 28)"
+            "plot_unit_maps",
+            f"(M, {size[0] * size[1]}) and count >= 1",
+            (tuple(values.shape), count),
+            "size=(28, 28)",
         )
     chosen = sorted(values.sum(1).topk(min(count, len(values))).indices.tolist())
     columns = min(8, len(chosen))

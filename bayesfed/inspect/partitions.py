@@ -89,9 +89,7 @@ def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
 def _counts(clients: Mapping[str, Dataset], where: str) -> tuple[list[str], Tensor]:
     """Return the names of the classes and the numbers of rows ``(clients, classes)``."""
     if not clients:
-        raise ArgumentError(
-            where, "at least one client", "none", "bf.federate(train, parts)"
-        )
+        raise ArgumentError(where, "at least one client", "none", "bf.federate(train, parts)")
     for client, data in clients.items():
         if data.targets.is_floating_point() or data.targets.ndim != 1:
             actual = f"{data.targets.dtype} {tuple(data.targets.shape)}"

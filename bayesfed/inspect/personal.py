@@ -98,9 +98,7 @@ class PersonalScores:
         """
         if missing := [name for name, scores in self.clients.items() if score not in scores]:
             known = sorted(self.clients[missing[0]])
-            raise ArgumentError(
-                "PersonalScores", f"one of {known}", repr(score), known[0]
-            )
+            raise ArgumentError("PersonalScores", f"one of {known}", repr(score), known[0])
         return [scores[score] for scores in self.clients.values()]
 
     def mean(self, score: str = "accuracy") -> float:
@@ -226,7 +224,10 @@ def personal_scores(
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
         raise ArgumentError(
-            where, f"clients of the run: {sorted(took_part)[:3]}, ...", sorted(parts)[:3], "their names"
+            where,
+            f"clients of the run: {sorted(took_part)[:3]}, ...",
+            sorted(parts)[:3],
+            "their names",
         )
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():

@@ -218,7 +218,5 @@ def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)
     if figure is None:
-        raise ArgumentError(
-            "save", "axes of a figure", "axes removed from theirs", "drawing again"
-        )
+        raise ArgumentError("save", "axes of a figure", "axes removed from theirs", "drawing again")
     figure.savefig(path, dpi=dpi)

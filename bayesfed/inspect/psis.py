@@ -60,9 +60,7 @@ def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
     """
     if log_weights.ndim != 1 or len(log_weights) < FEWEST or not log_weights.is_floating_point():
         actual = f"{tuple(log_weights.shape)} of {log_weights.dtype}"
-        raise ArgumentError(
-            "k_hat", f"log weights (S,), at least {FEWEST}", actual, "1,000 draws"
-        )
+        raise ArgumentError("k_hat", f"log weights (S,), at least {FEWEST}", actual, "1,000 draws")
     if not bool(log_weights.isfinite().all()):
         actual = f"{int((~log_weights.isfinite()).sum())} that are not"
         raise ArgumentError(

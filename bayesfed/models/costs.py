@@ -175,9 +175,7 @@ def computation_macs(macs: int, epochs: int, samples: int, rounds: int) -> int:
 def _product(where: str, **factors: int) -> int:
     for name, value in factors.items():
         if value < 0:
-            raise ArgumentError(
-                f"{where}.{name}", "a number from 0 up", value, "0"
-            )
+            raise ArgumentError(f"{where}.{name}", "a number from 0 up", value, "0")
     return prod(factors.values())
 
 

@@ -60,9 +60,7 @@ def check_further(names: Collection[Further], test: Dataset, own: Mapping[str, D
         images.
     """
     if names and test.targets.is_floating_point():
-        raise ArgumentError(
-            "scores", "targets that are classes", "numbers", "no scores"
-        )
+        raise ArgumentError("scores", "targets that are classes", "numbers", "no scores")
     if "conformal" in names and not any(map(len, own.values())):
         raise ArgumentError(
             "scores, 'conformal'", "rows that clients hold out", "none", "own_rows = 0.1"

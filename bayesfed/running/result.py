@@ -71,9 +71,7 @@ class Result:
         """
         if self.algorithm.posterior is None:
             hint = "d_turbo_vbi, or laplace(result.model) after this run"
-            raise ArgumentError(
-                "Result.posterior", "a Bayesian method", self.algorithm.name, hint
-            )
+            raise ArgumentError("Result.posterior", "a Bayesian method", self.algorithm.name, hint)
         return self.algorithm.posterior(self.snapshot.state)
 
     @property
@@ -161,9 +159,7 @@ class Result:
     def bits(self, direction: Direction | None = None) -> int:
         """Return the bits sent down, up, or (default) both ways."""
         if direction not in ("up", "down", None):
-            raise ArgumentError(
-                "Result.bits", "'up', 'down' or None", repr(direction), "'up'"
-            )
+            raise ArgumentError("Result.bits", "'up', 'down' or None", repr(direction), "'up'")
         return bits(self.ledger, direction)
 
     def series(self, name: str) -> list[tuple[int, float]]:
@@ -184,17 +180,13 @@ class Result:
                 {key for record in self.history for key in {**record.server, **record.metrics}}
             )
             hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
-            raise ArgumentError(
-                "Result.final", f"one of {known}", repr(name), hint
-            )
+            raise ArgumentError("Result.final", f"one of {known}", repr(name), hint)
         return series[-1][1]
 
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
         if every < 1:
-            raise ArgumentError(
-                "Result.table", "every >= 1", every, "every=5"
-            )
+            raise ArgumentError("Result.table", "every >= 1", every, "every=5")
         return round_table(self.history, every=every)
 
     def to_arviz(
@@ -312,9 +304,7 @@ class Result:
                     f"rows by client, since {posterior.stays[0]} stays with clients",
                     "the clients that were fitted, {name: rows}",
                 )
-                raise ArgumentError(
-                    "Result.k_hat", expected, shown(data), hint
-                )
+                raise ArgumentError("Result.k_hat", expected, shown(data), hint)
             return k_hat(
                 posterior.log_weights_with_clients(self.snapshot.memories, data, key, draws=draws)
             )

@@ -142,9 +142,7 @@ def axis(name: str) -> str:
     """
     if name not in AXES:
         hint = f"bayesfed pairs {nearest(name, AXES) or AXES[0]}"
-        raise ArgumentError(
-            "pairs", f"one of {', '.join(AXES)}", repr(name), hint
-        )
+        raise ArgumentError("pairs", f"one of {', '.join(AXES)}", repr(name), hint)
     return name
 
 

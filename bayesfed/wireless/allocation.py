@@ -215,14 +215,10 @@ def _check(
     for name, value in (("cycles", cycles), ("size_bits", size_bits)):
         if not 0 < value < math.inf:
             hint = "work_cycles(...)" if name == "cycles" else "32 * parameters"
-            raise ArgumentError(
-                f"plan.{name}", "a positive finite figure", value, hint
-            )
+            raise ArgumentError(f"plan.{name}", "a positive finite figure", value, hint)
     for name, value in (("latency_s", latency_s), ("energy_j", energy_j)):
         if not value >= 0:
-            raise ArgumentError(
-                f"plan.{name}", "a budget from 0 up", value, "math.inf for none"
-            )
+            raise ArgumentError(f"plan.{name}", "a budget from 0 up", value, "math.inf for none")
     if not 0 < alpha[0] <= alpha[1] <= 1:
         raise ArgumentError(
             "plan.alpha_min", "0 < alpha_min <= alpha_max <= 1", alpha, "alpha_min=1/4"

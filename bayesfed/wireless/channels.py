@@ -222,9 +222,7 @@ def transmit(
         If the noise power is negative or not finite, or a client has no gain.
     """
     if not 0 <= noise_w < math.inf:
-        raise ArgumentError(
-            "transmit", "a finite noise_w >= 0", noise_w, "1.0"
-        )
+        raise ArgumentError("transmit", "a finite noise_w >= 0", noise_w, "1.0")
     total: Tensor | None = None
     spent: dict[str, Spent] = {}
     for client, symbols in payloads:
@@ -234,7 +232,10 @@ def transmit(
         if client in spent or client not in precoding.coefficients:
             actual = "a second one" if client in spent else "a client that is not in it"
             raise UpdateError(
-                where, "one payload of each client of the precoding", actual, "the clients planned for"
+                where,
+                "one payload of each client of the precoding",
+                actual,
+                "the clients planned for",
             )
         if client not in gains or not cmath.isfinite(gains[client]):
             raise ArgumentError(
@@ -270,9 +271,7 @@ def _sound(where: str, symbols: Tensor, total: Tensor | None) -> None:
             else f"complex symbols {tuple(like.shape)}"
         )
         actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
-        raise UpdateError(
-            where, expected, actual, "pack(values, reals), of equal length for all"
-        )
+        raise UpdateError(where, expected, actual, "pack(values, reals), of equal length for all")
     if (symbols.dtype, symbols.device) != (like.dtype, like.device):
         actual = f"{symbols.dtype} on {symbols.device}"
         raise UpdateError(

@@ -150,7 +150,10 @@ class Device:
         """
         if not 0 < distance_m < math.inf:
             raise ArgumentError(
-                "Device.gain", "a distance_m > 0", distance_m, "device.distance_m(key, client, round)"
+                "Device.gain",
+                "a distance_m > 0",
+                distance_m,
+                "device.distance_m(key, client, round)",
             )
         loss_db = self.loss_db_at_1_km + 10 * self.path_loss_exponent * math.log10(distance_m / 1e3)
         return float(10 ** (-loss_db / 10))

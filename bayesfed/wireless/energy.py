@@ -110,7 +110,10 @@ def work_cycles(
     """
     if samples < 1:
         raise ArgumentError(
-            "work_cycles.samples", "at least one row", samples, "leaving this client out of the round"
+            "work_cycles.samples",
+            "at least one row",
+            samples,
+            "leaving this client out of the round",
         )
     _positive("work_cycles", macs=macs, macs_per_cycle=macs_per_cycle, epochs=epochs, passes=passes)
     return macs * passes * samples * epochs / macs_per_cycle

@@ -53,9 +53,7 @@ def fleet(
         first.
     """
     if len(set(names)) != len(names):
-        raise ArgumentError(
-            "fleet", "distinct names", sorted(names), "sorted(clients)"
-        )
+        raise ArgumentError("fleet", "distinct names", sorted(names), "sorted(clients)")
     ranges = {
         "joules_per_cycle_hz2": joules_per_cycle_hz2,
         "energy_j": energy_j,
@@ -93,9 +91,7 @@ def uniform_range(mean: float, variance: float) -> Range:
     """
     if not (0 < mean < math.inf and 0 <= variance < mean**2 / 3):
         expected = "a positive mean and a variance in [0, mean^2 / 3)"
-        raise ArgumentError(
-            "uniform_range", expected, (mean, variance), "a smaller variance"
-        )
+        raise ArgumentError("uniform_range", expected, (mean, variance), "a smaller variance")
     half = math.sqrt(3 * variance)
     return mean - half, mean + half
 

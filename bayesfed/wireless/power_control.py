@@ -39,7 +39,10 @@ def transmit_power_w(snr_db: float, noise_w: float) -> float:
     """
     if not (math.isfinite(snr_db) and 0 < noise_w < math.inf):
         raise ArgumentError(
-            "transmit_power_w", "a finite snr_db and noise_w > 0", (snr_db, noise_w), "transmit_power_w(25, 1.0)"
+            "transmit_power_w",
+            "a finite snr_db and noise_w > 0",
+            (snr_db, noise_w),
+            "transmit_power_w(25, 1.0)",
         )
     return float(noise_w * 10 ** (snr_db / 10))
 
@@ -71,7 +74,10 @@ def common_amplitude(
     ):
         actual = (power_w, energy, uses, per)
         raise ArgumentError(
-            "common_amplitude", "power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'", actual, "the energy of a payload"
+            "common_amplitude",
+            "power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'",
+            actual,
+            "the energy of a payload",
         )
     return math.sqrt(power_w / energy * (uses if per == "symbol" else 1))
 
@@ -112,9 +118,7 @@ def _asked(
 ) -> None:
     error_variance(where, estimate_variance)
     if not 0 < amplitude < math.inf:
-        raise ArgumentError(
-            where, "a finite amplitude > 0", amplitude, "common_amplitude(...)"
-        )
+        raise ArgumentError(where, "a finite amplitude > 0", amplitude, "common_amplitude(...)")
     for client, gain in known.items():
         if not cmath.isfinite(gain):
             raise ArgumentError(
@@ -164,9 +168,7 @@ class Gbma:
 
     def __post_init__(self) -> None:
         if self.unbiased not in ("sum", "product"):
-            raise ArgumentError(
-                "Gbma", "unbiased 'sum' or 'product'", repr(self.unbiased), "'sum'"
-            )
+            raise ArgumentError("Gbma", "unbiased 'sum' or 'product'", repr(self.unbiased), "'sum'")
 
     def precode(
         self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0
@@ -239,7 +241,10 @@ class ChannelInversion:
     def __post_init__(self) -> None:
         if self.constraint not in ("average", "peak", "weakest"):
             raise ArgumentError(
-                "ChannelInversion", "'average', 'peak' or 'weakest'", repr(self.constraint), "'average'"
+                "ChannelInversion",
+                "'average', 'peak' or 'weakest'",
+                repr(self.constraint),
+                "'average'",
             )
         if not (
             0 <= self.threshold < math.inf and (self.threshold > 0 or self.constraint == "weakest")

@@ -47,9 +47,7 @@ def network_and_parameters(
     """
     net, own = (given.net, given.parameters) if isinstance(given, Model) else (given, None)
     if not isinstance(net, nn.Module):
-        raise ArgumentError(
-            f"{where}, model", "a network or a Model", shown(given), "result.model"
-        )
+        raise ArgumentError(f"{where}, model", "a network or a Model", shown(given), "result.model")
     chosen = own if parameters is None else parameters
     if chosen is None:
         return net, trainable(net)

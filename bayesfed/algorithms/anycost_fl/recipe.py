@@ -121,9 +121,7 @@ def anycost_fl(
     work = training or Training(epochs=1.0, batch_size=32)
     if work.epochs is None or work.batch_size is None:
         hint = "Training(epochs=1.0, batch_size=32)"
-        raise ArgumentError(
-            "anycost_fl, training", "local work in epochs of batches", work, hint
-        )
+        raise ArgumentError("anycost_fl, training", "local work in epochs of batches", work, hint)
     initial, graph = travelling(net, "static", where="anycost_fl"), channel_graph(net, sample)
     nets = [shrunk(net, graph, alpha) for alpha in alphas]
     bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
@@ -202,9 +200,7 @@ def public_settings(
         If there are no rows.
     """
     if not len(public):
-        raise ArgumentError(
-            "public_settings", "public rows", "none", "train[:16]"
-        )
+        raise ArgumentError("public_settings", "public rows", "none", "train[:16]")
     work = training or Training(steps=20, batch_size=None)
     fit = work.fitting(net, likelihood, "delta").fit(
         parameters(net), {}, public, key.child("public"), LocalOptions()

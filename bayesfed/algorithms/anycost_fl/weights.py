@@ -57,9 +57,7 @@ def aggregation_weight(alpha: float, beta: float, *, least: float = 2**-10) -> f
         If alpha or beta is not in (0, 1], or `least` is not in (0, 1).
     """
     if not 0 < least < 1:
-        raise ArgumentError(
-            "aggregation_weight.least", "a number in (0, 1)", least, "2**-10"
-        )
+        raise ArgumentError("aggregation_weight.least", "a number in (0, 1)", least, "2**-10")
     return 1 / max(_root("aggregation_weight", alpha, beta), least) ** 2
 
 
@@ -75,7 +73,10 @@ def aggregation_weights(alphas: Sequence[float], betas: Sequence[float]) -> list
     if not alphas or len(alphas) != len(betas):
         actual = f"{len(alphas)} and {len(betas)}"
         raise ArgumentError(
-            "aggregation_weights", "an alpha and a beta of each client", actual, "plans of one round"
+            "aggregation_weights",
+            "an alpha and a beta of each client",
+            actual,
+            "plans of one round",
         )
     roots = [
         _root("aggregation_weights", alpha, beta) for alpha, beta in zip(alphas, betas, strict=True)
@@ -88,7 +89,5 @@ def aggregation_weights(alphas: Sequence[float], betas: Sequence[float]) -> list
 
 def _root(where: str, alpha: float, beta: float) -> float:
     if not (0 < alpha <= 1 and 0 < beta <= 1):
-        raise ArgumentError(
-            where, "alpha and beta in (0, 1]", (alpha, beta), "those of a Plan"
-        )
+        raise ArgumentError(where, "alpha and beta in (0, 1]", (alpha, beta), "those of a Plan")
     return 1 - alpha * (2 - alpha) * math.sqrt(beta)

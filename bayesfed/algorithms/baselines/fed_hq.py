@@ -71,7 +71,10 @@ def fed_hq(
     if len({setting.share for setting in settings.settings}) > 1 or not 0 < sending < 1:
         found = (sorted({setting.share for setting in settings.settings}), sending)
         raise ArgumentError(
-            "fed_hq", "settings of one share, sending in (0, 1)", found, "shares=(1.0,), sending=0.25"
+            "fed_hq",
+            "settings of one share, sending in (0, 1)",
+            found,
+            "shares=(1.0,), sending=0.25",
         )
     size_bits = 32 * planner.sizes[0].parameters
     work = replace(training or Training(), steps=1, batch_size=planner.batch_size, epochs=None)

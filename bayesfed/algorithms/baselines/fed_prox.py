@@ -45,9 +45,7 @@ def fed_prox(
         If the strength is negative.
     """
     if not strength >= 0:
-        raise ArgumentError(
-            "fed_prox", "strength >= 0", strength, "0.01"
-        )
+        raise ArgumentError("fed_prox", "strength >= 0", strength, "0.01")
     work = training or Training()
     objective = Proximal(MaximumLikelihood(net, likelihood or Categorical()), strength)
     return compose(

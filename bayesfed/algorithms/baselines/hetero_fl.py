@@ -79,9 +79,7 @@ def hetero_fl(
         slice of the first.
     """
     if not nets:
-        raise ArgumentError(
-            "hetero_fl", "a network for each size", "none", "[resnet18(...), ...]"
-        )
+        raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
     work, parts = (
         training or Training(),
         [travelling(net, buffers, where="hetero_fl") for net in nets],

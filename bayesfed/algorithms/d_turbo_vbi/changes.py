@@ -91,9 +91,7 @@ class Changes:
 
     def __post_init__(self) -> None:
         if self.start is not None and not 0 < self.start <= 1:
-            raise ArgumentError(
-                "Changes.start", "a share in (0, 1], or None", self.start, "0.1"
-            )
+            raise ArgumentError("Changes.start", "a share in (0, 1], or None", self.start, "0.1")
         if self.start is None and not self.learn:
             raise ArgumentError(
                 "Changes", "a start, if the support is not learned", "start=None", "start=0.1"

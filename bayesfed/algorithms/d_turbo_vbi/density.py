@@ -68,13 +68,9 @@ class ToDensity:
         for name in ("target", "keep", "floor", "settle", "fall"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 < value <= 1):
-                raise ArgumentError(
-                    f"ToDensity.{name}", "a share in (0, 1]", value, "0.3"
-                )
+                raise ArgumentError(f"ToDensity.{name}", "a share in (0, 1]", value, "0.3")
         if not (isinstance(self.patience, int) and self.patience >= 0):
-            raise ArgumentError(
-                "ToDensity.patience", "rounds >= 0", self.patience, "8"
-            )
+            raise ArgumentError("ToDensity.patience", "rounds >= 0", self.patience, "8")
         if self.floor > self.target:
             raise ArgumentError(
                 "ToDensity", "floor <= target", f"{self.floor} > {self.target}", "floor=0.02"

@@ -167,24 +167,26 @@ def d_turbo_vbi(
     """
     if observations < 1 or (initial_sd is not None and not initial_sd > 0):
         raise ArgumentError(
-            "d_turbo_vbi", "observations >= 1 and initial_sd > 0", (observations, initial_sd), "len(train), 0.01"
+            "d_turbo_vbi",
+            "observations >= 1 and initial_sd > 0",
+            (observations, initial_sd),
+            "len(train), 0.01",
         )
     if density is not None and field is not None:
-        raise ArgumentError(
-            "d_turbo_vbi", "a density or a field", "both", f"density={density}"
-        )
+        raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")
     if likelihood_scale not in ("global", "local"):
         raise ArgumentError(
-            "d_turbo_vbi", "likelihood_scale 'global' or 'local'", repr(likelihood_scale), "'global'"
+            "d_turbo_vbi",
+            "likelihood_scale 'global' or 'local'",
+            repr(likelihood_scale),
+            "'global'",
         )
     if changes is None and codec is None and link is None:
         changes = Changes()
     if inclusion_levels is None:
         inclusion_levels = 1 if changes else 256
     if not 1 <= inclusion_levels <= 256:
-        raise ArgumentError(
-            "d_turbo_vbi", "inclusion_levels from 1 to 256", inclusion_levels, "16"
-        )
+        raise ArgumentError("d_turbo_vbi", "inclusion_levels from 1 to 256", inclusion_levels, "16")
     if changes and (codec or link):
         raise ArgumentError(
             "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
@@ -274,7 +276,10 @@ def _tempered(declared: Declared, temperature: float | str | None, observations:
     if temperature is not None and own is not None:
         actual = f"{temperature!r} and {own} of the likelihood"
         raise ArgumentError(
-            "d_turbo_vbi, temperature", "one temperature", actual, "Categorical(), which leaves it open"
+            "d_turbo_vbi, temperature",
+            "one temperature",
+            actual,
+            "Categorical(), which leaves it open",
         )
     if isinstance(temperature, str) and temperature != "auto":
         raise ArgumentError(
@@ -357,9 +362,7 @@ class _Scattered:
                     f"d_turbo_vbi, round {round}, leaf {name!r}",
                     "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0),
                 )
-                raise UpdateError(
-                    where, "standard deviations above 0", lowest, hint
-                )
+                raise UpdateError(where, "standard deviations above 0", lowest, hint)
         total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
         return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
 

@@ -41,9 +41,7 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
     Hard pruning from round 0 removes weights before the data can support them.
     """
     if rounds < 1:
-        raise ArgumentError(
-            "ramp", "rounds >= 1", rounds, "ramp(-2.0, 28)"
-        )
+        raise ArgumentError("ramp", "rounds >= 1", rounds, "ramp(-2.0, 28)")
     return lambda round: to * min(1.0, round / rounds)
 
 
@@ -330,9 +328,7 @@ class TurboStep:
                 "a lower temperature of the likelihood, a smaller learning rate, or a higher "
                 "density"
             )
-            raise CollapseError(
-                "d_turbo_vbi", "a local fit that does not fall apart", actual, hint
-            )
+            raise CollapseError("d_turbo_vbi", "a local fit that does not fall apart", actual, hint)
         return after, risen
 
     def _shrunk(self, state: Tree, earlier: Tree) -> float:

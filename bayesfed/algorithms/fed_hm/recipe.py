@@ -121,9 +121,7 @@ def fed_hm(
         residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)
     ):
         expected = "'dropped', 'kept' or a number of rounds >= 0"
-        raise ArgumentError(
-            "fed_hm, residual", expected, repr(residual), "'kept'"
-        )
+        raise ArgumentError("fed_hm, residual", expected, repr(residual), "'kept'")
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
     if not (decay >= 0 and temperature > 0):
         raise ArgumentError(

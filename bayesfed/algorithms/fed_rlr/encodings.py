@@ -144,7 +144,10 @@ class Factors:
     def __post_init__(self) -> None:
         if self.precoder not in ("rademacher", "orthogonal", "none"):
             raise ArgumentError(
-                "Factors", "'rademacher', 'orthogonal' or 'none'", repr(self.precoder), "'orthogonal'"
+                "Factors",
+                "'rademacher', 'orthogonal' or 'none'",
+                repr(self.precoder),
+                "'orthogonal'",
             )
 
     def shapes(self, base: FixedRank) -> Shapes:

@@ -68,9 +68,7 @@ class Adapt:
                 "every >= 1, loss in [0, 1), extra >= 0, largest >= 1 or None",
                 (self.every, self.loss, self.extra, self.largest),
             )
-            raise ArgumentError(
-                "Adapt", expected, found, "Adapt(every=5, loss=0.01, extra=1)"
-            )
+            raise ArgumentError("Adapt", expected, found, "Adapt(every=5, loss=0.01, extra=1)")
 
     def step(self, tree: Tree, round: int) -> Tree:
         """Return the tree at the ranks of the next round, which is the tree itself between

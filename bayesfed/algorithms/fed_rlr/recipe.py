@@ -116,9 +116,7 @@ def fed_rlr(
             "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
         )
     if not clip > 0:
-        raise ArgumentError(
-            "fed_rlr, clip", "a norm above 0", clip, "math.inf"
-        )
+        raise ArgumentError("fed_rlr, clip", "a norm above 0", clip, "math.inf")
     if not callable(consensus):
         _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net, certain=True):
@@ -145,9 +143,7 @@ def fed_rlr(
         and orthographic_retraction in (retraction, getattr(sending, "retraction", None))
     ):
         expected = "metric_retraction where ranks grow: a new direction's core is singular"
-        raise ArgumentError(
-            "fed_rlr, adapt", expected, "orthographic_retraction", "Adapt(extra=0)"
-        )
+        raise ArgumentError("fed_rlr, adapt", expected, "orthographic_retraction", "Adapt(extra=0)")
 
     def options(turn: Turn) -> RiemannianOptions:
         pull = (
@@ -189,7 +185,5 @@ def fed_rlr(
 
 def _share(where: str, value: float) -> float:
     if not 0 <= value <= 1:
-        raise ArgumentError(
-            where, "a share in [0, 1]", value, "0.0006"
-        )
+        raise ArgumentError(where, "a share in [0, 1]", value, "0.0006")
     return value

@@ -75,7 +75,10 @@ class Retract:
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
             raise UpdateError(
-                "Retract", f"updates of kind {self.transmission.kind!r}", actual, "fed_rlr's own phase"
+                "Retract",
+                f"updates of kind {self.transmission.kind!r}",
+                actual,
+                "fed_rlr's own phase",
             )
         heard = [update for update in updates if update.number() > 0]
         return [update.total for update in heard], [update.number() for update in heard]

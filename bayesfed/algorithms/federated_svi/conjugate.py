@@ -57,7 +57,10 @@ class NaturalParameters:
             Always.
         """
         raise PosteriorError(
-            "conjugate", "a look at `model.parameters`, the posterior's natural parameters", "a call", "no `test` rows"
+            "conjugate",
+            "a look at `model.parameters`, the posterior's natural parameters",
+            "a call",
+            "no `test` rows",
         )
 
 
@@ -112,7 +115,10 @@ class AddStatistics:
         expected, actual = shapes(self.zeros), shapes(given)
         if actual != expected:
             raise DataError(
-                "conjugate, statistics", f"shapes {expected}", actual, "one leaf for each of the prior's"
+                "conjugate, statistics",
+                f"shapes {expected}",
+                actual,
+                "one leaf for each of the prior's",
             )
         if broken := [name for name, leaf in given.items() if not bool(torch.isfinite(leaf).all())]:
             raise DataError(

@@ -137,7 +137,10 @@ class NetworkLocal:
             bool(torch.isfinite(leaf).all()) for leaf in after.values()
         ):
             raise DataError(
-                "local IVON", "a finite loss and parameters", loss, "Ivon of a smaller learning rate"
+                "local IVON",
+                "a finite loss and parameters",
+                loss,
+                "Ivon of a smaller learning rate",
             )
         usual = {
             name: {"loc": leaf, "scale": precision[name].rsqrt()} for name, leaf in after.items()
@@ -269,9 +272,7 @@ def network_local(
     """
     if fusion.kind == "gradient":
         hint = "Adam(1e-2), which is not used: clients take no steps of their own"
-        raise ArgumentError(
-            "Ivon", "a rule whose clients take steps", type(fusion).__name__, hint
-        )
+        raise ArgumentError("Ivon", "a rule whose clients take steps", type(fusion).__name__, hint)
     checked = check_network(model, fused)
     draws = draws_globally(checked.net) or not optimiser.noise
     return NetworkLocal(checked, fused, fusion, optimiser, work.steps, work.batch_size, draws)
@@ -290,14 +291,10 @@ def check_network(model: object, fused: Fused) -> BayesianNet:
     if not isinstance(model, BayesianNet) or not all(
         isinstance(prior, Gaussian) for prior in model.priors.values()
     ):
-        raise PosteriorError(
-            "Ivon", "a network with Gaussian priors", type(model).__name__, hint
-        )
+        raise PosteriorError("Ivon", "a network with Gaussian priors", type(model).__name__, hint)
     names = {block.name for block in fused.layout.blocks if isinstance(block.family, NormalFamily)}
     if names != set(model.priors) or len(fused.layout.blocks) != len(names):
-        raise PosteriorError(
-            "Ivon", "independent Gaussians over the weights", sorted(names), hint
-        )
+        raise PosteriorError("Ivon", "independent Gaussians over the weights", sorted(names), hint)
     return model
 
 

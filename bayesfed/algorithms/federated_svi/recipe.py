@@ -149,12 +149,13 @@ def federated_svi(
     if observations < 1 or not len(example):
         actual = (observations, len(example))
         raise ArgumentError(
-            "federated_svi", "observations and rows of the example >= 1", actual, "len(train), train[:2]"
+            "federated_svi",
+            "observations and rows of the example >= 1",
+            actual,
+            "len(train), train[:2]",
         )
     if not 0 <= averaging <= 1:
-        raise ArgumentError(
-            "federated_svi, averaging", "0 <= averaging <= 1", averaging, "0.5"
-        )
+        raise ArgumentError("federated_svi, averaging", "0 <= averaging <= 1", averaging, "0.5")
     if ivon and elbo is not None:
         raise ArgumentError(
             "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
@@ -251,12 +252,13 @@ def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Tr
 def _check_scale(fusion: Fusion, scale: str) -> None:
     """Raise `ArgumentError` unless the rule can take this scale."""
     if scale not in ("local", "global"):
-        raise ArgumentError(
-            "federated_svi, scale", "'local' or 'global'", repr(scale), "'local'"
-        )
+        raise ArgumentError("federated_svi, scale", "'local' or 'global'", repr(scale), "'local'")
     if fusion.adds and scale != "local":
         raise ArgumentError(
-            f"federated_svi, {type(fusion).__name__}", "scale 'local': it adds clients up", "'global', which would count every row once a client", "scale='local'"
+            f"federated_svi, {type(fusion).__name__}",
+            "scale 'local': it adds clients up",
+            "'global', which would count every row once a client",
+            "scale='local'",
         )
 
 
@@ -267,9 +269,7 @@ def _check_fusion(fusion: object) -> None:
     where = "federated_svi, fusion"
     if isinstance(fusion, type):
         actual = f"the class {fusion.__name__}"
-        raise ArgumentError(
-            where, "a fusion rule", actual, f"an instance, {fusion.__name__}()"
-        )
+        raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
     members = [name for name in vars(Fusion) if not name.startswith("_")]
     kinds, kind = get_args(FusionKind), getattr(fusion, "kind", None)
     if missing := [name for name in members if name != "kind" and not hasattr(fusion, name)]:

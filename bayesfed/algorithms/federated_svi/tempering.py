@@ -64,7 +64,10 @@ def is_auto(
                 "without a temperature"
             )
             raise ArgumentError(
-                "federated_svi, temperature", "a number, or 'auto' with IVON", repr(temperature), hint
+                "federated_svi, temperature",
+                "a number, or 'auto' with IVON",
+                repr(temperature),
+                hint,
             )
         return True
     return temperature is None and possible and network
@@ -79,15 +82,11 @@ def tempered(
     own, where = model.likelihood.temperature, "federated_svi, temperature"
     if temperature is not None and own is not None:
         actual = f"{temperature!r} and {own} of the likelihood"
-        raise ArgumentError(
-            where, "one temperature", actual, "Categorical(), which leaves it open"
-        )
+        raise ArgumentError(where, "one temperature", actual, "Categorical(), which leaves it open")
     if temperature is not None and not (
         isinstance(temperature, int | float) and 0 < temperature < math.inf
     ):
-        raise ArgumentError(
-            where, "a number above 0 or 'auto'", repr(temperature), "'auto'"
-        )
+        raise ArgumentError(where, "a number above 0 or 'auto'", repr(temperature), "'auto'")
     if own is None and (temperature is not None or ivon):
         weights = sum(model.values[name].numel() for name in model.priors)
         chosen = (

@@ -174,7 +174,10 @@ def _check(
     if missing and sketched:
         hint = "SliceNormal, or ranks=[r]"
         raise ArgumentError(
-            "bayesian_lora, guide", "parameters named after every adapter", f"none of {missing}", hint
+            "bayesian_lora, guide",
+            "parameters named after every adapter",
+            f"none of {missing}",
+            hint,
         )
     if sketched and isinstance(fusion, ProductOfExperts):
         raise ArgumentError(

@@ -121,9 +121,7 @@ def fs_lora(
             "fs_lora, by_coverage", "False for anchored sketches", True, "anchored=False"
         )
     if not (anchored or train_a):
-        raise ArgumentError(
-            "fs_lora, train_a", "True in the printed mode", False, "anchored=True"
-        )
+        raise ArgumentError("fs_lora, train_a", "True in the printed mode", False, "anchored=True")
     weighted = sampling == "importance"
     multiplied = weighted and not anchored
     net = net if train_a else half_frozen(net)

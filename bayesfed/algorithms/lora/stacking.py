@@ -109,9 +109,7 @@ class Stack:
             If nobody with data took part.
         """
         if self.total is None:
-            raise UpdateError(
-                "Stack", "an update", "none", "a client with data"
-            )
+            raise UpdateError("Stack", "an update", "none", "a client with data")
         rest, weight = self.total.mean(), self.total.number()
         pairs, ordered = {}, [self._parts[client] for client in sorted(self._parts)]
         for name in self.layers:

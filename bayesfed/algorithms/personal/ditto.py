@@ -103,9 +103,7 @@ def ditto(
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(
-            "ditto", "strength >= 0", strength, "0.1"
-        )
+        raise ArgumentError("ditto", "strength >= 0", strength, "0.1")
     work = training or Training()
     sgd_of(work, "ditto")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)

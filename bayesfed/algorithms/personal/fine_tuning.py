@@ -71,7 +71,10 @@ class FineTuned(Around):
         if shapes(begun) != dict(self.expected):
             actual = f"leaves {sorted(begun)}"
             raise UpdateError(
-                "personalised", "a message with the whole model", actual, "fed_avg, fed_lora, fed_per"
+                "personalised",
+                "a message with the whole model",
+                actual,
+                "fed_avg, fed_lora, fed_per",
             )
 
         def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
@@ -134,7 +137,10 @@ def personalised(
             ", a posterior" if algorithm.posterior else ""
         )
         raise ArgumentError(
-            name, "a method of one phase, one size, without posterior", actual, "fed_avg, fed_prox, fed_lora"
+            name,
+            "a method of one phase, one size, without posterior",
+            actual,
+            "fed_avg, fed_prox, fed_lora",
         )
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
@@ -151,9 +157,7 @@ def personalised(
     if running := [
         one for one in running_statistics(net) if one in certain or one in algorithm.initial
     ]:
-        raise ArgumentError(
-            name, "a network without running statistics", running, "nn.GroupNorm"
-        )
+        raise ArgumentError(name, "a network without running statistics", running, "nn.GroupNorm")
     chosen = trainable(net)
     fixed = [
         one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))

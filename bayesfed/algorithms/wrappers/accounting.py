@@ -53,9 +53,7 @@ def epsilon(
     """
     if not (0 < noise < math.inf and rounds >= 1 and 0 < delta < 1):
         expected = "noise > 0, rounds >= 1, delta in (0, 1)"
-        raise ArgumentError(
-            "epsilon", expected, (noise, rounds, delta), "epsilon(1.0, 100, 1e-5)"
-        )
+        raise ArgumentError("epsilon", expected, (noise, rounds, delta), "epsilon(1.0, 100, 1e-5)")
     if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (
         population or 1
     ):

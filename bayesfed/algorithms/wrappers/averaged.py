@@ -55,13 +55,14 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     al., "Averaging weights leads to wider optima and better generalization" (2018).
     """
     if begin < 0:
-        raise ArgumentError(
-            "averaged, begin", "a round >= 0", begin, "two thirds of the rounds"
-        )
+        raise ArgumentError("averaged, begin", "a round >= 0", begin, "two thirds of the rounds")
     if algorithm.posterior is not None or algorithm.personal:
         actual = f"{algorithm.name!r}, with a posterior or personal models"
         raise ArgumentError(
-            "averaged, algorithm", "a method of point estimates", actual, "fed_avg, fed_lora, fs_lora"
+            "averaged, algorithm",
+            "a method of point estimates",
+            actual,
+            "fed_avg, fed_lora, fs_lora",
         )
     names = [
         name

@@ -89,7 +89,10 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
         hint = "a number, prior_precision=0.3"
         raise ArgumentError(
-            "Training, prior_precision='auto'", "a method of one phase and one model", repr(algorithm.name), hint
+            "Training, prior_precision='auto'",
+            "a method of one phase and one model",
+            repr(algorithm.name),
+            hint,
         )
     (phase,), net = algorithm.phases, model.net
 

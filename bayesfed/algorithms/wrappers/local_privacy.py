@@ -164,14 +164,10 @@ def local_privacy(
     where = f"local_privacy, {algorithm.name!r}"
     if not (clip > 0 and 0 <= noise < math.inf) or (noise and math.isinf(clip)):
         expected = "clip > 0 and noise >= 0; a finite clip with noise"
-        raise ArgumentError(
-            where, expected, (clip, noise), "clip=1.0, noise=4.0"
-        )
+        raise ArgumentError(where, expected, (clip, noise), "clip=1.0, noise=4.0")
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            where, "a method of one phase", names, "fed_avg, fed_paq, fed_lora"
-        )
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
     if delta is not None:
         # Fail now, and not after the first round, if epsilon cannot be computed.
         local_epsilon(noise, 1, delta)

@@ -85,9 +85,7 @@ class ClippedSum(Sum):
                 else "one that was not clipped, or was changed afterwards"
             )
             hint = "`private` as the outermost wrapper, with the link Digital()"
-            raise UpdateError(
-                f"private, client {client!r}", "one clipped update", actual, hint
-            )
+            raise UpdateError(f"private, client {client!r}", "one clipped update", actual, hint)
         super().add(client, update)
         self.clients.add(client)
 
@@ -205,9 +203,7 @@ class Noised:
             reported epsilon would not hold.
         """
         if not isinstance(reducer, Sum):
-            raise UpdateError(
-                "private", "a sum", type(reducer).__name__, "private(algorithm, ...)"
-            )
+            raise UpdateError("private", "a sum", type(reducer).__name__, "private(algorithm, ...)")
         nobody = Update(
             {name: torch.zeros_like(leaf) for name, leaf in state.items()}, 0.0, self.kind
         )
@@ -263,7 +259,5 @@ def check_not_private(server: Server | None, where: str, hint: str) -> None:
     """Raise `ArgumentError` if noise for privacy is added below this server."""
     while server is not None:
         if isinstance(server, Noised):
-            raise ArgumentError(
-                where, "a method without `private`", "a private one", hint
-            )
+            raise ArgumentError(where, "a method without `private`", "a private one", hint)
         server = getattr(server, "server", None)

@@ -88,9 +88,7 @@ class Planner:
         if not self.sizes or not self.deadline_s > 0 or not self.epochs > 0 or self.batch_size < 1:
             actual = (len(self.sizes), self.deadline_s, self.epochs, self.batch_size)
             expected = "a size, deadline_s > 0, epochs > 0 and batch_size >= 1"
-            raise ArgumentError(
-                "Planner", expected, actual, "shrunk_shares(...), 5.0, 1.0, 32"
-            )
+            raise ArgumentError("Planner", expected, actual, "shrunk_shares(...), 5.0, 1.0, 32")
         if not 0 < self.beta[0] <= self.beta[1] <= 1:
             raise ArgumentError(
                 "Planner.beta", "0 < least <= largest <= 1", self.beta, "(1 / 500, 1 / 15)"
@@ -172,9 +170,7 @@ def on_devices(
     """
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            "on_devices", "a method of one phase", names, "fed_avg, hetero_fl, stc"
-        )
+        raise ArgumentError("on_devices", "a method of one phase", names, "fed_avg, hetero_fl, stc")
     (phase,) = algorithm.phases
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:

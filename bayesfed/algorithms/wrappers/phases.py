@@ -62,9 +62,7 @@ def check_digital(phase: Phase, where: str) -> None:
     while link is not None:
         if isinstance(link, OverTheAir):
             hint = "Digital(): what the channel adds cannot be taken apart"
-            raise ArgumentError(
-                where, "updates that arrive one by one", "OverTheAir", hint
-            )
+            raise ArgumentError(where, "updates that arrive one by one", "OverTheAir", hint)
         link = getattr(link, "link", None)
     if phase.reducer is not Sum:
         actual = getattr(phase.reducer, "__name__", "another reducer")

@@ -103,13 +103,9 @@ def private(
         )
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            "private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora"
-        )
+        raise ArgumentError("private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
     if population is not None and delta is None:
-        raise ArgumentError(
-            "private", "a delta with population", delta, "delta=1e-5"
-        )
+        raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
     budget = (
         Budget(noise, delta, participants if population is not None else None, population)
         if delta is not None

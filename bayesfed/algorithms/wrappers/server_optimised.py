@@ -79,9 +79,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
         )
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora"
-        )
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
 
     def planned(phase: Phase) -> Phase:
         def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -96,9 +94,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     def carried(phase: Phase, server: TakesMomentum) -> tuple[Algorithm, Tree]:
         if not isinstance(optimiser, FedAvgM):
             actual = type(optimiser).__name__
-            raise ArgumentError(
-                where, "momentum of products", actual, "FedAvgM(1.0, 0.5)"
-            )
+            raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
         phase, moments = server.with_momentum(planned(phase), optimiser, algorithm.initial)
         return replace(algorithm, phases=(phase,)), moments
 
@@ -136,9 +132,7 @@ def _check_averages(phase: Phase, where: str) -> None:
         server = server.server
     if not isinstance(server, Average | Add) and not getattr(server, "averages", False):
         hint = "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl"
-        raise ArgumentError(
-            where, "a server that is Average or Add", type(server).__name__, hint
-        )
+        raise ArgumentError(where, "a server that is Average or Add", type(server).__name__, hint)
     local: Local | None = phase.local
     while local is not None:
         if isinstance(local, Buffered) and local.travels:

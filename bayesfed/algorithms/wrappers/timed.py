@@ -53,9 +53,7 @@ def timed(
     """
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            "timed", "a method of one phase", names, "fed_avg, stc, federated_svi"
-        )
+        raise ArgumentError("timed", "a method of one phase", names, "fed_avg, stc, federated_svi")
     (phase,) = algorithm.phases
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:

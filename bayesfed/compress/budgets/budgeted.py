@@ -62,9 +62,7 @@ class Budgeted:
     def __post_init__(self) -> None:
         check_beta("Budgeted", self.beta)
         if not 2 <= self.tries <= 30:
-            raise ArgumentError(
-                "Budgeted", "2 to 30 tries", self.tries, "8"
-            )
+            raise ArgumentError("Budgeted", "2 to 30 tries", self.tries, "8")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message, more than once if it is too large."""

@@ -59,9 +59,7 @@ class FlexibleMap:
 
     def __post_init__(self) -> None:
         if not self.settings:
-            raise ArgumentError(
-                "FlexibleMap", "one setting or more", "none", "fit_flexible"
-            )
+            raise ArgumentError("FlexibleMap", "one setting or more", "none", "fit_flexible")
         for setting in self.settings:
             check_share("FlexibleMap", setting.share)
             check_levels("FlexibleMap", "levels", setting.levels, MOST_LEVELS)
@@ -77,9 +75,7 @@ class FlexibleMap:
                 and low.error > high.error
             ):
                 expected = "rising beta, falling error, rho and L that do not fall"
-                raise ArgumentError(
-                    "FlexibleMap", expected, f"{low}, then {high}", "fit_flexible"
-                )
+                raise ArgumentError("FlexibleMap", expected, f"{low}, then {high}", "fit_flexible")
 
     @property
     def least(self) -> float:

@@ -74,9 +74,7 @@ class Golomb:
 def require_counts(where: str, values: Integers) -> None:
     """Raise `WireError` if an integer is negative."""
     if len(values) and values.min() < 0:
-        raise WireError(
-            where, "integers >= 0", values.min(), f"Signed({where}())"
-        )
+        raise WireError(where, "integers >= 0", values.min(), f"Signed({where}())")
 
 
 def _best(symbols: Integers, counts: Integers) -> tuple[int, int]:

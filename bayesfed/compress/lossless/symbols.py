@@ -48,9 +48,7 @@ class Signed:
         """Append the integers; their number is not written."""
         if _too_large(values):
             actual = f"{values.min()} to {values.max()}"
-            raise WireError(
-                "Signed", "magnitudes below 2**62", actual, "Fixed() or Range()"
-            )
+            raise WireError("Signed", "magnitudes below 2**62", actual, "Fixed() or Range()")
         self.code.write(zigzag(values), out)
 
     def read(self, source: Reader, count: int) -> Integers:
@@ -121,9 +119,7 @@ class Cheapest:
 
     def __post_init__(self) -> None:
         if not self.codes or any(code not in STANDARD for code in self.codes):
-            raise ArgumentError(
-                "Cheapest", f"codes among {STANDARD}", self.codes, "Cheapest()"
-            )
+            raise ArgumentError("Cheapest", f"codes among {STANDARD}", self.codes, "Cheapest()")
 
     def write(self, values: Integers, out: Writer) -> None:
         """Append the integers; their number is not written."""

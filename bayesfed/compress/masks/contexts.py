@@ -77,7 +77,10 @@ class ContextMask:
             len(self.table) != 4 or not all(isinstance(p, int) and 0 < p < ONE for p in self.table)
         ):
             raise ArgumentError(
-                "ContextMask.table", "4 integers from 1 to 65535", self.table, "neighbour_table(mask)"
+                "ContextMask.table",
+                "4 integers from 1 to 65535",
+                self.table,
+                "neighbour_table(mask)",
             )
 
     def write(self, mask: Mask, out: Writer) -> None:

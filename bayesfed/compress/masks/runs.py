@@ -73,7 +73,10 @@ def require_matrix(mask: Mask) -> None:
     """Raise `WireError` unless the mask is a boolean matrix."""
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise WireError(
-            "mask", "a boolean matrix", f"{mask.dtype} of shape {mask.shape}", "mask.reshape(len(mask), -1)"
+            "mask",
+            "a boolean matrix",
+            f"{mask.dtype} of shape {mask.shape}",
+            "mask.reshape(len(mask), -1)",
         )
 
 

@@ -37,7 +37,10 @@ def entries(leaf: Tensor, where: str) -> Singles:
     """
     if not leaf.is_floating_point():
         raise WireError(
-            where, "a floating-point leaf", leaf.dtype, "Coded, which codes integers and masks losslessly"
+            where,
+            "a floating-point leaf",
+            leaf.dtype,
+            "Coded, which codes integers and masks losslessly",
         )
     flat = leaf.detach().cpu().reshape(-1).float()
     if not is_finite(flat):
@@ -135,9 +138,7 @@ def check_range(values: Integers, low: int, high: int) -> Integers:
     """Refuse integers outside [low, high]."""
     if len(values) and not low <= values.min() <= values.max() <= high:
         actual = f"{values.min()} to {values.max()}"
-        raise WireError(
-            "section", f"integers from {low} to {high}", actual, "sending it again"
-        )
+        raise WireError("section", f"integers from {low} to {high}", actual, "sending it again")
     return values
 
 
@@ -164,9 +165,7 @@ def read_positions(source: Reader, shape: tuple[int, int], code: MaskCode) -> Ma
         return np.full(total, count > 0)
     mask = code.read(source, shape).reshape(-1)
     if (actual := int(mask.sum())) != count:
-        raise WireError(
-            "mask", f"{count} entries set", actual, "sending it again"
-        )
+        raise WireError("mask", f"{count} entries set", actual, "sending it again")
     return mask
 
 
@@ -188,9 +187,7 @@ def share_of(share: float, total: int) -> int:
 def check_share(where: str, share: float) -> None:
     """Raise `ArgumentError` unless ``0 < share <= 1``."""
     if not 0 < share <= 1:
-        raise ArgumentError(
-            where, "a share above 0 and at most 1", share, f"{where}(0.01)"
-        )
+        raise ArgumentError(where, "a share above 0 and at most 1", share, f"{where}(0.01)")
 
 
 def check_levels(where: str, what: str, value: object, most: int) -> None:

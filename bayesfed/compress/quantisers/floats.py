@@ -58,9 +58,7 @@ class Float:
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise ArgumentError(
-                "Float", "kind 32, 16 or 'bf16'", repr(self.kind), "Float(32)"
-            )
+            raise ArgumentError("Float", "kind 32, 16 or 'bf16'", repr(self.kind), "Float(32)")
 
     @property
     def unbiased(self) -> bool:
@@ -74,7 +72,10 @@ class Float:
         narrow = torch.from_numpy(flat).to(dtype)
         if self.kind != 32 and not torch.isfinite(narrow).all():
             raise WireError(
-                f"Float({self.kind!r})", "values within its range", f"largest {peak(flat):g}", "Float(32) or a smaller step"
+                f"Float({self.kind!r})",
+                "values within its range",
+                f"largest {peak(flat):g}",
+                "Float(32) or a smaller step",
             )
         words = narrow.view(torch.int16 if size == 2 else torch.int32).numpy().view(f"u{size}")
         if self.entropy is None:
@@ -106,7 +107,10 @@ class Float:
         wide = torch.from_numpy(words.view(f"i{size}")).view(dtype).float()
         if not torch.isfinite(wide).all():
             raise WireError(
-                f"Float({self.kind!r})", "finite numbers", "NaN or Inf", "sending it again",
+                f"Float({self.kind!r})",
+                "finite numbers",
+                "NaN or Inf",
+                "sending it again",
                 field="values",
             )
         return wide.reshape(shape)

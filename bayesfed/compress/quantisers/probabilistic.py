@@ -115,9 +115,7 @@ class Probabilistic:
                 self.code.read(source, int(active.sum())), -1 - self.levels, 1 + self.levels
             )
             if not signed.all():
-                raise WireError(
-                    "section", "signed levels", "a zero", "sending it again"
-                )
+                raise WireError("section", "signed levels", "a zero", "sending it again")
             dense[active] = np.sign(signed) * (
                 low + (np.abs(signed) - 1) * ((high - low) / self.levels)
             )

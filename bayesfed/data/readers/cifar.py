@@ -93,9 +93,12 @@ def _read(
     )
     if missing := [name for name in names if not (home / name).is_file()]:
         raise DataError(
-            str(home), f"{', '.join(names)}, here or in {unpacked}"
-                if len(missing) == len(names)
-                else ", ".join(names), f"no {', '.join(missing)}", f"the binary version, {archive}, from the data set's own page, {_PAGE}"
+            str(home),
+            f"{', '.join(names)}, here or in {unpacked}"
+            if len(missing) == len(names)
+            else ", ".join(names),
+            f"no {', '.join(missing)}",
+            f"the binary version, {archive}, from the data set's own page, {_PAGE}",
         )
     return _join([home / name for name in train], labels, classes), _join(
         [home / name for name in test], labels, classes
@@ -124,7 +127,10 @@ def _records(path: Path, length: int) -> np.ndarray[tuple[int, int], np.dtype[np
         size = path.stat().st_size
         if not size or size % length:
             raise DataError(
-                str(path), f"a positive multiple of {length} bytes, a record each", size, "downloading it again"
+                str(path),
+                f"a positive multiple of {length} bytes, a record each",
+                size,
+                "downloading it again",
             )
         return np.memmap(path, np.uint8, "r", shape=(size // length, length))
     except OSError as problem:

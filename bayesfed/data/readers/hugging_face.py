@@ -76,7 +76,10 @@ def from_hugging_face(
         if isinstance(dataset, Mapping):
             actual = f"the splits {', '.join(map(str, dataset))}"
             raise DataError(
-                "from_hugging_face", "one split", actual, f"dataset[{next(iter(dataset), 'train')!r}]"
+                "from_hugging_face",
+                "one split",
+                actual,
+                f"dataset[{next(iter(dataset), 'train')!r}]",
             )
         hint = "datasets.load_dataset(..., split='train')"
         raise DataError(
@@ -117,14 +120,15 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
     for name in (label, *chosen):
         if name not in there:
             raise DataError(
-                "from_hugging_face", f"a column {name!r}", f"{', '.join(there)}", nearest(name, there)
+                "from_hugging_face",
+                f"a column {name!r}",
+                f"{', '.join(there)}",
+                nearest(name, there),
             )
     if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
         actual = f"{', '.join(chosen) or 'none'}"
         hint = f"inputs={others[0]!r}" if others else "another data set"
-        raise DataError(
-            "from_hugging_face, inputs", "columns beside the label", actual, hint
-        )
+        raise DataError("from_hugging_face, inputs", "columns beside the label", actual, hint)
     return chosen
 
 

@@ -59,9 +59,7 @@ def from_image_folder(
         differ; the message names the file.
     """
     if colour not in ("rgb", "grey"):
-        raise ArgumentError(
-            "from_image_folder, colour", "'rgb' or 'grey'", repr(colour), "'rgb'"
-        )
+        raise ArgumentError("from_image_folder, colour", "'rgb' or 'grey'", repr(colour), "'rgb'")
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise ArgumentError(
             "from_image_folder, size", "rows and columns, at least 1", size, "(32, 32)"
@@ -82,27 +80,24 @@ def from_image_folder(
 def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     """Yield the image files of all classes in order of their names."""
     if not folder.is_dir():
-        raise DataError(
-            str(folder), "a folder", "none", "checking the path"
-        )
+        raise DataError(str(folder), "a folder", "none", "checking the path")
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if loose := [path for path in inside if path.is_file() and path.suffix.lower() in suffixes]:
         raise DataError(
-            str(loose[0]), "pictures in a folder that names their class", "no such folder", "CLASS/a.png"
+            str(loose[0]),
+            "pictures in a folder that names their class",
+            "no such folder",
+            "CLASS/a.png",
         )
     homes = [path for path in inside if path.is_dir()]
     if not homes:
-        raise DataError(
-            str(folder), "a folder for each class", "none", "the folder above or below"
-        )
+        raise DataError(str(folder), "a folder for each class", "none", "the folder above or below")
     for home in homes:
         files = sorted(
             path for path in home.rglob("*") if path.is_file() and not path.name.startswith(".")
         )
         if not files:
-            raise DataError(
-                str(home), "at least one picture", "none", "removing the folder"
-            )
+            raise DataError(str(home), "at least one picture", "none", "removing the folder")
         yield from files
 
 
@@ -117,9 +112,7 @@ def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarra
                 "RGB" if colour == "rgb" else "L"
             )
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as problem:
-        raise DataError(
-            str(path), "a picture", problem, "moving the file elsewhere"
-        ) from problem
+        raise DataError(str(path), "a picture", problem, "moving the file elsewhere") from problem
     if size is not None:
         picture = picture.resize((size[1], size[0]))
     return numbers_of(picture, str(path))

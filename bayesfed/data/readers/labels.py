@@ -41,9 +41,7 @@ def class_numbers(
     if strange := [row for row, text in enumerate(texts) if text not in numbers]:
         unknown = texts[strange[0]]
         expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        raise DataError(
-            at(strange[0]), expected, repr(unknown), nearest(unknown, names)
-        )
+        raise DataError(at(strange[0]), expected, repr(unknown), nearest(unknown, names))
     return torch.tensor([numbers[text] for text in texts]), names
 
 
@@ -64,9 +62,7 @@ def named_numbers(
     for row, label in enumerate(labels):
         if not isinstance(label, int) or not 0 <= label < len(names):
             expected = f"a label from 0 to {len(names) - 1}, as there are names"
-            raise DataError(
-                at(row), expected, repr(label), "a part of the data that has labels"
-            )
+            raise DataError(at(row), expected, repr(label), "a part of the data that has labels")
     if classes is None or tuple(classes) == tuple(names):
         return torch.tensor(labels), tuple(names)
     return class_numbers([names[label] for label in labels if isinstance(label, int)], classes, at)
@@ -130,7 +126,5 @@ def _number(value: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not np.isfinite(number):
-        raise DataError(
-            where, "a finite number", repr(value), "leaving out rows without one"
-        )
+        raise DataError(where, "a finite number", repr(value), "leaving out rows without one")
     return number

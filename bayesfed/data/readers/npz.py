@@ -65,7 +65,10 @@ def from_npz(
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
         actual = f"shapes {values.shape} and {labels.shape}"
         raise DataError(
-            f"{path}, {inputs} and {targets}", "as many rows, at least one", actual, "saving them anew"
+            f"{path}, {inputs} and {targets}",
+            "as many rows, at least one",
+            actual,
+            "saving them anew",
         )
     if channels_last:
         if values.ndim != 4:
@@ -79,18 +82,17 @@ def from_npz(
     where = f"{path}, {targets}"
     if regression:
         if labels.dtype.kind not in "biuf":
-            raise DataError(
-                where, "numbers", labels.dtype, "regression=False"
-            )
+            raise DataError(where, "numbers", labels.dtype, "regression=False")
         return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
     if labels.ndim != 1:
         raise DataError(
-            where, "one label a row, (N,)", f"shape {labels.shape}", "labels.argmax(1) if they are one-hot"
+            where,
+            "one label a row, (N,)",
+            f"shape {labels.shape}",
+            "labels.argmax(1) if they are one-hot",
         )
     if labels.dtype.kind not in "biuUS":
-        raise DataError(
-            where, "integers or texts as labels", labels.dtype, "regression=True"
-        )
+        raise DataError(where, "integers or texts as labels", labels.dtype, "regression=True")
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
     numbers, names = class_numbers(plain, classes, lambda row: f"{where}, row {row}")
     return Dataset(tensor, numbers, names)
@@ -111,9 +113,7 @@ def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
                     if opened.files
                     else "np.savez(path, inputs=..., targets=...)"
                 )
-                raise DataError(
-                    str(path), f"an array {missing[0]!r}", actual, hint
-                )
+                raise DataError(str(path), f"an array {missing[0]!r}", actual, hint)
             return {name: opened[name] for name in names}
     except (OSError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(

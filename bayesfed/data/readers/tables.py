@@ -101,7 +101,10 @@ def from_csv(
     """
     if not isinstance(path, str | Path):
         raise DataError(
-            "from_csv", "the path of a file", type(path).__name__, "Dataset(frame[columns], frame[label])"
+            "from_csv",
+            "the path of a file",
+            type(path).__name__,
+            "Dataset(frame[columns], frame[label])",
         )
     path, lines, rows = Path(path), list[int](), list[list[str]]()
     try:
@@ -131,9 +134,7 @@ def from_csv(
     except FileNotFoundError as problem:
         there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
         hint = nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}"
-        raise DataError(
-            str(path), "a file", "none of this name", hint
-        ) from problem
+        raise DataError(str(path), "a file", "none of this name", hint) from problem
     except (OSError, UnicodeError, csv.Error) as problem:
         raise DataError(
             str(path), f"a readable table in {encoding}", problem, "checking the file"
@@ -184,9 +185,7 @@ def _wanted(
     for name in (label, *names, *(columns or ())):
         if name not in heading:
             actual = f"{len(heading)} others"
-            raise DataError(
-                f"{path}, line 1", f"a column {name!r}", actual, nearest(name, heading)
-            )
+            raise DataError(f"{path}, line 1", f"a column {name!r}", actual, nearest(name, heading))
     chosen = (
         [name for name in heading if name not in (label, *names)]
         if columns is None
@@ -204,7 +203,10 @@ def _names(cells: list[str], lines: list[int], where: str) -> tuple[str, ...]:
     """Return the names in a column of domains or clients."""
     if empty := [line for cell, line in zip(cells, lines, strict=True) if not cell.strip()]:
         raise DataError(
-            where, "a name in every row", f"{len(empty)} without, first in line {empty[0]}", "dropping them"
+            where,
+            "a name in every row",
+            f"{len(empty)} without, first in line {empty[0]}",
+            "dropping them",
         )
     return tuple(cell.strip() for cell in cells)
 

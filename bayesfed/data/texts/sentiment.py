@@ -95,18 +95,12 @@ def sentiment(
             "sentiment, domains", f"some of {list(_FILES)}", domains, "['movies', 'tweets']"
         )
     if by not in get_args(By):
-        raise ArgumentError(
-            "sentiment, by", f"one of {list(get_args(By))}", by, "by='document'"
-        )
+        raise ArgumentError("sentiment, by", f"one of {list(get_args(By))}", by, "by='document'")
     if not 0 <= threshold < 4:
-        raise ArgumentError(
-            "sentiment, threshold", "a number from 0 to 4", threshold, "0.5"
-        )
+        raise ArgumentError("sentiment, threshold", "a number from 0 to 4", threshold, "0.5")
     folder = Path(folder)
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
-        raise DataError(
-            str(folder), ", ".join(missing), "no such files", _COMMAND
-        )
+        raise DataError(str(folder), ", ".join(missing), "no such files", _COMMAND)
     rows = [
         (
             text,
@@ -118,9 +112,7 @@ def sentiment(
         if neutral or rating > threshold or rating < -threshold
     ]
     if not rows:
-        raise DataError(
-            str(folder), f"ratings beyond {threshold}", "none", "a smaller threshold"
-        )
+        raise DataError(str(folder), f"ratings beyond {threshold}", "none", "a smaller threshold")
     texts, labels, homes = zip(*rows, strict=True)
     return Texts(texts, torch.tensor(labels), homes)
 

@@ -47,12 +47,13 @@ class Texts:
                 f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
             )
             raise DataError(
-                "Texts", "a label and a domain for every text", actual, "leaving out texts that have none"
+                "Texts",
+                "a label and a domain for every text",
+                actual,
+                "leaving out texts that have none",
             )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
-            raise DataError(
-                "Texts labels", "integers from 0", self.labels[:5], "labels.long()"
-            )
+            raise DataError("Texts labels", "integers from 0", self.labels[:5], "labels.long()")
         if blank := [row for row, text in enumerate(self.texts) if not text.strip()]:
             raise DataError(
                 "Texts", "texts with words", f"blank ones in rows {blank[:5]}", "leaving them out"

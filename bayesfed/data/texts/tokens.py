@@ -63,9 +63,7 @@ def tokenised(
         If the cached file is damaged; it is made again.
     """
     if length < 1:
-        raise ArgumentError(
-            "tokenised, length", "at least 1", length, "64"
-        )
+        raise ArgumentError("tokenised, length", "at least 1", length, "64")
     folder, domains = model_folder(tokenizer), tuple(texts.domains)
     if cache is None:
         return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)

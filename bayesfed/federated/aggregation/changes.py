@@ -36,9 +36,7 @@ def change(update: Update, state: Tree) -> Tree:
     """
     weight = update.number()
     if not weight > 0:
-        raise UpdateError(
-            "a client's change", "a weight above 0", weight, "a client with data"
-        )
+        raise UpdateError("a client's change", "a weight above 0", weight, "a client with data")
     own = {name: leaf.double() / weight for name, leaf in update.total.items()}
     if update.kind == "delta":
         return own
@@ -46,7 +44,10 @@ def change(update: Update, state: Tree) -> Tree:
         name for name, leaf in own.items() if name not in state or state[name].shape != leaf.shape
     ]:
         raise UpdateError(
-            "a client's change", "values of the state's leaves", strange, "a method that sends changes"
+            "a client's change",
+            "values of the state's leaves",
+            strange,
+            "a method that sends changes",
         )
     return {name: leaf - state[name].double() for name, leaf in own.items()}
 
@@ -78,9 +79,7 @@ def clipped(update: Update, state: Tree, longest: float) -> Update:
     if (length := norm(moved)) <= longest:
         return update
     if not math.isfinite(length):
-        raise UpdateError(
-            "a client's change", "a finite norm", length, "Digital(max_norm=1e6)"
-        )
+        raise UpdateError("a client's change", "a finite norm", length, "Digital(max_norm=1e6)")
     # Slightly shorter than the bound, because of the rounding to the precision of the leaves.
     share, weight = (longest / length) * (1 - 1e-6), update.number()
     while True:

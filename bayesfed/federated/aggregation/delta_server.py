@@ -91,9 +91,7 @@ class DeltaServer:
 
     def __post_init__(self) -> None:
         if self.cache < 1:
-            raise ArgumentError(
-                "DeltaServer.cache", "a number of rounds >= 1", self.cache, "1"
-            )
+            raise ArgumentError("DeltaServer.cache", "a number of rounds >= 1", self.cache, "1")
 
     @property
     def stale(self) -> str | None:
@@ -188,7 +186,10 @@ class DeltaServer:
             ):
                 hint = "a server that averages, such as Average or TurboStep"
                 raise UpdateError(
-                    f"DeltaServer, leaf {name!r}", "the values that were handed on", "other ones", hint
+                    f"DeltaServer, leaf {name!r}",
+                    "the values that were handed on",
+                    "other ones",
+                    hint,
                 )
             if mask is not None:
                 gone[name] = torch.where(mask, 0.0, handed[name])

@@ -75,9 +75,7 @@ class Robust:
         """
         if not isinstance(reducer, Keep) or not reducer.updates:
             actual = type(reducer).__name__ if not isinstance(reducer, Keep) else "none"
-            raise UpdateError(
-                "Robust", "updates kept apart", actual, "robust(algorithm, rule)"
-            )
+            raise UpdateError("Robust", "updates kept apart", actual, "robust(algorithm, rule)")
         ordered = {client: reducer.updates[client] for client in sorted(reducer.updates)}
         counted = {client: update for client, update in ordered.items() if update.weighs}
         if not counted:

@@ -66,9 +66,7 @@ class Krum:
         least = max(2 * self.byzantine + 3, self.byzantine + self.keep)
         if len(updates) < least:
             hint = "fewer byzantine or kept clients, or more a round"
-            raise UpdateError(
-                "Krum", f"at least {least} clients", len(updates), hint
-            )
+            raise UpdateError("Krum", f"at least {least} clients", len(updates), hint)
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
         return added(
@@ -105,9 +103,7 @@ class NormGate:
 
     def __post_init__(self) -> None:
         if not self.factor >= 1:
-            raise ArgumentError(
-                "NormGate", "a factor >= 1", self.factor, "NormGate(2.0)"
-            )
+            raise ArgumentError("NormGate", "a factor >= 1", self.factor, "NormGate(2.0)")
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum. The figures are ``norm_bound`` and which clients exceeded it.
@@ -146,9 +142,7 @@ def _distances(updates: Mapping[str, Update]) -> Tensor:
         squares = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
         distances = squares if distances is None else distances + squares
     if distances is None:
-        raise UpdateError(
-            "Krum", "updates of at least one leaf", "none", "a model with parameters"
-        )
+        raise UpdateError("Krum", "updates of at least one leaf", "none", "a model with parameters")
     return distances
 
 

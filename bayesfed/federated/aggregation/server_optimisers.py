@@ -65,9 +65,7 @@ def _check(name: str, learning_rate: float, shares: tuple[float, ...], tau: floa
         and 0 < tau < float("inf")
     ):
         expected = "learning_rate > 0, momentum and betas in [0, 1), tau > 0"
-        raise ArgumentError(
-            name, expected, (learning_rate, *shares, tau), f"{name}()"
-        )
+        raise ArgumentError(name, expected, (learning_rate, *shares, tau), f"{name}()")
 
 
 @dataclass(frozen=True)

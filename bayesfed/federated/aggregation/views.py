@@ -118,7 +118,10 @@ class Slice:
         if longer or self.full.keys() != self.part.keys():
             names = sorted(longer or self.full.keys() ^ self.part.keys())
             raise ArgumentError(
-                "Slice", "the leaves of the whole model, no axis longer", names, "a narrower network"
+                "Slice",
+                "the leaves of the whole model, no axis longer",
+                names,
+                "a narrower network",
             )
 
     def restrict(self, tree: Tree) -> Tree:

@@ -103,7 +103,10 @@ class Cohorts:
             yield from self._chunk(sides, chunk)
 
     def _chunk(self, sides: Sides, chunk: Sequence[Turn]) -> list[Outcome]:
-        outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, tuple[Turn, Member, float]]]()
+        outcomes, groups = (
+            dict[int, Outcome](),
+            dict[Hashable, dict[int, tuple[Turn, Member, float]]](),
+        )
         for number, turn in enumerate(chunk):
             start = time.perf_counter()
             if isinstance(turn.data, ClientError):
@@ -119,11 +122,15 @@ class Cohorts:
             groups.setdefault(shape, {})[number] = (turn, member, time.perf_counter() - start)
         for group in groups.values():
             turns, members, seconds = zip(*group.values(), strict=True)
-            for number, turn, read_s, (fit, fit_s) in zip(group, turns, seconds, self._fits(sides, turns, members), strict=True):
+            for number, turn, read_s, (fit, fit_s) in zip(
+                group, turns, seconds, self._fits(sides, turns, members), strict=True
+            ):
                 outcomes[number] = _packed(sides[turn.task.phase], turn, fit, read_s + fit_s)
         return [outcomes[number] for number in range(len(chunk))]
 
-    def _fits(self, sides: Sides, turns: Sequence[Turn], members: Sequence[Member]) -> list[tuple[Fit | ClientError, float]]:
+    def _fits(
+        self, sides: Sides, turns: Sequence[Turn], members: Sequence[Member]
+    ) -> list[tuple[Fit | ClientError, float]]:
         """Return the result of the local step, and its seconds, for each client of a group of one shape."""
         phase = members[0].task.phase
         side, done = sides[phase], self.turns.setdefault(phase, Counter())
@@ -135,7 +142,9 @@ class Cohorts:
                 fits = together(local, members)
             except Exception as problem:
                 # Rows were checked client by client, so a failure here means that the network cannot be batched.
-                self._obstacles[phase] = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+                self._obstacles[phase] = (
+                    f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+                )
                 reason = self._obstacle(phase, side)
             else:
                 done[BATCHED] += len(members)
@@ -180,7 +189,9 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
 
 def _alone(side: ClientSide, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
     start = time.perf_counter()
-    work = partial(fitted, turn.task, side, member.data, turn.memory, member.message, member.options)
+    work = partial(
+        fitted, turn.task, side, member.data, turn.memory, member.message, member.options
+    )
     return attempt(turn.task, "fit", work), time.perf_counter() - start
 
 
@@ -195,4 +206,8 @@ def _noted(fit: Fit | ClientError, clients: int) -> Fit | ClientError:
 def _packed(side: ClientSide, turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:
     if isinstance(fit, ClientError):
         return fit
-    return attempt(turn.task, "encode", partial(reply, turn.task, side, fit, turn.secret, time.perf_counter() - seconds))
+    return attempt(
+        turn.task,
+        "encode",
+        partial(reply, turn.task, side, fit, turn.secret, time.perf_counter() - seconds),
+    )

@@ -176,9 +176,7 @@ def check_secrets(
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             expected = f"{SHORTEST} to {LONGEST} bytes for client {client!r}"
-            raise ArgumentError(
-                where, expected, actual, "secrets.token_bytes(32)"
-            )
+            raise ArgumentError(where, expected, actual, "secrets.token_bytes(32)")
     return checked
 
 
@@ -224,7 +222,10 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
 
 def _refusal(field: str, expected: str, actual: str) -> WireError:
     return WireError(
-        "message", expected, actual, "this exchange's own message",
+        "message",
+        expected,
+        actual,
+        "this exchange's own message",
         field=field,
     )
 

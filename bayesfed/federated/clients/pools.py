@@ -141,7 +141,10 @@ class InProcess:
     ) -> None:
         if not isinstance(data, Mapping):
             raise ArgumentError(
-                "InProcess, data", "a data set for each client by name", shown(data), "{'name': data_set}"
+                "InProcess, data",
+                "a data set for each client by name",
+                shown(data),
+                "{'name': data_set}",
             )
         if samples is not None and len(data):
             data = Population(list(data), samples, data.__getitem__)
@@ -152,11 +155,17 @@ class InProcess:
             else any(len(part) for part in data.values())
         ):
             raise DataError(
-                "InProcess", "a client with data", f"{len(data)} clients, all empty", "federate(data, iid(...))"
+                "InProcess",
+                "a client with data",
+                f"{len(data)} clients, all empty",
+                "federate(data, iid(...))",
             )
         if workers < 0 or kind not in ("process", "thread"):
             raise ArgumentError(
-                "InProcess", "workers >= 0 and kind 'process' or 'thread'", (workers, kind), "workers=2"
+                "InProcess",
+                "workers >= 0 and kind 'process' or 'thread'",
+                (workers, kind),
+                "workers=2",
             )
         if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
             raise ArgumentError(
@@ -169,17 +178,21 @@ class InProcess:
             and any(part.inputs.device.type != "cpu" for part in data.values())
         ):
             raise ArgumentError(
-                "InProcess", "data on the CPU for process workers", "data on an accelerator", "workers=0"
+                "InProcess",
+                "data on the CPU for process workers",
+                "data on an accelerator",
+                "workers=0",
             )
         if deadline_s is not None and not (workers and kind == "process"):
             found = f"kind={kind!r}, workers={workers}"
             raise ArgumentError(
-                "InProcess.deadline_s", "process workers, which can be stopped", found, "workers=1, kind='process'"
+                "InProcess.deadline_s",
+                "process workers, which can be stopped",
+                found,
+                "workers=1, kind='process'",
             )
         if deadline_s is not None and not 0 < deadline_s < math.inf:
-            raise ArgumentError(
-                "InProcess.deadline_s", "seconds above 0", deadline_s, "600.0"
-            )
+            raise ArgumentError("InProcess.deadline_s", "seconds above 0", deadline_s, "600.0")
         if workers and cohort != 1:
             raise ArgumentError(
                 "InProcess.cohort", "workers=0: a cohort is one process", workers, "cohort=1"
@@ -225,7 +238,9 @@ class InProcess:
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
         ways = {"process": self._processes, "thread": self._threads}
-        way = ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
+        way = (
+            ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
+        )
         for task, outcome in way(sides, tasks):
             if isinstance(outcome, Reply):
                 self._memories.pend(task.client, outcome.memory)
@@ -260,7 +275,16 @@ class InProcess:
 
     def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield task, answered(task, sides, self._data, self._recall(task.client), self._secrets.get(task.client))
+            yield (
+                task,
+                answered(
+                    task,
+                    sides,
+                    self._data,
+                    self._recall(task.client),
+                    self._secrets.get(task.client),
+                ),
+            )
 
     def _together(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         asked = deque[Task]()
@@ -282,7 +306,9 @@ class InProcess:
     def _processes(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         if not isinstance(self._crew, Workers) or self._crew.site.sides is not sides:
             self.close()
-            self._crew = Workers(self._workers, Site(sides, self._data, self._secrets), self._deadline_s, self._start)
+            self._crew = Workers(
+                self._workers, Site(sides, self._data, self._secrets), self._deadline_s, self._start
+            )
         return self._crew.map(tasks, self._recall)
 
     def _threads(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:

@@ -58,9 +58,7 @@ class Group:
         ):
             hint = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun"
             actual = "a store that keeps the addresses of processes that have died"
-            raise ArgumentError(
-                "Ranks", "a store that restarted processes can use", actual, hint
-            )
+            raise ArgumentError("Ranks", "a store that restarted processes can use", actual, hint)
         timeout = timedelta(seconds=timeout_s)
         try:
             if not dist.is_initialized():
@@ -128,9 +126,7 @@ class Group:
                 for name, text in several[0].items():
                     if other.get(name) != text:
                         expected, actual = f"{name} {text!r}, as on rank 0", f"{other.get(name)!r}"
-                        raise ArgumentError(
-                            f"Ranks, rank {rank}", expected, actual, hint
-                        )
+                        raise ArgumentError(f"Ranks, rank {rank}", expected, actual, hint)
 
         self.led(compared)
 

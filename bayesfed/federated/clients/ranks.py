@@ -78,9 +78,7 @@ class Ranks:
         mixed: bool = False,
     ) -> None:
         if not timeout_s > 0:
-            raise ArgumentError(
-                "Ranks.timeout_s", "seconds above 0", timeout_s, "1800.0"
-            )
+            raise ArgumentError("Ranks.timeout_s", "seconds above 0", timeout_s, "1800.0")
         self.group = Group.join(timeout_s)
         atexit.register(self._leave)
         if not mixed:
@@ -94,9 +92,7 @@ class Ranks:
         )
         if self.group.size > 1 and getattr(self.pool, "cohorts", None) is not None:
             hint = "cohort=1, which is the same on any number of ranks"
-            raise ArgumentError(
-                "Ranks", "clients that train one by one", "cohorts", hint
-            )
+            raise ArgumentError("Ranks", "clients that train one by one", "cohorts", hint)
         roster = Roster(self.pool.profiles)
         names = roster.names
         self._owners = (

@@ -137,7 +137,10 @@ class ClientSide:
         actual = shown(fit)
         if isinstance(fit, Fit):
             actual = f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
-        where, expected = f"{type(self.core).__name__}.fit", "Fit(payload, memory, info) of dictionaries"
+        where, expected = (
+            f"{type(self.core).__name__}.fit",
+            "Fit(payload, memory, info) of dictionaries",
+        )
         raise DataError(where, expected, actual, "Fit(tree, {}, {})")
 
 

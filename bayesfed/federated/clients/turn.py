@@ -98,7 +98,11 @@ def answered(
 ) -> Outcome:
     """Load a client's rows and run it; rows that cannot be loaded are a failure of that client at stage "load"."""
     rows = loaded(task, data)
-    return rows if isinstance(rows, ClientError) else answer(task, sides[task.phase], rows, memories, secret)
+    return (
+        rows
+        if isinstance(rows, ClientError)
+        else answer(task, sides[task.phase], rows, memories, secret)
+    )
 
 
 def loaded(task: Task, data: Mapping[str, Dataset]) -> Dataset | ClientError:
@@ -132,7 +136,12 @@ def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, Loca
 
 
 def fitted(
-    task: Task, side: ClientSide, data: Dataset, memories: Tree, message: Tree, options: LocalOptions
+    task: Task,
+    side: ClientSide,
+    data: Dataset,
+    memories: Tree,
+    message: Tree,
+    options: LocalOptions,
 ) -> Fit:
     """Run the local step, on the device of the data."""
     with one_thread(), rows_that_fit(data):
@@ -147,7 +156,9 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")):
+        if not any(
+            word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")
+        ):
             raise
         actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
         hint = "rows of the width and type that the network takes"

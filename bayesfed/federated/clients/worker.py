@@ -186,9 +186,7 @@ class Launcher:
             if self._forks
             else "start='fork' on Linux, kind='thread', or workers=0"
         )
-        raise ArgumentError(
-            "InProcess", expected, problem, hint
-        ) from problem
+        raise ArgumentError("InProcess", expected, problem, hint) from problem
 
 
 def _send_site(content: bytes, fresh: list[Worker]) -> None:
@@ -201,16 +199,12 @@ def _send_site(content: bytes, fresh: list[Worker]) -> None:
             if (answer := worker.pipe.recv_bytes()) != READY:
                 expected = "clients' local steps and data that a worker process can unpickle"
                 hint = "define their classes in a module that can be imported, or workers=0"
-                raise ArgumentError(
-                    "InProcess", expected, answer.decode(), hint
-                )
+                raise ArgumentError("InProcess", expected, answer.decode(), hint)
     except (EOFError, OSError) as problem:
         fresh.remove(worker)
         actual = f"one that ended while it started ({worker.stop()})"
         hint = "run the script's work under `if __name__ == '__main__':`, or workers=0"
-        raise ArgumentError(
-            "InProcess", "worker processes that start", actual, hint
-        ) from problem
+        raise ArgumentError("InProcess", "worker processes that start", actual, hint) from problem
 
 
 def stop_all(workers: list[Worker], owner: int) -> None:

@@ -139,7 +139,11 @@ def _answer_one(server: Connection, site: Site) -> None:
     content, memory = server.recv_bytes(), server.recv_bytes()
     try:
         task: Task = pickle.loads(content)
-        sent = frames(answered(task, site.sides, site.data, from_safetensors(memory), site.secrets.get(task.client)))
+        sent = frames(
+            answered(
+                task, site.sides, site.data, from_safetensors(memory), site.secrets.get(task.client)
+            )
+        )
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
         sent = frames(ClientError("", 0, "reply", f"{type(problem).__name__}: {problem}"))

@@ -42,9 +42,7 @@ class WorkerThreads:
         shared = [phase for phase, side in site.sides.items() if side.uses_global_randomness]
         if shared:
             expected = "locals with random streams of their own for threads"
-            raise ArgumentError(
-                "InProcess", expected, f"phases {shared}", "kind='process'"
-            )
+            raise ArgumentError("InProcess", expected, f"phases {shared}", "kind='process'")
         self.site, self._count, self._numbers, self._own = (
             site,
             count,

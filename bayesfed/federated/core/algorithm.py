@@ -53,7 +53,10 @@ class Model:
         """
         if not isinstance(inputs, Tensor):
             raise DataError(
-                "model", "a tensor of inputs (B, ...)", shown(inputs), "data.inputs, torch.as_tensor(array)"
+                "model",
+                "a tensor of inputs (B, ...)",
+                shown(inputs),
+                "data.inputs, torch.as_tensor(array)",
             )
         with torch.no_grad(), evaluating(self.net):
             try:
@@ -65,9 +68,7 @@ class Model:
                     f"{shown(inputs)}: {str(problem).splitlines()[0]}",
                     "rows of the width and type that were trained on",
                 )
-                raise DataError(
-                    "model", "inputs that the network takes", actual, hint
-                ) from problem
+                raise DataError("model", "inputs that the network takes", actual, hint) from problem
         return output
 
 
@@ -151,9 +152,13 @@ class Phase:
 
     def __post_init__(self) -> None:
         owners = [layer.owner for layer in self.layers]
-        if len({self.owner, *owners}) <= len(owners) or any(not owner or "/" in owner for owner in owners):
+        if len({self.owner, *owners}) <= len(owners) or any(
+            not owner or "/" in owner for owner in owners
+        ):
             hint = "one name without a slash for each"
-            raise ArgumentError(f"phase {self.name!r}, owners", "distinct names", [self.owner, *owners], hint)
+            raise ArgumentError(
+                f"phase {self.name!r}, owners", "distinct names", [self.owner, *owners], hint
+            )
 
     @property
     def scope(self) -> Scope:
@@ -226,7 +231,10 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
-                "Algorithm", "phases of distinct names", [p.name for p in self.phases], "Phase('train', ...)"
+                "Algorithm",
+                "phases of distinct names",
+                [p.name for p in self.phases],
+                "Phase('train', ...)",
             )
 
 

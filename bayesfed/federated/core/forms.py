@@ -72,7 +72,13 @@ class Form:
             Entry(part, name, leaf.dtype, tuple(leaf.shape)) for part, name, leaf in leaves(update)
         ]
         if odd := [entry.name for entry in entries if entry.dtype is torch.bool]:
-            raise UpdateError(f"adding updates, leaf {odd[0]!r}", "numbers", torch.bool, "numbers 0 and 1", field="dtype")
+            raise UpdateError(
+                f"adding updates, leaf {odd[0]!r}",
+                "numbers",
+                torch.bool,
+                "numbers 0 and 1",
+                field="dtype",
+            )
         return cls(
             update.kind, tuple(sorted(entries, key=lambda entry: entry[:2])), update.by_entry
         )
@@ -99,7 +105,10 @@ class Form:
             return
         if other.kind != self.kind:
             raise UpdateError(
-                "adding updates", f"kind {self.kind!r}", repr(other.kind), "one kind for all clients"
+                "adding updates",
+                f"kind {self.kind!r}",
+                repr(other.kind),
+                "one kind for all clients",
             )
         if other.by_entry != self.by_entry:
             raise UpdateError(
@@ -117,7 +126,13 @@ class Form:
             )
         for entry, wrong in zip(self.entries, other.entries, strict=True):
             if entry.dtype != wrong.dtype:
-                raise UpdateError(f"adding updates, leaf {entry.name!r}", entry.dtype, wrong.dtype, "one type for all clients", field="dtype")
+                raise UpdateError(
+                    f"adding updates, leaf {entry.name!r}",
+                    entry.dtype,
+                    wrong.dtype,
+                    "one type for all clients",
+                    field="dtype",
+                )
 
 
 def leaves(update: Update) -> Iterator[tuple[Part, str, Tensor]]:

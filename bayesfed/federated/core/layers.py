@@ -185,7 +185,9 @@ class Layer:
         """Return how payloads reach the server."""
         return link
 
-    def publish(self, own: Tree, message: Tree, moment: Moment, version: int | None) -> tuple[Tree, Tree]:
+    def publish(
+        self, own: Tree, message: Tree, moment: Moment, version: int | None
+    ) -> tuple[Tree, Tree]:
         """Return what a client sees of the core's leaves, and of the layer's own.
 
         Parameters
@@ -247,11 +249,15 @@ class Layer:
         """
         return update
 
-    def combine(self, own: Tree, updates: Mapping[str, Update], moment: Moment) -> tuple[Update, Info]:
+    def combine(
+        self, own: Tree, updates: Mapping[str, Update], moment: Moment
+    ) -> tuple[Update, Info]:
         """Return what takes the place of the sum, and figures, for layers that need every update."""
         raise NotImplementedError
 
-    def step(self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner) -> tuple[Tree, Tree, Info]:
+    def step(
+        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+    ) -> tuple[Tree, Tree, Info]:
         """Return the layer's next leaves, the core's next leaves, and figures.
 
         Parameters

@@ -100,9 +100,7 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
         wanted = type(known[name])
         fits = type(value) is wanted or (wanted is float and type(value) is int)
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
-            raise UpdateError(
-                where, f"a finite {wanted.__name__}", repr(value), repr(known[name])
-            )
+            raise UpdateError(where, f"a finite {wanted.__name__}", repr(value), repr(known[name]))
     values: dict[str, Any] = {
         name: float(value) if isinstance(known[name], float) else value
         for name, value in header.items()

@@ -30,14 +30,18 @@ def check_order(phase: Phase, where: str = "") -> None:
         link = layer.link(link)
         if traits.takes and kind not in traits.takes:
             expected = f"clients that send {' or '.join(map(repr, traits.takes))}"
-            _refuse(begin, expected, f"{kind!r} in phase {phase.name!r}", "fed_avg, fed_paq, fed_lora")
+            _refuse(
+                begin, expected, f"{kind!r} in phase {phase.name!r}", "fed_avg, fed_paq, fed_lora"
+            )
         if traits.apart and not seams.one_by_one(link):
             hint = "Digital(): what the channel adds cannot be taken apart"
             _refuse(begin, "updates that arrive one by one", type(link).__name__, hint)
         each = next((one for one in inside if one.traits.needs == "each"), None)
         if traits.needs and (not seams.adds(phase) or each):
             actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
-            _refuse(begin, "a method whose server takes a sum", actual, "fed_avg, fed_paq, fed_lora")
+            _refuse(
+                begin, "a method whose server takes a sum", actual, "fed_avg, fed_paq, fed_lora"
+            )
         noisy = next((one for one in inside if one.traits.noises), None)
         if noisy and (traits.noises or traits.needs == "each"):
             hint = "one of the two: the reported epsilon would not hold"
@@ -48,9 +52,14 @@ def check_order(phase: Phase, where: str = "") -> None:
             expected = f"single updates that nothing changes after {bound.owner!r}"
             _refuse(begin, expected, f"{layer.owner!r} around it, which does", hint)
         if type(layer).sends is not Layer.sends and not seams.adds(phase):
-            _refuse(begin, "a method whose server takes a sum", "another reducer", "fed_avg, fed_lora")
+            _refuse(
+                begin, "a method whose server takes a sum", "another reducer", "fed_avg, fed_lora"
+            )
         if traits.averages and not seams.averages(phase.server):
-            actual, hint = type(phase.server).__name__, "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl"
+            actual, hint = (
+                type(phase.server).__name__,
+                "fed_avg, fed_prox, fed_paq, fed_lora, hetero_fl",
+            )
             _refuse(begin, "a server that averages, leaf by leaf", actual, hint)
         kind = traits.gives.get(kind, kind)
         inside.append(layer)

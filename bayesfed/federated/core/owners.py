@@ -84,9 +84,7 @@ class Scope:
             return owned(part, self.owner), layers
         return {name: leaf for name, leaf in part.items() if owner_of(name) not in layers}, layers
 
-    def joined(
-        self, tree: Mapping[str, Tensor], core: Tree, layers: Mapping[str, Tree]
-    ) -> Tree:
+    def joined(self, tree: Mapping[str, Tensor], core: Tree, layers: Mapping[str, Tree]) -> Tree:
         """Return a tree with other leaves of the core and the layers; leaves of others stay."""
         part = of(self.owner, core)
         for owner, leaves in layers.items():

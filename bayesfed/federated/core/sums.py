@@ -153,7 +153,13 @@ class PartialSum:
         try:
             return cls._read(tree, meta)
         except (ValueError, KeyError, TypeError) as problem:
-            raise WireError("partial sum", "a message of PartialSum.to_bytes", problem, "sending it again", field="payload") from problem
+            raise WireError(
+                "partial sum",
+                "a message of PartialSum.to_bytes",
+                problem,
+                "sending it again",
+                field="payload",
+            ) from problem
 
     @classmethod
     def _read(cls, tree: Tree, meta: Mapping[str, Any]) -> Self:
@@ -245,9 +251,21 @@ def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
     if (wrong := limbs.refused(list(values.values()))) is not None:
         (part, name), leaf = list(values.items())[wrong]
         where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
-        raise UpdateError(where, "finite numbers below 2^50 in size", f"{float(leaf.abs().amax()):g}", "a smaller step or weight", field="values")
+        raise UpdateError(
+            where,
+            "finite numbers below 2^50 in size",
+            f"{float(leaf.abs().amax()):g}",
+            "a smaller step or weight",
+            field="values",
+        )
     if not isinstance(update.weight, dict) and not abs(update.weight) < limbs.TOP:
-        raise UpdateError("adding updates, weight", "a finite number below 2^50", update.weight, "the number of rows", field="weight")
+        raise UpdateError(
+            "adding updates, weight",
+            "a finite number below 2^50",
+            update.weight,
+            "the number of rows",
+            field="weight",
+        )
     return values
 
 

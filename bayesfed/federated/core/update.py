@@ -45,7 +45,10 @@ class Update:
     def __add__(self, other: Update) -> Update:
         if self.kind != other.kind:
             raise UpdateError(
-                "adding updates", f"kind {self.kind!r}", repr(other.kind), "one kind for all clients"
+                "adding updates",
+                f"kind {self.kind!r}",
+                repr(other.kind),
+                "one kind for all clients",
             )
         if isinstance(self.weight, dict) and isinstance(other.weight, dict):
             weight: Weight = zip_map(torch.add, self.weight, other.weight)
@@ -79,7 +82,10 @@ class Update:
         """
         if isinstance(self.weight, dict):
             raise UpdateError(
-                "update", "a number as weight", "a weight for each entry", "a view that covers everything"
+                "update",
+                "a number as weight",
+                "a weight for each entry",
+                "a view that covers everything",
             )
         return self.weight
 

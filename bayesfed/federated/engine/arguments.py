@@ -111,9 +111,7 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     ]:
         where = f"{algorithm.name!r}, posterior"
         actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
-        raise ArgumentError(
-            where, "a Posterior", actual, f"a property or method {missing[0]}"
-        )
+        raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")
 
 
 def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
@@ -135,9 +133,7 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
             if several
             else "test=Dataset(inputs, targets)"
         )
-        raise ArgumentError(
-            "run, test", "a data set to score on", actual, hint
-        )
+        raise ArgumentError("run, test", "a data set to score on", actual, hint)
     if test.targets.is_floating_point():
         hint = (
             "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "

@@ -149,6 +149,7 @@ class ServerSide:
             gathered = Sum(total)
         return server.step(core, gathered, round)
 
+
 def _parted(total: Update) -> tuple[Update, dict[str, Tree]]:
     """Return the sum of the core's leaves, and the mean of each layer's own."""
     core, layers = unwired(total.total)
@@ -197,7 +198,13 @@ class Through:
         for layer in reversed(layers):
             update = layer.admit(self.owns[layer.owner], update, self.moment)
         if strange := sorted(told.keys() - {layer.owner for layer in layers}):
-            raise UpdateError("payload", "leaves of this run's layers", strange, "the method of this run", field="leaves")
+            raise UpdateError(
+                "payload",
+                "leaves of this run's layers",
+                strange,
+                "the method of this run",
+                field="leaves",
+            )
         if not self.side.tells:
             return update
         own = dict[str, Tree]()
@@ -207,6 +214,9 @@ class Through:
             own[layer.owner] = {name: weight * leaf for name, leaf in sent.items()}
         weights = update.weight
         if isinstance(weights, dict):
-            ones = {owner: {name: torch.full_like(leaf, weight) for name, leaf in tree.items()} for owner, tree in own.items()}
+            ones = {
+                owner: {name: torch.full_like(leaf, weight) for name, leaf in tree.items()}
+                for owner, tree in own.items()
+            }
             weights = wired(weights, ones)
         return replace(update, total=wired(update.total, own), weight=weights)

@@ -33,9 +33,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.is_floating_point():
         hint = "metric=lambda outputs, targets: (outputs[:, 0] - targets).square()"
-        raise ArgumentError(
-            "accuracy", "class labels", shown(targets), hint
-        )
+        raise ArgumentError("accuracy", "class labels", shown(targets), hint)
     return (outputs.argmax(dim=1) == targets).float()
 
 
@@ -61,9 +59,7 @@ def score(
         If there are no rows.
     """
     if not len(data):
-        raise ArgumentError(
-            "score", "data to score on", "an empty set", "a test set"
-        )
+        raise ArgumentError("score", "data to score on", "an empty set", "a test set")
     total = 0.0
     for start in range(0, len(data), batch_size):
         part = data[slice(start, start + batch_size)]
@@ -144,9 +140,7 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     """
     if not len(data) or draws < 1 or every < 1:
         actual = (len(data), draws, every)
-        raise ArgumentError(
-            "evidence", "rows, draws and every >= 1", actual, "evidence(train)"
-        )
+        raise ArgumentError("evidence", "rows, draws and every >= 1", actual, "evidence(train)")
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
@@ -187,9 +181,7 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
         If `patience` is below 1.
     """
     if patience < 1:
-        raise ArgumentError(
-            "early_stop", "patience >= 1", patience, "5"
-        )
+        raise ArgumentError("early_stop", "patience >= 1", patience, "5")
     best, since, seen = -math.inf, 0, False
 
     def callback(report: RoundReport) -> bool:

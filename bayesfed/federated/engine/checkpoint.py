@@ -92,9 +92,7 @@ class Checkpoints:
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
         if every < 1:
-            raise ArgumentError(
-                "checkpoint", "every >= 1", every, "10"
-            )
+            raise ArgumentError("checkpoint", "every >= 1", every, "10")
         if keep < 1:
             raise ArgumentError("checkpoint", "keep >= 1", keep, "2")
         self._path, self._every, self._keep = Path(path), every, keep

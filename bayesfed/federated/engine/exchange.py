@@ -1,12 +1,12 @@
 """One exchange, that is, a phase of one round, from top to bottom.
 
-    plan      who is asked, with what weight, options and codecs (`Plan.decided`), before anybody is asked
-    ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
-    answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
-    admit     one sound answer of each client passes the gate (`Admission.admit`)
-    collect   the link decodes, checks, lifts and adds payloads (`Link.collect`)
-    settle    the client keeps its new memory, or the old one, and the ledger has a row
-    step      the server makes the next state of the sum (`stepped`)
+plan      who is asked, with what weight, options and codecs (`Plan.decided`), before anybody is asked
+ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
+answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
+admit     one sound answer of each client passes the gate (`Admission.admit`)
+collect   the link decodes, checks, lifts and adds payloads (`Link.collect`)
+settle    the client keeps its new memory, or the old one, and the ledger has a row
+step      the server makes the next state of the sum (`stepped`)
 """
 
 from __future__ import annotations
@@ -239,7 +239,9 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
     if not entries.enough() and not seams.steps_alone(phase.server):
         return occasion.state, {}
     step = phase.server.step(occasion.state, reducer, occasion.round)
-    if not (isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)):
+    if not (
+        isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)
+    ):
         where = f"{type(phase.server).__name__}.step, phase {phase.name!r}"
         raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
     return step

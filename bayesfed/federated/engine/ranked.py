@@ -36,6 +36,7 @@ from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
+
 class Heard(NamedTuple):
     """What a rank says of its own clients: their rows and figures, the form of their sum, and the
     error that stopped it.
@@ -90,7 +91,9 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
-def ranked_exchange(occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
+def ranked_exchange(
+    occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, gate: Gate
+) -> tuple[Tree, Info, Entries]:
     """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As `bayesfed.federated.engine.exchange.exchange`."""
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
     plan, states = Plan(occasion, gate, Entries(occasion)), list[Tree]()
@@ -113,7 +116,9 @@ def adds(phase: Phase, reducer: Reducer) -> bool:
     return isinstance(reducer, Sum) and seams.one_by_one(phase.link)
 
 
-def _added(plan: Plan, pool: Ranks, sides: Sides, asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
+def _added(
+    plan: Plan, pool: Ranks, sides: Sides, asked: Asked, reducer: Reducer
+) -> tuple[Heard, PartialSum | None]:
     """Ask this rank's clients and add their payloads."""
     entries, error, partial = plan.entries, None, None
     try:
@@ -207,11 +212,25 @@ def _answered(plan: Plan, pool: Ranks, sides: Sides, asked: Asked) -> tuple[Hear
     return Heard([], {}, False, error=error, replies=replies), tasks
 
 
-def _collected(plan: Plan, pool: Ranks, reducer: Reducer, tasks: list[Task], several: list[Heard], states: list[Tree]) -> Stepped:
+def _collected(
+    plan: Plan,
+    pool: Ranks,
+    reducer: Reducer,
+    tasks: list[Task],
+    several: list[Heard],
+    states: list[Tree],
+) -> Stepped:
     """Do on rank 0 what one process does with all replies, in the order of the clients' names."""
     _raise_first(several)
-    replies = {client: outcome for heard in several for client, outcome in (heard.replies or {}).items()}
-    collect(plan, pool, ((task, replies[task.client]) for task in tasks if task.client in replies), reducer)
+    replies = {
+        client: outcome for heard in several for client, outcome in (heard.replies or {}).items()
+    }
+    collect(
+        plan,
+        pool,
+        ((task, replies[task.client]) for task in tasks if task.client in replies),
+        reducer,
+    )
     return _taken(plan.occasion, reducer, plan.entries, states)
 
 

@@ -121,7 +121,9 @@ def rounds(
     phases = tuple(assembled(phase) for phase in algorithm.phases)
     sides, memories = sides_of(algorithm), resume.memories
     state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
-    window = Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
+    window = (
+        Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
+    )
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         if algorithm.checks:
@@ -156,7 +158,11 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    answered = partial(ranked_exchange, occasion, pool) if isinstance(pool, Ranks) else partial(exchange, occasion, pool)
+                    answered = (
+                        partial(ranked_exchange, occasion, pool)
+                        if isinstance(pool, Ranks)
+                        else partial(exchange, occasion, pool)
+                    )
                     state, info, entries = answered(sides, asked, Gate(keyed))
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
@@ -205,17 +211,16 @@ def _check(
             "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
         )
     if on_client_error not in ("raise", "drop"):
-        raise ArgumentError(
-            "on_client_error", "'raise' or 'drop'", repr(on_client_error), "'drop'"
-        )
+        raise ArgumentError("on_client_error", "'raise' or 'drop'", repr(on_client_error), "'drop'")
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
         raise ArgumentError(
-            "resume", f"a snapshot of {algorithm.name!r}, seed {seed}", f"{resume.algorithm!r}, seed {resume.seed}", "the run's own arguments"
+            "resume",
+            f"a snapshot of {algorithm.name!r}, seed {seed}",
+            f"{resume.algorithm!r}, seed {resume.seed}",
+            "the run's own arguments",
         )
     if least < 1:
-        raise ArgumentError(
-            "least", "a number of clients >= 1", least, "1"
-        )
+        raise ArgumentError("least", "a number of clients >= 1", least, "1")
 
 
 def _check_asynchronous(
@@ -227,13 +232,9 @@ def _check_asynchronous(
             getattr(sampler, "__name__", type(sampler).__name__),
             "FedBuff(size=10, concurrency=100) alone",
         )
-        raise ArgumentError(
-            "sampler", "none: FedBuff draws clients as others finish", actual, hint
-        )
+        raise ArgumentError("sampler", "none: FedBuff draws clients as others finish", actual, hint)
     if isinstance(pool, Ranks):
-        raise ArgumentError(
-            "asynchronous", "clients of one process", "Ranks", "InProcess(clients)"
-        )
+        raise ArgumentError("asynchronous", "clients of one process", "Ranks", "InProcess(clients)")
 
 
 def _check_round(conditions: Conditions) -> None:
@@ -265,9 +266,7 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         if not anyway:
             actual = "a snapshot without settings, which an earlier version wrote"
             hint = "resume_anyway=True, if settings and clients are those of the run"
-            raise ArgumentError(
-                "resume", "a snapshot with the settings of its run", actual, hint
-            )
+            raise ArgumentError("resume", "a snapshot with the settings of its run", actual, hint)
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings)
     if changes and not anyway:

@@ -96,7 +96,5 @@ def fraction(share: float) -> Sampler:
         If the share is not in (0, 1].
     """
     if not 0 < share <= 1:
-        raise ArgumentError(
-            "fraction", "a share in (0, 1]", share, "0.5"
-        )
+        raise ArgumentError("fraction", "a share in (0, 1]", share, "0.5")
     return Uniform(share)

@@ -127,4 +127,6 @@ class Exchange(Holding):
     drawn: Callable[[Tree], Tree] | None = None
     # Where no client was heard, the sums of changes must say so: a client may then have missed a round in which nothing
     # changed.
-    traits: ClassVar[Traits] = Traits(silent=True, late="as changes", needs="sum", gives={"value": "delta"})
+    traits: ClassVar[Traits] = Traits(
+        silent=True, late="as changes", needs="sum", gives={"value": "delta"}
+    )

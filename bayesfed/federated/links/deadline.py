@@ -88,7 +88,10 @@ def _spent(arrival: Arrival) -> Arrival:
     load = arrival.assignment.load
     if load is None:
         raise UpdateError(
-            f"Cell, client {arrival.client!r}", "an assignment with a load", None, "on_devices(algorithm)"
+            f"Cell, client {arrival.client!r}",
+            "an assignment with a load",
+            None,
+            "on_devices(algorithm)",
         )
     bits = 8 * len(arrival.packed)
     spent, overrun = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0

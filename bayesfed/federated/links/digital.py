@@ -44,9 +44,7 @@ class Digital:
 
     def __post_init__(self) -> None:
         if self.max_norm is not None and not self.max_norm > 0:
-            raise ArgumentError(
-                "Digital", "max_norm > 0", self.max_norm, "1e6"
-            )
+            raise ArgumentError("Digital", "max_norm > 0", self.max_norm, "1e6")
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return the payload as the codec encodes it."""
@@ -92,21 +90,29 @@ def opened(arrival: Arrival, max_norm: float | None) -> Update:
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
         raise UpdateError(
-            "weight", "a finite number >= 0", weight, "the number of rows",
+            "weight",
+            "a finite number >= 0",
+            weight,
+            "the number of rows",
             field="weight",
         )
     payload = decoded(arrival)
     for name, leaf in payload.items():
         if not (leaf.is_floating_point() or leaf.is_complex()):
             raise UpdateError(
-                f"leaf {name!r}", "floating-point numbers", leaf.dtype, "a cast first",
+                f"leaf {name!r}",
+                "floating-point numbers",
+                leaf.dtype,
+                "a cast first",
                 field="dtype",
             )
     update = arrival.assignment.view.lift(payload, weight, arrival.kind)
     for name, leaf in payload.items():
         most = usual_norm(arrival.kind, leaf.numel()) if max_norm is None else max_norm
         if not (norm := float(leaf.norm())) <= most:
-            raise UpdateError(f"leaf {name!r}", f"norm <= {most:g}", f"{norm:g}", "a smaller step", field="norm")
+            raise UpdateError(
+                f"leaf {name!r}", f"norm <= {most:g}", f"{norm:g}", "a smaller step", field="norm"
+            )
     return update
 
 
@@ -122,11 +128,20 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            raise UpdateError("message", f"one of {field} {value!r}", f"one of {field} {claimed!r}", "this exchange's own message", field=field)
+            raise UpdateError(
+                "message",
+                f"one of {field} {value!r}",
+                f"one of {field} {claimed!r}",
+                "this exchange's own message",
+                field=field,
+            )
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(
-            "message meta", sorted(expected), f"also {more}", "what a link packs",
+            "message meta",
+            sorted(expected),
+            f"also {more}",
+            "what a link packs",
             field="meta",
         )
     return payload

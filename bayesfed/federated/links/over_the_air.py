@@ -103,7 +103,10 @@ class OverTheAir:
     def __post_init__(self) -> None:
         if (self.snr_db is None) == (self.power_w is None):
             raise ArgumentError(
-                "OverTheAir", "snr_db or power_w", (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
+                "OverTheAir",
+                "snr_db or power_w",
+                (self.snr_db, self.power_w),
+                "OverTheAir(snr_db=25.0)",
             )
         if self.per not in ("symbol", "matrix") or self.budget not in ("mean", "largest"):
             expected = "'symbol' or 'matrix', 'mean' or 'largest'"
@@ -150,9 +153,7 @@ class OverTheAir:
         """
         if not isinstance(reducer, Sum):
             hint = "Digital() for rules that need updates apart"
-            raise ArgumentError(
-                "OverTheAir", "a sum", type(reducer).__name__, hint
-            )
+            raise ArgumentError("OverTheAir", "a sum", type(reducer).__name__, hint)
         everyone, signal = list(arrivals), _Signal(self)
         for arrival in everyone:
             try:
@@ -249,7 +250,10 @@ class _Signal:
         )
         if expected and own != expected:
             raise UpdateError(
-                "OverTheAir", f"shapes {expected}, those of the first client", own, "Digital()",
+                "OverTheAir",
+                f"shapes {expected}, those of the first client",
+                own,
+                "Digital()",
                 field="shape",
             )
         sent = self._sent(update.total)

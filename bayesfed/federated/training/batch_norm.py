@@ -72,22 +72,21 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     """
     if buffers not in get_args(Buffers):
         expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
-        raise ArgumentError(
-            f"{where}, buffers", expected, repr(buffers), "'static'"
-        )
+        raise ArgumentError(f"{where}, buffers", expected, repr(buffers), "'static'")
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
         hint = (
             'nn.GroupNorm, norm="static", or buffers="mean" or "local" where the method has '
             "them (fed_avg, fed_hm, hetero_fl)"
         )
-        raise ArgumentError(
-            where, "a network without running statistics", running, hint
-        )
+        raise ArgumentError(where, "a network without running statistics", running, hint)
     if not (trained := trainable(net)):
         actual = [name for name, _ in net.named_parameters()]
         raise ArgumentError(
-            where, "a parameter that requires a gradient", f"all frozen of {actual}", "requires_grad_()"
+            where,
+            "a parameter that requires a gradient",
+            f"all frozen of {actual}",
+            "requires_grad_()",
         )
     own = {name: value.detach().clone() for name, value in net.named_buffers()}
     return trained | ({name: own[name] for name in running} if buffers == "mean" else {})
@@ -223,6 +222,4 @@ class Constant(Around):
             self.net.get_submodule(path)._buffers[leaf] = own[name].copy_(begun[name][1])
         hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
         actual = f"{changed}, changed by a forward pass in training mode"
-        raise ArgumentError(
-            "network", "no running statistics", actual, hint
-        )
+        raise ArgumentError("network", "no running statistics", actual, hint)

@@ -112,7 +112,10 @@ class Holding(Around):
     def _first(self, told: Tree) -> Tree:
         if self.start is None:
             raise UpdateError(
-                "first message", "values", f"{sorted(told)} to draw them from", "the server's own method"
+                "first message",
+                "values",
+                f"{sorted(told)} to draw them from",
+                "the server's own method",
             )
         return self.start(told)
 
@@ -141,8 +144,6 @@ def _changed(name: str, held: Tensor | None, change: Tensor) -> Tensor:
     if held is None or held.shape != change.shape or held.dtype != change.dtype:
         actual = "nothing" if held is None else f"{held.dtype} of shape {tuple(held.shape)}"
         expected = f"a held leaf of {change.dtype} and shape {tuple(change.shape)}"
-        raise UpdateError(
-            f"change of {name!r}", expected, actual, "sending the whole leaf"
-        )
+        raise UpdateError(f"change of {name!r}", expected, actual, "sending the whole leaf")
     held = held.to(change.device)
     return held ^ change if not change.is_floating_point() else held + change

@@ -189,9 +189,7 @@ class Descent:
             If the loss is not finite: training diverged.
         """
         if not loss - loss == 0:
-            raise DataError(
-                "local training", "a finite loss", loss, "a smaller learning rate"
-            )
+            raise DataError("local training", "a finite loss", loss, "a smaller learning rate")
         payload = self._payload(self.objective.finish(trained, fixed), message)
         return Fit(payload, {}, {"samples": float(len(data)), "loss": loss, "nll": nll})
 

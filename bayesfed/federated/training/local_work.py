@@ -88,9 +88,7 @@ class Training:
         if self.epochs is not None and not (
             isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf
         ):
-            raise ArgumentError(
-                "Training.epochs", "a number above 0", repr(self.epochs), "1.0"
-            )
+            raise ArgumentError("Training.epochs", "a number above 0", repr(self.epochs), "1.0")
         if self.optimiser is not None and (
             isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")
         ):
@@ -100,7 +98,10 @@ class Training:
             )
         if not callable(self.schedule):
             raise ArgumentError(
-                "Training.schedule", "a function of the round", repr(self.schedule), "cosine(0.1, rounds)"
+                "Training.schedule",
+                "a function of the round",
+                repr(self.schedule),
+                "cosine(0.1, rounds)",
             )
 
     def _check_prior(self) -> None:
@@ -108,9 +109,7 @@ class Training:
         if (precision is None) != (self.observations is None):
             actual = f"prior_precision {precision}, observations {self.observations}"
             hint = "Training(prior_precision=0.3, observations=len(train))"
-            raise ArgumentError(
-                "Training", "both or neither", actual, hint
-            )
+            raise ArgumentError("Training", "both or neither", actual, hint)
         if self.observations is not None:
             _whole("Training.observations", self.observations, "len(train)")
         if precision not in (None, "auto") and not (
@@ -238,6 +237,4 @@ def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Object
 
 def _whole(where: str, value: object, hint: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(
-            where, "a whole number >= 1", repr(value), hint
-        )
+        raise ArgumentError(where, "a whole number >= 1", repr(value), hint)

@@ -38,9 +38,7 @@ def dynamic(count: int) -> Capacity:
         If `count` is below 1.
     """
     if count < 1:
-        raise ArgumentError(
-            "dynamic", "count >= 1", count, "the number of sizes"
-        )
+        raise ArgumentError("dynamic", "count >= 1", count, "the number of sizes")
     return lambda profile, round, key: int(
         torch.randint(count, (), generator=key.child("size").generator())
     )
@@ -116,7 +114,10 @@ def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
         if not possible:
             needed = min(smallest.values())
             raise ArgumentError(
-                f"by_device, client {profile.name!r}", f"{name} >= {needed:g}", figure, "a smaller size"
+                f"by_device, client {profile.name!r}",
+                f"{name} >= {needed:g}",
+                figure,
+                "a smaller size",
             )
         return possible[0]
 

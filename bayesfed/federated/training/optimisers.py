@@ -32,9 +32,7 @@ def _rate(name: str, value: float) -> None:
         or not isinstance(value, int | float)
         or not 0 < value < float("inf")
     ):
-        raise ArgumentError(
-            f"{name}.learning_rate", "a positive number", repr(value), "1e-3"
-        )
+        raise ArgumentError(f"{name}.learning_rate", "a positive number", repr(value), "1e-3")
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,10 @@ class NaturalGradient:
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise ArgumentError(
-                "NaturalGradient.learning_rate", "a number in (0, 1]", self.learning_rate, "NaturalGradient(0.1)"
+                "NaturalGradient.learning_rate",
+                "a number in (0, 1]",
+                self.learning_rate,
+                "NaturalGradient(0.1)",
             )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
@@ -186,5 +187,8 @@ class Ivon:
             Always.
         """
         raise ArgumentError(
-            "Ivon", "federated_svi of bayesian(net) with Gaussian priors", "another method or model", "Adam(1e-3)"
+            "Ivon",
+            "federated_svi of bayesian(net) with Gaussian priors",
+            "another method or model",
+            "Adam(1e-3)",
         )

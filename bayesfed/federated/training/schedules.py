@@ -55,7 +55,5 @@ def inverse(scale: float) -> Schedule:
         If `scale` is not above 0.
     """
     if not scale > 0:
-        raise ArgumentError(
-            "inverse", "scale > 0", scale, "inverse(20)"
-        )
+        raise ArgumentError("inverse", "scale > 0", scale, "inverse(20)")
     return lambda round: 1 / (1 + round / scale)

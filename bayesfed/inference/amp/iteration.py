@@ -218,12 +218,13 @@ def _check(
     for name, value in (("matrix", matrix), ("measured", measured)):
         if not is_finite(value):
             actual = f"{int((~value.isfinite()).sum())} NaN or Inf"
-            raise ArgumentError(
-                f"amp, {name}", "finite numbers", actual, "leaving that client out"
-            )
+            raise ArgumentError(f"amp, {name}", "finite numbers", actual, "leaving that client out")
     if not bool(matrix.any()):
         raise ArgumentError(
-            "amp, matrix", "a matrix that is not zero", "all zeros", "Projection(key, m, n).matrix()"
+            "amp, matrix",
+            "a matrix that is not zero",
+            "all zeros",
+            "Projection(key, m, n).matrix()",
         )
     if not (max_iterations >= 1 and 0 <= tol < 1 and 0 <= damping < 1):
         settings = (max_iterations, tol, damping)

@@ -344,9 +344,7 @@ def phase_transition(delta: float) -> float:
     from scipy.optimize import minimize_scalar
 
     if not 0 < delta < 1:
-        raise ArgumentError(
-            "phase_transition", "0 < m / n < 1", delta, "delta = m / n"
-        )
+        raise ArgumentError("phase_transition", "0 < m / n < 1", delta, "delta = m / n")
     best = minimize_scalar(
         lambda z: -_recoverable(z, delta), bounds=(1e-3, LARGEST_ALPHA), method="bounded"
     )

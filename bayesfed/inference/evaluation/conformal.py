@@ -98,9 +98,7 @@ def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
             f"{len(counts)} finite numbers >= 0, not all 0",
             "torch.bincount(targets, minlength=C)",
         )
-        raise ArgumentError(
-            "shares of the classes", expected, shown(wanted.tolist()), hint
-        )
+        raise ArgumentError("shares of the classes", expected, shown(wanted.tolist()), hint)
     shares, pooled = wanted.double() / wanted.sum(), counts.double() / counts.sum()
     return torch.where(pooled > 0, shares / pooled.clamp_min(1e-300), 0.0)
 

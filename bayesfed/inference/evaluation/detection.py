@@ -74,9 +74,7 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     for name, values in (("inside", inside), ("outside", outside)):
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
             actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
-            raise ArgumentError(
-                f"detection, {name}", "finite numbers (B,)", actual, "entropies"
-            )
+            raise ArgumentError(f"detection, {name}", "finite numbers (B,)", actual, "entropies")
     values, outsiders = (
         torch.cat([inside, outside]).double(),
         torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double(),
@@ -155,7 +153,10 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
     if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
         actual = f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(
-            "risk_coverage", "an uncertainty and an error for each row (B,)", actual, "probabilities.argmax(1)"
+            "risk_coverage",
+            "an uncertainty and an error for each row (B,)",
+            actual,
+            "probabilities.argmax(1)",
         )
     if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
         actual = (
@@ -164,9 +165,7 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
             else f"{int(uncertainty.isnan().sum())} that are not"
         )
         hint = "probabilities.argmax(1) != targets"
-        raise DataError(
-            "risk_coverage", "numbers, and booleans of errors", actual, hint
-        )
+        raise DataError("risk_coverage", "numbers, and booleans of errors", actual, hint)
     order = uncertainty.argsort(stable=True)
     ordered, errors = uncertainty[order], wrong[order].double()
     _, group = ordered.unique_consecutive(return_inverse=True)
@@ -189,9 +188,7 @@ def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[st
         As `risk_coverage`.
     """
     if not 0 <= risk <= 1:
-        raise ArgumentError(
-            "selective, risk", "a share of errors from 0 to 1", risk, "0.05"
-        )
+        raise ArgumentError("selective, risk", "a share of errors from 0 to 1", risk, "0.05")
     coverage, risks = risk_coverage(uncertainty, wrong)
     answered = (risks <= risk).nonzero()[:, 0]
     return {

@@ -41,7 +41,10 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
     if float(values.min()) < 0 or off > TOLERANCE:
         actual = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
         raise ArgumentError(
-            where, "probabilities, a sum of 1 over the last axis", actual, "torch.softmax(logits, -1)"
+            where,
+            "probabilities, a sum of 1 over the last axis",
+            actual,
+            "torch.softmax(logits, -1)",
         )
 
 
@@ -49,9 +52,7 @@ def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
     rows, classes = probabilities.shape
     if targets.shape != (rows,) or targets.is_floating_point() or targets.dtype == torch.bool:
         actual = f"{tuple(targets.shape)} of {targets.dtype}"
-        raise DataError(
-            where, f"integer labels ({rows},), one a row", actual, "targets.long()"
-        )
+        raise DataError(where, f"integer labels ({rows},), one a row", actual, "targets.long()")
     if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         actual = f"{int(targets.min())} to {int(targets.max())}"
         raise DataError(
@@ -61,9 +62,7 @@ def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
 
 def _whole(where: str, name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(
-            where, f"a whole number {name} >= 1", repr(value), f"{name}=15"
-        )
+        raise ArgumentError(where, f"a whole number {name} >= 1", repr(value), f"{name}=15")
 
 
 def nll(log_likelihood: Tensor) -> Tensor:
@@ -219,9 +218,7 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
         )
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
     if levels.ndim > 1 or not levels.numel() or not bool(((levels > 0) & (levels < 1)).all()):
-        raise ArgumentError(
-            "coverage", "levels inside (0, 1)", level, "[0.5, 0.9]"
-        )
+        raise ArgumentError("coverage", "levels inside (0, 1)", level, "[0.5, 0.9]")
     count, widest = len(draws), float(levels.max())
     if widest > (count - 1) / (count + 1) + 1e-9:
         need = math.ceil(2 / (1 - widest) - 1 - 1e-9)

@@ -120,9 +120,7 @@ def ecdf_band(count: int, draws: int, level: float = 0.95) -> tuple[Tensor, Tens
     _whole("ecdf_band", "count", count)
     _whole("ecdf_band", "draws", draws)
     if not 0 < level < 1:
-        raise ArgumentError(
-            "ecdf_band", "a level inside (0, 1)", level, "0.95"
-        )
+        raise ArgumentError("ecdf_band", "a level inside (0, 1)", level, "0.95")
     lower, upper = _counts(count, draws, level)
     uniform = (_points(draws) + 1).double() / (draws + 1)
     return (

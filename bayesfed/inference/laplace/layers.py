@@ -195,7 +195,10 @@ def seen(
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
         raise DataError(
-            "laplace", "outputs (B, C), every layer used once", actual, "another structure, subset='last'"
+            "laplace",
+            "outputs (B, C), every layer used once",
+            actual,
+            "another structure, subset='last'",
         )
     if (
         name := next((layer.name for layer in layers if layer.last), None)
@@ -260,7 +263,10 @@ def jacobian(
         outputs: Tensor = functional_call(net, own, (inputs,))
         if outputs.ndim != 2:
             raise DataError(
-                "laplace", "outputs (B, C)", tuple(outputs.shape), "a network with a row of outputs each"
+                "laplace",
+                "outputs (B, C)",
+                tuple(outputs.shape),
+                "a network with a row of outputs each",
             )
         by_name = torch.func.vmap(torch.func.jacrev(outputs_of), (None, 0))(chosen, inputs)
     flat = torch.cat([by_name[name].flatten(2) for name in names], 2).double()

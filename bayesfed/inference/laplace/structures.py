@@ -66,9 +66,7 @@ def roots(likelihood: Likelihood) -> Columns:
             )
         )
     actual = type(likelihood).__name__
-    raise ArgumentError(
-        "laplace, likelihood", "Categorical or Normal", actual, "Categorical()"
-    )
+    raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
 
 
 def unit(outputs: Tensor) -> Tensor:

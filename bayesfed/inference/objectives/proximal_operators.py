@@ -198,7 +198,10 @@ def _threshold(where: str, rate: float, strength: float) -> float:
 def _matrix(leaf: Tensor) -> Tensor:
     if leaf.ndim < 2:
         raise ArgumentError(
-            "SingularThreshold", "a matrix or kernel", f"shape {tuple(leaf.shape)}", "where=weight_matrices"
+            "SingularThreshold",
+            "a matrix or kernel",
+            f"shape {tuple(leaf.shape)}",
+            "where=weight_matrices",
         )
     if not is_finite(leaf):
         raise DataError(

@@ -206,6 +206,4 @@ def _as_grid(model: Model, outcome: Outcome) -> Outcome:
 
 
 def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
-    return ArgumentError(
-        f"infer method {method!r}", "a graph it can serve", graph, hint
-    )
+    return ArgumentError(f"infer method {method!r}", "a graph it can serve", graph, hint)

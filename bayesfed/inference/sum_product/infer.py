@@ -168,9 +168,7 @@ def infer(
                 if chosen == "gbp"
                 else "smaller couplings, or method='exact'"
             )
-            raise ArgumentError(
-                "infer", "weights that float64 can hold", "NaN beliefs", hint
-            )
+            raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
@@ -236,7 +234,10 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
             else type(evidence).__name__
         )
         raise ArgumentError(
-            "infer evidence", f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}", actual if finite or not fits else f"{actual}, not all finite", "0 where nothing is known"
+            "infer evidence",
+            f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
+            actual if finite or not fits else f"{actual}, not all finite",
+            "0 where nothing is known",
         )
     return evidence
 
@@ -255,7 +256,10 @@ def _regions(
         or not all(type(variable) is int and 0 <= variable < count for variable in flat)
     ):
         raise ArgumentError(
-            "infer regions", f"sequences of variables from 0 to {count - 1}", regions, "regions=[(0, 1, 2), (2, 3)]"
+            "infer regions",
+            f"sequences of variables from 0 to {count - 1}",
+            regions,
+            "regions=[(0, 1, 2), (2, 3)]",
         )
     if order is None:
         return regions
@@ -290,16 +294,12 @@ def _check_settings(settings: Settings) -> None:
     }
     for name, (fine, expected, hint) in good.items():
         if not fine:
-            raise ArgumentError(
-                f"infer {name}", expected, repr(getattr(settings, name)), hint
-            )
+            raise ArgumentError(f"infer {name}", expected, repr(getattr(settings, name)), hint)
 
 
 def _backend(backend: str, evidence: Tensor) -> passing.Backend:
     if backend not in ("auto", "numba", "torch"):
-        raise ArgumentError(
-            "infer backend", "'auto', 'numba' or 'torch'", repr(backend), "'auto'"
-        )
+        raise ArgumentError("infer backend", "'auto', 'numba' or 'torch'", repr(backend), "'auto'")
     usable = evidence.device.type == "cpu"
     if backend == "torch" or (backend == "auto" and not usable):
         return "torch"

@@ -97,9 +97,7 @@ class Exchange:
             expected = (
                 f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
             )
-            raise ArgumentError(
-                "Exchange", expected, self, "Exchange()"
-            )
+            raise ArgumentError("Exchange", expected, self, "Exchange()")
 
     def start(self, site: Site) -> SupportState:
         """Return the state before round 0: Module B's message without evidence.
@@ -112,7 +110,10 @@ class Exchange:
         nothing = torch.zeros(site.matrix)
         if self.learn_transitions and not self._learns(site.support):
             raise ArgumentError(
-                f"Exchange, site {site.name!r}", "a MarkovGrid, whose transitions can be learned", type(site.support).__name__, "learn_transitions=False"
+                f"Exchange, site {site.name!r}",
+                "a MarkovGrid, whose transitions can be learned",
+                type(site.support).__name__,
+                "learn_transitions=False",
             )
         learned = (
             parameters_of(site.support)

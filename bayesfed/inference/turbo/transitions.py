@@ -138,13 +138,18 @@ def calibrate(density: float, cluster_size: float) -> MarkovGrid:
     """
     if not (0 < density < 1 and math.isfinite(cluster_size) and cluster_size > 0):
         raise ArgumentError(
-            "calibrate", "density in (0, 1) and a finite cluster_size", (density, cluster_size), "calibrate(0.2, 1.6)"
+            "calibrate",
+            "density in (0, 1) and a finite cluster_size",
+            (density, cluster_size),
+            "calibrate(0.2, 1.6)",
         )
     lowest, highest = 1 / (1 - density), _run(_with_density(density, 4 * STRONGEST))
     if not lowest - 1e-9 <= cluster_size <= highest:
         raise ArgumentError(
-            f"calibrate(density={density:g})", f"a cluster_size from {lowest:.3f} (independent) to {highest:.3f} (J = "
-                    f"{STRONGEST})", cluster_size, "a denser prior for larger clusters"
+            f"calibrate(density={density:g})",
+            f"a cluster_size from {lowest:.3f} (independent) to {highest:.3f} (J = {STRONGEST})",
+            cluster_size,
+            "a denser prior for larger clusters",
         )
     low, high = 0.0, 4 * STRONGEST
     while high - low > 1e-6:

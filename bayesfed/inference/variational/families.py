@@ -65,7 +65,10 @@ def _proper(where: str, what: str, *values: Tensor) -> None:
     for value in values:
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             raise PosteriorError(
-                where, f"positive {what}", float(value.min()), "half the damping, more local steps, or SummedGradients()"
+                where,
+                f"positive {what}",
+                float(value.min()),
+                "half the damping, more local steps, or SummedGradients()",
             )
 
 

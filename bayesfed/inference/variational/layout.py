@@ -228,7 +228,10 @@ def read_layout(
     ]
     if stays and joint:
         raise ArgumentError(
-            "federated_svi", f"a guide that draws {sorted(stays)} apart", f"one joint draw {joint}", "AutoNormal"
+            "federated_svi",
+            f"a guide that draws {sorted(stays)} apart",
+            f"one joint draw {joint}",
+            "AutoNormal",
         )
     return Layout(
         # Discrete sites without a draw in the guide are summed out, row by row.
@@ -278,7 +281,10 @@ def _check_sites(latent: Mapping[str, dict[str, Any]], drawn: Mapping[str, dict[
     )
     if missing or extra:
         raise ArgumentError(
-            "federated_svi, guide", f"draws of the latent sites {sorted(latent)}", f"missing {missing}, unknown {extra}", "AutoNormal(model)"
+            "federated_svi, guide",
+            f"draws of the latent sites {sorted(latent)}",
+            f"missing {missing}, unknown {extra}",
+            "AutoNormal(model)",
         )
 
 

@@ -250,7 +250,10 @@ class FittedGuide:
         """
         if len(self.layout.observed) != 1:
             raise PosteriorError(
-                "predictions", "one observed site", list(self.layout.observed), "draws of the posterior instead"
+                "predictions",
+                "one observed site",
+                list(self.layout.observed),
+                "draws of the posterior instead",
             )
         given = {name: leaf.to(inputs.device) for name, leaf in draw.items()}
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
@@ -269,7 +272,10 @@ class FittedGuide:
         (name,) = self.layout.observed
         if name not in trace.nodes:
             raise PosteriorError(
-                "predictions", f"a model that draws {name!r} when there are no targets", "no such site", "targets=None"
+                "predictions",
+                f"a model that draws {name!r} when there are no targets",
+                "no such site",
+                "targets=None",
             )
         return cast(dist.TorchDistribution, trace.nodes[name]["fn"])
 
@@ -426,9 +432,7 @@ class MeanPrediction:
 
 def _check_draws(draws: int) -> None:
     if draws < 1:
-        raise ArgumentError(
-            "log_weights", "draws >= 1", draws, "1000"
-        )
+        raise ArgumentError("log_weights", "draws >= 1", draws, "1000")
 
 
 def expected(distribution: Any) -> Tensor:

@@ -50,9 +50,7 @@ def plot_outside(
         If Matplotlib is not installed.
     """
     if not outside:
-        raise ArgumentError(
-            "plot_outside", "other rows", "none", "out_of_distribution(test, key)"
-        )
+        raise ArgumentError("plot_outside", "other rows", "none", "out_of_distribution(test, key)")
     areas = {name: detection(inside, values)["auroc"] for name, values in outside.items()}
     axes = given_or_new(axes, width=5.6, height=4.2)
     together = np.concatenate([values.cpu().numpy() for values in (inside, *outside.values())])

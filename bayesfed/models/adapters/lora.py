@@ -85,9 +85,7 @@ def lora(
     check_rank("lora, rank", rank, 1 << 20)
     scale = lora_scale(rank, alpha, scaling)
     if existing := sorted(adapters(net)):
-        raise ArgumentError(
-            "lora", "a network without adapters", existing, "merged(net)"
-        )
+        raise ArgumentError("lora", "a network without adapters", existing, "merged(net)")
     modules = dict(net.named_modules())
     if unknown := sorted(set(head) - modules.keys()):
         raise ArgumentError(
@@ -106,9 +104,7 @@ def lora(
     for name, layer in layers.items():
         base = copy.deepcopy(layer, {id(value): frozen[value] for value in layer.parameters()})
         if not isinstance(base, nn.Linear):
-            raise ArgumentError(
-                "lora", "linear layers", type(base).__name__, "linear_weights"
-            )
+            raise ArgumentError("lora", "linear layers", type(base).__name__, "linear_weights")
         swaps[layer] = LoraLinear(
             base, *fresh_adapter(layer.weight, rank, key.child(name)), scale, dropout
         ).train(layer.training)
@@ -194,9 +190,7 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     own = parameters(net)
     values = own | dict(tree or {})
     if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError(
-            "merged", "parameters of the network", unknown, "run.model.parameters"
-        )
+        raise UpdateError("merged", "parameters of the network", unknown, "run.model.parameters")
     check_shapes(values, shapes(own), where="merged")
     layers = adapters(net)
     twin = swapped(

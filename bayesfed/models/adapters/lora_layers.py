@@ -49,13 +49,9 @@ def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
     """
     check_rank("lora_scale, rank", rank, 1 << 20)
     if not 0 < alpha < math.inf:
-        raise ArgumentError(
-            "lora_scale, alpha", "a positive number", alpha, "16.0"
-        )
+        raise ArgumentError("lora_scale, alpha", "a positive number", alpha, "16.0")
     if scaling not in get_args(Scaling):
-        raise ArgumentError(
-            "lora_scale, scaling", "'lora' or 'rs'", repr(scaling), "'lora'"
-        )
+        raise ArgumentError("lora_scale, scaling", "'lora' or 'rs'", repr(scaling), "'lora'")
     return alpha / rank if scaling == "lora" else alpha / math.sqrt(rank)
 
 
@@ -127,13 +123,9 @@ class LoraLinear(Deterministic):
                 f"{tuple(scale.shape) if isinstance(scale, Tensor) else scale}"
             )
             expected = f"B ({outputs}, r), A (r, {inputs}) and a scale of one number or (r,)"
-            raise ArgumentError(
-                "LoraLinear", expected, actual, "lora(net, rank, key)"
-            )
+            raise ArgumentError("LoraLinear", expected, actual, "lora(net, rank, key)")
         if not 0 <= dropout < 1:
-            raise ArgumentError(
-                "LoraLinear, dropout", "a probability below 1", dropout, "0.1"
-            )
+            raise ArgumentError("LoraLinear, dropout", "a probability below 1", dropout, "0.1")
         self.in_features, self.out_features = inputs, outputs
         self.base = base
         self.lora_b = nn.Parameter(b.detach().clone(memory_format=torch.contiguous_format))

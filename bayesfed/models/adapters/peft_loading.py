@@ -73,7 +73,10 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     heads = sorted({name.rpartition(".")[0] for name in whole})
     if strangers := sorted({*names, *heads} - modules.keys()):
         raise DataError(
-            str(path), "layers of this network", f"others: {strangers[:3]}", f"those of {sorted(modules)[-1]!r}"
+            str(path),
+            "layers of this network",
+            f"others: {strangers[:3]}",
+            f"those of {sorted(modules)[-1]!r}",
         )
     scaling: Scaling = "rs" if config["use_rslora"] else "lora"
     where = {f"{name}.weight" for name in names}
@@ -140,9 +143,7 @@ def _config(path: Path) -> dict[str, Any]:
     )
     if type(rank) is not int or rank < 1 or not numbers:
         actual = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-        raise DataError(
-            str(path), "a rank of at least 1, and numbers", actual, "save_peft"
-        )
+        raise DataError(str(path), "a rank of at least 1, and numbers", actual, "save_peft")
     return {
         "r": rank,
         "lora_alpha": alpha,
@@ -158,16 +159,15 @@ def _tensors(path: Path) -> Tree:
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
         raise DataError(
-            str(path), "safetensors", "a pickle, which may run code", "peft's save_pretrained of today"
+            str(path),
+            "safetensors",
+            "a pickle, which may run code",
+            "peft's save_pretrained of today",
         )
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:
-        raise DataError(
-            str(path), "a safetensors file", problem, "save_peft"
-        ) from problem
+        raise DataError(str(path), "a safetensors file", problem, "save_peft") from problem
     if strangers := sorted(name for name in tensors if not name.startswith(ROOT)):
-        raise DataError(
-            str(path), f"names that begin with {ROOT!r}", strangers[:3], "save_peft"
-        )
+        raise DataError(str(path), f"names that begin with {ROOT!r}", strangers[:3], "save_peft")
     return tensors

@@ -74,9 +74,7 @@ def save_peft(
     rank, layers, own = lora_rank(net), adapters(net), parameters(net)
     values = own | dict(tree or {})
     if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError(
-            "save_peft", "parameters of the network", unknown, "run.model.parameters"
-        )
+        raise UpdateError("save_peft", "parameters of the network", unknown, "run.model.parameters")
     check_shapes(values, shapes(own), where="save_peft")
     frozen = (
         own.keys()
@@ -87,9 +85,7 @@ def save_peft(
         name for name in frozen if not torch.equal(values[name], own[name].to(values[name].device))
     ):
         # FlexLoRA and stacking move what they learn into the frozen weights.
-        raise UpdateError(
-            "save_peft", "frozen weights as they were", changed, "merged(net, tree)"
-        )
+        raise UpdateError("save_peft", "frozen weights as they were", changed, "merged(net, tree)")
     scales = {layer.scale if isinstance(layer.scale, float) else 1.0 for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
         actual = "one layer by itself" if "" in layers else f"scales {sorted(scales)}"
@@ -156,7 +152,5 @@ def _heads(net: nn.Module) -> list[str]:
     }
     if more or "" in heads or any(head.endswith(".base") for head in heads):
         expected = "trained parameters in modules of their own, of names that end no other's"
-        raise ArgumentError(
-            "save_peft", expected, sorted(more or trained), "head=['classifier']"
-        )
+        raise ArgumentError("save_peft", expected, sorted(more or trained), "head=['classifier']")
     return heads

@@ -91,7 +91,10 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     if not (bool(torch.isfinite(weights).all()) and bool((weights >= 0).all()) and 0 < floor <= 1):
         hint = "slice_norms(b, a)"
         raise ArgumentError(
-            "importance_sketch", "weights >= 0 and a floor in (0, 1]", (weights.tolist(), floor), hint
+            "importance_sketch",
+            "weights >= 0 and a floor in (0, 1]",
+            (weights.tolist(), floor),
+            hint,
         )
     chances = inclusion(weights, k, floor)
     generator = key.generator()

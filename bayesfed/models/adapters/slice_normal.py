@@ -58,7 +58,10 @@ class SliceNormal:
         if self.rank < 0 or not 0 < self.init_scale < math.inf:
             actual = (self.rank, self.init_scale)
             raise ArgumentError(
-                "SliceNormal", "a rank >= 0 and a positive init_scale", actual, "rank=0, init_scale=0.01"
+                "SliceNormal",
+                "a rank >= 0 and a positive init_scale",
+                actual,
+                "rank=0, init_scale=0.01",
             )
 
     def __call__(self, inputs: Tensor, targets: Tensor | None = None) -> None:

@@ -75,9 +75,7 @@ class Ties:
             coarse, fine = fine, coarse
         if coarse.inner % fine.inner or coarse.channels == fine.channels:
             actual = f"channels of {coarse.inner} and of {fine.inner} entries side by side"
-            raise ArgumentError(
-                where, "channels that line up", actual, "one layout for both"
-            )
+            raise ArgumentError(where, "channels that line up", actual, "one layout for both")
         factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)
         self._parents[fine.channels] = Axis(coarse.channels, factor)
         self.join(Axis(coarse.channels, 1), atom, factor, where)
@@ -100,7 +98,5 @@ class Ties:
             actual = (
                 f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
             )
-            raise ArgumentError(
-                where, expected, actual, "one number of groups"
-            )
+            raise ArgumentError(where, expected, actual, "one number of groups")
         self._atoms[root.channels] = atom

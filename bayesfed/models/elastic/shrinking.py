@@ -54,9 +54,7 @@ def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
     AnycostFL, section III-B, step 2, "layer-wise uniform shrinking".
     """
     if isinstance(alpha, bool) or not 0 < alpha <= 1:
-        raise ArgumentError(
-            "shrunk, alpha", "a factor in (0, 1]", alpha, "1 / 4"
-        )
+        raise ArgumentError("shrunk, alpha", "a factor in (0, 1]", alpha, "1 / 4")
     ratio = math.sqrt(alpha)
     return {
         name: group.atom * slimmed(group.size // group.atom, ratio, where="shrunk")

@@ -131,25 +131,19 @@ def _known(graph: ChannelGraph, leaves: Iterable[str]) -> Shapes:
     for name in leaves:
         if name not in everything:
             where, expected = f"permute_channels, leaf {name!r}", f"some of {sorted(everything)}"
-            raise UpdateError(
-                where, expected, "another", "the network's names"
-            )
+            raise UpdateError(where, expected, "another", "the network's names")
     return {name: everything[name] for name in leaves}
 
 
 def _check_order(graph: ChannelGraph, name: str, index: Tensor) -> None:
     where, hint = f"permute_channels, order {name!r}", "channel_order(graph, tree)"
     if name not in graph.groups:
-        raise ArgumentError(
-            where, f"one of {sorted(graph.groups)}", "another", hint
-        )
+        raise ArgumentError(where, f"one of {sorted(graph.groups)}", "another", hint)
     group = graph.groups[name]
     whole = torch.arange(group.size, device=index.device)
     if not torch.equal(index.sort().values, whole):
         expected = f"a permutation of {group.size} channels"
-        raise ArgumentError(
-            where, expected, f"{len(index)} numbers", hint
-        )
+        raise ArgumentError(where, expected, f"{len(index)} numbers", hint)
     blocks = (index // group.atom).reshape(-1, group.atom)
     if not torch.equal(blocks, blocks[:, :1].expand_as(blocks)):
         expected = f"blocks of {group.atom} channels that stay together"

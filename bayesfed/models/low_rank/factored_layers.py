@@ -66,7 +66,10 @@ class Unrolling:
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 4) or not prod(self.shape):
             raise ArgumentError(
-                "Unrolling.shape", "(out, in) or (out, in, kh, kw)", tuple(self.shape), "weight.shape"
+                "Unrolling.shape",
+                "(out, in) or (out, in, kh, kw)",
+                tuple(self.shape),
+                "weight.shape",
             )
         if self.split not in ("spatial", "pufferfish"):
             raise ArgumentError(
@@ -126,7 +129,10 @@ class FactoredLayer(ThinLayer):
         if u.shape[1] != v.shape[1] or not u.numel() or not v.numel():
             actual = f"{tuple(u.shape)} and {tuple(v.shape)}"
             raise ArgumentError(
-                f"{where}, u and v", "shapes (M, R) and (N, R)", actual, "V with its columns, not V^T"
+                f"{where}, u and v",
+                "shapes (M, R) and (N, R)",
+                actual,
+                "V with its columns, not V^T",
             )
         super().__init__(outputs, bias, u=u, v=v)
 

@@ -228,6 +228,9 @@ def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where
     actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
     if actual != tuple(layout.shape):
         raise UpdateError(
-            f"{where}, leaf {leaf!r}", f"shape {tuple(layout.shape)}", actual, "the whole network's tree"
+            f"{where}, leaf {leaf!r}",
+            f"shape {tuple(layout.shape)}",
+            actual,
+            "the whole network's tree",
         )
     return tree[leaf]

@@ -71,9 +71,7 @@ def factorise(
     for name in ranks:
         if name not in layers or name not in found:
             hint = "spectra(tree, layers, ranks)"
-            raise ArgumentError(
-                "factorise", f"spectra of {sorted(ranks)}", sorted(found), hint
-            )
+            raise ArgumentError("factorise", f"spectra of {sorted(ranks)}", sorted(found), hint)
         whole_weight(tree, name, layers[name], "factorise")
     for leaf, value in tree.items():
         name, _, last = leaf.rpartition(".")
@@ -188,6 +186,4 @@ def _factors(tree: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
 
 def _check_coefficient(where: str, coefficient: float) -> None:
     if not coefficient >= 0:
-        raise ArgumentError(
-            where, "a coefficient of 0 or more", coefficient, "1e-4"
-        )
+        raise ArgumentError(where, "a coefficient of 0 or more", coefficient, "1e-4")

@@ -85,9 +85,7 @@ def fixed_rank(
             "fixed_rank, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
         )
     if initial == "random" and key is None:
-        raise ArgumentError(
-            "fixed_rank, key", "a Key to draw from", None, "Key(0, 'fixed rank')"
-        )
+        raise ArgumentError("fixed_rank, key", "a Key to draw from", None, "Key(0, 'fixed rank')")
     layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
     sizes = {
         name: (layer.weight.shape[0], layer.weight[0].numel()) for name, layer in layers.items()
@@ -232,17 +230,13 @@ def chosen(
                     f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} "
                     "itself, without hooks"
                 )
-                raise ArgumentError(
-                    place, expected, f"{leaf} of {type(module).__name__}", hint
-                )
+                raise ArgumentError(place, expected, f"{leaf} of {type(module).__name__}", hint)
             if not isinstance(module, nn.Linear) and module.groups > 1:
                 actual = (
                     f"{module.groups} groups, whose matrix is block diagonal: one product "
                     "would join them"
                 )
-                raise ArgumentError(
-                    place, "a convolution of one group", actual, hint
-                )
+                raise ArgumentError(place, "a convolution of one group", actual, hint)
             layers[path] = module
     for path, layer in layers.items():
         if owners[id(layer.weight)] > 1:
@@ -252,9 +246,7 @@ def chosen(
             )
     if unknown := sorted(set(named or ()) - set(layers)):
         among = sorted(chosen(net, where, caller=caller, kinds=kinds))
-        raise ArgumentError(
-            caller, f"layers among {among}", unknown, "layer_matrices(net)"
-        )
+        raise ArgumentError(caller, f"layers among {among}", unknown, "layer_matrices(net)")
     if not layers:
         names = [name for name, _ in net.named_parameters()]
         raise ArgumentError(

@@ -83,7 +83,10 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
             if leaf_of(name, leaf) not in tree:
                 hint = "the tree of a network made by fixed_rank"
                 raise ArgumentError(
-                    f"with_points, layer {name!r}", f"leaf {leaf_of(name, leaf)!r}", "no such leaf", hint
+                    f"with_points, layer {name!r}",
+                    f"leaf {leaf_of(name, leaf)!r}",
+                    "no such leaf",
+                    hint,
                 )
         shape = len(tree[leaf_of(name, "u")]), len(tree[leaf_of(name, "v")])
         if point.shape != shape:
@@ -138,9 +141,7 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
                 if gradient is None:
                     actual = "none" if leaf in probes else "no such probe"
                     hint = "functional_call(net, {**tree, **probes}, inputs), then backward"
-                    raise ArgumentError(
-                        f"tangents, {leaf!r}", "a gradient", actual, hint
-                    )
+                    raise ArgumentError(f"tangents, {leaf!r}", "a gradient", actual, hint)
                 gradients.append(gradient)
             riemannian[name] = project(point, *gradients)
     return riemannian

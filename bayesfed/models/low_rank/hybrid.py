@@ -84,9 +84,7 @@ def hybrid(
             "hybrid, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
         )
     if initial == "random" and key is None:
-        raise ArgumentError(
-            "hybrid, key", "a Key to draw from", None, "Key(0, 'hybrid')"
-        )
+        raise ArgumentError("hybrid, key", "a Key to draw from", None, "Key(0, 'hybrid')")
     if isinstance(rank_ratio, Mapping):
         ranks = dict(rank_ratio)
         layers = _candidates(net, whole, ranks)
@@ -154,9 +152,7 @@ def hybrid_ranks(
         without hooks and with a weight of its own.
     """
     if isinstance(rank_ratio, bool) or not 0 < rank_ratio <= 1:
-        raise ArgumentError(
-            "hybrid, rank_ratio", "a ratio in (0, 1]", rank_ratio, "1 / 4"
-        )
+        raise ArgumentError("hybrid, rank_ratio", "a ratio in (0, 1]", rank_ratio, "1 / 4")
     if convention not in ("output", "matrix"):
         raise ArgumentError(
             "hybrid, convention", "'output' or 'matrix'", repr(convention), "'output'"
@@ -199,9 +195,7 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
     points = {name for name, value in matrices if value.ndim > 2 and value[0, 0].numel() == 1}
     counted = [name for name, _ in matrices if name not in points]
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(counted):
-        raise ArgumentError(
-            "whole_first, count", f"0 to {len(counted)} layers", count, "3"
-        )
+        raise ArgumentError("whole_first, count", f"0 to {len(counted)} layers", count, "3")
     names = points | {*counted[:count], *(name for name, _ in matrices[-1:])}
     return lambda name, module: name in names
 
@@ -241,9 +235,7 @@ def _predicate(net: nn.Module, whole: Whole | None) -> Predicate | None:
     wanted = (whole,) if isinstance(whole, str) else tuple(whole)
     for one in wanted:
         if not any(name.startswith(f"{one}.") for name in names):
-            raise ArgumentError(
-                "hybrid, whole", f"layers among {names}", repr(one), "whole_first"
-            )
+            raise ArgumentError("hybrid, whole", f"layers among {names}", repr(one), "whole_first")
     return lambda name, module: name.startswith(tuple(f"{one}." for one in wanted))
 
 

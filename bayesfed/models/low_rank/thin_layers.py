@@ -68,7 +68,10 @@ class ThinLayer(Deterministic):
             like.device,
         ):
             raise ArgumentError(
-                f"{type(self).__name__}, bias", f"shape {(outputs,)} of {like.dtype} on {like.device}", f"shape {tuple(bias.shape)} of {bias.dtype} on {bias.device}", "None"
+                f"{type(self).__name__}, bias",
+                f"shape {(outputs,)} of {like.dtype} on {like.device}",
+                f"shape {tuple(bias.shape)} of {bias.dtype} on {bias.device}",
+                "None",
             )
         for name, factor in factors.items():
             # Copies: a view of an SVD's result would keep all of it in memory.
@@ -217,9 +220,7 @@ class Convolving:
         return sizes
 
     def _complaint(self, name: str, expected: object, actual: object, hint: str) -> ArgumentError:
-        return ArgumentError(
-            f"{type(self).__name__}, {name}", expected, actual, hint
-        )
+        return ArgumentError(f"{type(self).__name__}, {name}", expected, actual, hint)
 
 
 def along(axes: range, values: tuple[int, ...], neutral: int) -> tuple[int, ...]:

@@ -46,9 +46,7 @@ def slimmed(size: int, width: float, *, where: str) -> int:
         If `width` is not positive and finite.
     """
     if not 0 < width < math.inf:
-        raise ArgumentError(
-            f"{where}.width", "a positive number", width, "0.5"
-        )
+        raise ArgumentError(f"{where}.width", "a positive number", width, "0.5")
     return max(1, round(size * width))
 
 

@@ -52,9 +52,7 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
     """
     if norm not in get_args(Norm):
         expected = f"one of {', '.join(map(repr, get_args(Norm)))}"
-        raise ArgumentError(
-            f"{where}.norm", expected, repr(norm), "'group'"
-        )
+        raise ArgumentError(f"{where}.norm", expected, repr(norm), "'group'")
     if norm == "group":
         size = math.gcd(16, channels)
         size = (
@@ -84,9 +82,7 @@ def check_tracked(
     beside it.
     """
     if static := [name for name, norm in batch_norms(net).items() if norm.running_mean is None]:
-        raise ArgumentError(
-            where, "no batch norm without running statistics", static, hint
-        )
+        raise ArgumentError(where, "no batch norm without running statistics", static, hint)
 
 
 def tracked(net: Net) -> Net:

@@ -58,9 +58,7 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
         If there are fewer than two widths, one is below 1, or `dropout` is outside [0, 1).
     """
     if not 0 <= dropout < 1:
-        raise ArgumentError(
-            "mlp, dropout", "a probability below 1", dropout, "0.2"
-        )
+        raise ArgumentError("mlp, dropout", "a probability below 1", dropout, "0.2")
     if len(widths) < 2 or min(widths) < 1:
         raise ArgumentError(
             "mlp, widths", "two or more numbers from 1", list(widths), "[64, 32, 10]"
@@ -140,9 +138,7 @@ def alexnet(
         If the image is too small for three poolings.
     """
     if min(image[1:]) < 8:
-        raise ArgumentError(
-            "alexnet.image", "at least 8 x 8 pixels", image, "cnn"
-        )
+        raise ArgumentError("alexnet.image", "at least 8 x 8 pixels", image, "cnn")
     layers, before = _unflattened(image), image[0]
     for times, pooled in ((1, True), (3, True), (6, False), (4, False), (4, True)):
         layers += [
@@ -194,9 +190,7 @@ def mobilenet(
         If `width` is not positive or there is no such norm.
     """
     if not 0 < width < math.inf:
-        raise ArgumentError(
-            "mobilenet.width", "a positive number", width, "0.25"
-        )
+        raise ArgumentError("mobilenet.width", "a positive number", width, "0.25")
     before = _thinned(32, width)
     layers = [
         *_unflattened(image),

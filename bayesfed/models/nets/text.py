@@ -101,18 +101,17 @@ def text_classifier(
         If no model is found, or weights are missing from its file.
     """
     if classes < 2:
-        raise ArgumentError(
-            "text_classifier, classes", "at least 2", classes, "2"
-        )
+        raise ArgumentError("text_classifier, classes", "at least 2", classes, "2")
     if not 0 <= dropout < 1:
-        raise ArgumentError(
-            "text_classifier, dropout", "a probability below 1", dropout, "0.1"
-        )
+        raise ArgumentError("text_classifier, dropout", "a probability below 1", dropout, "0.1")
     body = encoder if isinstance(encoder, nn.Module) else _loaded(model_folder(encoder), dropout)
     width = getattr(getattr(body, "config", None), "hidden_size", None)
     if not isinstance(width, int):
         raise ArgumentError(
-            "text_classifier", "an encoder with config.hidden_size", type(body).__name__, "a BertModel"
+            "text_classifier",
+            "an encoder with config.hidden_size",
+            type(body).__name__,
+            "a BertModel",
         )
     head = initialised(nn.utils.skip_init(nn.Linear, width, classes), key)
     return TextClassifier(body, head).train()

@@ -57,9 +57,7 @@ def vgg9(
         norm.
     """
     if min(image[1:]) < 8:
-        raise ArgumentError(
-            "vgg9.image", "at least 8 x 8 pixels", image, "femnist_cnn"
-        )
+        raise ArgumentError("vgg9.image", "at least 8 x 8 pixels", image, "femnist_cnn")
     steps, before = OrderedDict(as_images(image)), image[0]
     for number, size in enumerate((32, 64, 128, 128, 256, 256), start=1):
         after = slimmed(size, width, where="vgg9")

@@ -131,11 +131,17 @@ def bayesian(
     ]
     if not selected:
         raise PriorError(
-            "bayesian", "a predicate that chooses a parameter", f"none of {names}", "where=weight_matrices"
+            "bayesian",
+            "a predicate that chooses a parameter",
+            f"none of {names}",
+            "where=weight_matrices",
         )
     if running := running_statistics(net, certain=True):
         raise PriorError(
-            "bayesian", "a network without running statistics", running, "nn.GroupNorm in place of batch norm"
+            "bayesian",
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
         )
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
     priors = {
@@ -147,9 +153,7 @@ def bayesian(
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
             actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
-            raise PriorError(
-                f"bayesian, parameter {name!r}", "a WeightPrior", actual, hint
-            )
+            raise PriorError(f"bayesian, parameter {name!r}", "a WeightPrior", actual, hint)
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
 

@@ -219,7 +219,10 @@ def declare(
             continue
         if value.ndim < 2:
             raise PriorError(
-                f"declare, parameter {name!r}", "a matrix or kernel", f"shape {tuple(value.shape)}", "a predicate without biases"
+                f"declare, parameter {name!r}",
+                "a matrix or kernel",
+                f"shape {tuple(value.shape)}",
+                "a predicate without biases",
             )
         matrix = (value.shape[0], value[0].numel())
         own = prior(name) if callable(prior) else one
@@ -234,11 +237,17 @@ def declare(
     if not sites:
         names = [name for name, _ in net.named_parameters()]
         raise PriorError(
-            "declare", "a predicate that chooses a parameter", f"none of {names}", "where=layer_weights"
+            "declare",
+            "a predicate that chooses a parameter",
+            f"none of {names}",
+            "where=layer_weights",
         )
     if running := running_statistics(net, certain=True):
         raise PriorError(
-            "declare", "a network without running statistics", running, "nn.GroupNorm in place of batch norm"
+            "declare",
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
         )
     return Declared(net, likelihood or Categorical(), sites)
 

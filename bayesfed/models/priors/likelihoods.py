@@ -110,11 +110,17 @@ class Categorical:
         """Raise `DataError` unless outputs are ``(B, C)`` and labels integers below C."""
         if output.ndim != 2 or targets.shape != output.shape[:1] or targets.is_floating_point():
             raise DataError(
-                "Categorical", "logits (B, C) and integer labels (B,)", f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}", _labels_instead(output, targets)
+                "Categorical",
+                "logits (B, C) and integer labels (B,)",
+                f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
+                _labels_instead(output, targets),
             )
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < output.shape[1]:
             raise DataError(
-                "Categorical labels", f"0 to {output.shape[1] - 1}, the network's outputs", f"{int(targets.min())} to {int(targets.max())}", f"a last layer with {int(targets.max()) + 1} outputs"
+                "Categorical labels",
+                f"0 to {output.shape[1] - 1}, the network's outputs",
+                f"{int(targets.min())} to {int(targets.max())}",
+                f"a last layer with {int(targets.max()) + 1} outputs",
             )
 
 
@@ -171,7 +177,10 @@ class Normal:
         """Raise `DataError` unless targets have the output's shape and are floating point."""
         if output.shape != targets.shape or not targets.is_floating_point():
             raise DataError(
-                "Normal", f"float targets of shape {tuple(output.shape)}", f"{tuple(targets.shape)} of {targets.dtype}", _numbers_instead(output, targets)
+                "Normal",
+                f"float targets of shape {tuple(output.shape)}",
+                f"{tuple(targets.shape)} of {targets.dtype}",
+                _numbers_instead(output, targets),
             )
 
 

@@ -66,12 +66,13 @@ class BernoulliGamma:
         for name in ("slab_sd", "spike_sd", "slab_shape", "spike_shape"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
-                raise ArgumentError(
-                    f"BernoulliGamma.{name}", "a positive number", value, "1.0"
-                )
+                raise ArgumentError(f"BernoulliGamma.{name}", "a positive number", value, "1.0")
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
-                "BernoulliGamma", "spike_sd < slab_sd", f"{self.spike_sd} >= {self.slab_sd}", "spike_sd=0.28"
+                "BernoulliGamma",
+                "spike_sd < slab_sd",
+                f"{self.spike_sd} >= {self.slab_sd}",
+                "spike_sd=0.28",
             )
 
     def lower(self, scale: float) -> Gammas:

@@ -79,9 +79,7 @@ class Gaussian:
             # may the prior fill that network's gradients.
             object.__setattr__(self, "centre", self.centre.detach().clone())
         if not bool(torch.as_tensor(self.centre).isfinite().all()):
-            raise ArgumentError(
-                "Gaussian.centre", "finite numbers", "NaN or Inf", "0.0"
-            )
+            raise ArgumentError("Gaussian.centre", "finite numbers", "NaN or Inf", "0.0")
 
     @classmethod
     def around(cls, centre: float | Tensor, precision: float) -> Gaussian:
@@ -207,7 +205,10 @@ class SpikeAndSlab:
         _positive("SpikeAndSlab.slab", self.slab)
         if self.spike >= self.slab:
             raise ArgumentError(
-                "SpikeAndSlab", "spike < slab", f"{self.spike} >= {self.slab}", "spike=0.01, slab=1.0"
+                "SpikeAndSlab",
+                "spike < slab",
+                f"{self.spike} >= {self.slab}",
+                "spike=0.01, slab=1.0",
             )
 
     def sample(self, name: str, like: Tensor) -> Tensor:
@@ -277,9 +278,7 @@ class ProductGaussian:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:
-            raise ArgumentError(
-                "ProductGaussian.rank", "an integer >= 1", self.rank, "4"
-            )
+            raise ArgumentError("ProductGaussian.rank", "an integer >= 1", self.rank, "4")
         _positive("ProductGaussian.precision", self.precision)
         _positive("ProductGaussian.sd", self.sd)
 
@@ -288,7 +287,10 @@ class ProductGaussian:
         if like.ndim < 2:
             hint = "a prior for each parameter, by name"
             raise PriorError(
-                f"ProductGaussian, site {name!r}", "a matrix or kernel", f"shape {tuple(like.shape)}", hint
+                f"ProductGaussian, site {name!r}",
+                "a matrix or kernel",
+                f"shape {tuple(like.shape)}",
+                hint,
             )
         sides = {"u": like.shape[0], "v": math.prod(like.shape[1:])}
         u, v = (

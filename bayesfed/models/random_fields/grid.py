@@ -74,7 +74,10 @@ class Grid:
         rows, columns = self.size if whole else (1, 1)
         if not whole or math.prod(self.shape) % (rows * columns) or not math.prod(self.shape):
             raise ArgumentError(
-                "Grid", "sides >= 1 that divide the arrangement", (self.size, self.shape), "Grid((784, 256))"
+                "Grid",
+                "sides >= 1 that divide the arrangement",
+                (self.size, self.shape),
+                "Grid((784, 256))",
             )
         expected = {
             "row": (rows, columns - 1),
@@ -84,7 +87,10 @@ class Grid:
         for name, link in (("row", self.row), ("column", self.column)):
             if not isinstance(link, Link):
                 raise ArgumentError(
-                    f"Grid.{name}", "a Link", link, "Link(0.8), or FactorGraph.grid for probabilities"
+                    f"Grid.{name}",
+                    "a Link",
+                    link,
+                    "Link(0.8), or FactorGraph.grid for probabilities",
                 )
         for name, values in (("row", self.row), ("column", self.column), ("field", (self.field,))):
             for value in values:
@@ -95,7 +101,10 @@ class Grid:
                     or not bool(torch.isfinite(torch.as_tensor(value)).all())
                 ):
                     raise ArgumentError(
-                        f"Grid.{name}", f"finite numbers, or tensors of shape {expected[name]}", shape or value, "Link(0.8)"
+                        f"Grid.{name}",
+                        f"finite numbers, or tensors of shape {expected[name]}",
+                        shape or value,
+                        "Link(0.8)",
                     )
 
     @property

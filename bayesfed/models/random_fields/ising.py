@@ -46,7 +46,10 @@ def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
     """Raise `ArgumentError` unless the last dimensions of a support are `shape`."""
     if tuple(support.shape[support.ndim - len(shape) :]) != tuple(shape):
         raise ArgumentError(
-            "energy", f"supports of shape (..., {str(tuple(shape))[1:]}", tuple(support.shape), "the model's shape"
+            "energy",
+            f"supports of shape (..., {str(tuple(shape))[1:]}",
+            tuple(support.shape),
+            "the model's shape",
         )
 
 
@@ -100,7 +103,10 @@ class Ising:
                 )
             )
             raise ArgumentError(
-                "Ising", f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}", shapes, "flat tensors"
+                "Ising",
+                f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}",
+                shapes,
+                "flat tensors",
             )
         left, right = self.edges
         if left.is_floating_point() or (
@@ -113,7 +119,10 @@ class Ising:
             bool(torch.isfinite(values.detach()).all()) for values in (self.field, self.coupling)
         ):
             raise ArgumentError(
-                "Ising", "finite field and coupling", "NaN or infinite ones", "tables of finite weights"
+                "Ising",
+                "finite field and coupling",
+                "NaN or infinite ones",
+                "tables of finite weights",
             )
         keys = torch.minimum(left, right) * count + torch.maximum(left, right)
         if len(keys.unique()) < len(keys):

@@ -38,9 +38,7 @@ class Support(Protocol):
 def probability(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1; raise `ArgumentError` otherwise."""
     if not (isinstance(value, int | float) and 0 < value < 1):
-        raise ArgumentError(
-            name, "a probability in (0, 1)", value, "0.6"
-        )
+        raise ArgumentError(name, "a probability in (0, 1)", value, "0.6")
     return float(value)
 
 
@@ -150,16 +148,12 @@ class MarkovGrid:
             if not isinstance(value := getattr(self, name), Transition):
                 probability(f"MarkovGrid.{name}", value)
         if not math.isfinite(self.field):
-            raise ArgumentError(
-                "MarkovGrid.field", "a finite number", self.field, "0.0"
-            )
+            raise ArgumentError("MarkovGrid.field", "a finite number", self.field, "0.0")
         if self.patch is not None and (
             len(self.patch) != 2
             or not all(isinstance(side, int) and side > 0 for side in self.patch)
         ):
-            raise ArgumentError(
-                "MarkovGrid.patch", "two sides >= 1", self.patch, "(28, 28)"
-            )
+            raise ArgumentError("MarkovGrid.patch", "two sides >= 1", self.patch, "(28, 28)")
 
     def transitions(self) -> tuple[Transition, Transition]:
         """Return the row and the column transition."""
@@ -187,7 +181,10 @@ class MarkovGrid:
         size = self.patch or shape
         if shape[1] % (1 if self.patch is None else math.prod(size)):
             raise ArgumentError(
-                "MarkovGrid.patch", f"{size[0]} x {size[1]} to divide the inputs of a unit", shape[1], "one patch a layer"
+                "MarkovGrid.patch",
+                f"{size[0]} x {size[1]} to divide the inputs of a unit",
+                shape[1],
+                "one patch a layer",
             )
         row, column = self.transitions()
         grid = Grid(
@@ -227,13 +224,9 @@ class Channels:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.field):
-            raise ArgumentError(
-                "Channels.field", "a finite number", self.field, "0.0"
-            )
+            raise ArgumentError("Channels.field", "a finite number", self.field, "0.0")
         if not (isinstance(self.slip, int | float) and 0 < self.slip < 0.5):
-            raise ArgumentError(
-                "Channels.slip", "a probability in (0, 0.5)", self.slip, "1e-9"
-            )
+            raise ArgumentError("Channels.slip", "a probability in (0, 0.5)", self.slip, "1e-9")
 
     def lower(self, shape: Shape) -> Grid:
         """Return one Markov chain for each row, which is summed exactly."""
@@ -270,9 +263,7 @@ class Neighbourhood:
     def __post_init__(self) -> None:
         probability("Neighbourhood.stay", self.stay)
         if not math.isfinite(self.field):
-            raise ArgumentError(
-                "Neighbourhood.field", "a finite number", self.field, "0.0"
-            )
+            raise ArgumentError("Neighbourhood.field", "a finite number", self.field, "0.0")
 
     def lower(self, shape: Shape) -> Ising:
         """Return one copy of the graph for each unit."""
@@ -285,7 +276,10 @@ class Neighbourhood:
             or nx.number_of_selfloops(self.graph)
         ):
             raise ArgumentError(
-                "Neighbourhood.graph", f"a simple undirected graph of {shape[1]} nodes", self.graph, "nx.grid_2d_graph(28, 28)"
+                "Neighbourhood.graph",
+                f"a simple undirected graph of {shape[1]} nodes",
+                self.graph,
+                "nx.grid_2d_graph(28, 28)",
             )
         index = {node: i for i, node in enumerate(self.graph)}
         edges = (

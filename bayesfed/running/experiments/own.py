@@ -55,9 +55,7 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
         near = get_close_matches(path.name, there, n=1, cutoff=0.3) or [
             f"a path that begins at {folder.resolve()}"
         ]
-        raise ArgumentError(
-            kind, "a Python file", f"no file {path}", near[0]
-        )
+        raise ArgumentError(kind, "a Python file", f"no file {path}", near[0])
     module = _module(path, path.read_bytes())
     function: Callable[..., Any] | None = getattr(module, name, None)
     if function is None or not callable(function):
@@ -69,9 +67,7 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
         near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1] or [f"def {name}(...)"]
         hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if there else near[0]
         expected = f"a function of {path.name}: {', '.join(there) or 'it has none'}"
-        raise ArgumentError(
-            kind, expected, f"no function `{name}`", hint
-        )
+        raise ArgumentError(kind, expected, f"no function `{name}`", hint)
     return function
 
 
@@ -86,9 +82,7 @@ def _module(path: Path, text: bytes) -> ModuleType:
     except Exception as problem:
         del sys.modules[name]
         actual, hint = f"{type(problem).__name__}: {problem}", f"python {path}, which shows where"
-        raise ArgumentError(
-            path.name, "a Python file that runs", actual, hint
-        ) from problem
+        raise ArgumentError(path.name, "a Python file that runs", actual, hint) from problem
     # Spawned workers cannot import it by its name: it travels with what they are given.
     cloudpickle.register_pickle_by_value(module)
     return module

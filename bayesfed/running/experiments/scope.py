@@ -56,9 +56,7 @@ class Scope:
     def rows(self) -> Dataset:
         """Rows to train on."""
         if self.train is None:
-            raise DataError(
-                "experiment", "data", "none yet", 'data = "digits"'
-            )
+            raise DataError("experiment", "data", "none yet", 'data = "digits"')
         return self.train
 
     @property
@@ -75,9 +73,7 @@ class Scope:
         """Domain of each row to train on."""
         if not self.rows.domains:
             hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
-            raise DataError(
-                "partition by domain", "rows with domains", "none", hint
-            )
+            raise DataError("partition by domain", "rows with domains", "none", hint)
         return self.rows.domains
 
     @property
@@ -97,7 +93,10 @@ class Scope:
         shape = tuple(self.rows.inputs.shape[1:])
         if len(shape) not in (2, 3):
             raise DataError(
-                "net", "images (height, width) or (channels, height, width)", f"rows of {shape}", "mlp"
+                "net",
+                "images (height, width) or (channels, height, width)",
+                f"rows of {shape}",
+                "mlp",
             )
         return shape if len(shape) == 3 else (1, *shape)
 
@@ -105,9 +104,7 @@ class Scope:
     def network(self) -> nn.Module:
         """The network."""
         if self.net is None:
-            raise DataError(
-                "experiment", "a network", "none", "[net]"
-            )
+            raise DataError("experiment", "a network", "none", "[net]")
         return self.net
 
     @property

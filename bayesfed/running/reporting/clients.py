@@ -126,6 +126,4 @@ def _own(folder: Folder, seed: int) -> Mapping[str, Mapping[str, float]]:
             }
     except (OSError, ValueError, KeyError, TypeError) as problem:
         hint = "a line for each client below client,rows,rounds,accuracy,..."
-        raise ArgumentError(
-            str(path), "scores of clients", repr(problem), hint
-        ) from problem
+        raise ArgumentError(str(path), "scores of clients", repr(problem), hint) from problem

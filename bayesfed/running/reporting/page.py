@@ -82,9 +82,7 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
             f"{type(problem).__name__}: {problem}",
             "running the experiment again in another folder",
         )
-        raise ArgumentError(
-            "report", "folders whose files are whole", damage, hint
-        ) from problem
+        raise ArgumentError("report", "folders whose files are whole", damage, hint) from problem
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page.encode())

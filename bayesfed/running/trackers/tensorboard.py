@@ -59,9 +59,7 @@ class _Events:
         begun = any(self._folder.glob(EVENTS))
         if begun and report.round == 0:
             expected, hint = "a folder without events, or a run that is resumed", "another folder"
-            raise ArgumentError(
-                "tensorboard", expected, f"events in {self._folder}", hint
-            )
+            raise ArgumentError("tensorboard", expected, f"events in {self._folder}", hint)
         there = min(_last_step(self._folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
         self._writer = SummaryWriter(

@@ -105,7 +105,10 @@ class BatchMoments:
         finally:
             handle.remove()
         raise DataError(
-            f"batch norm {self.norm!r}", "rows that come to it", "a forward pass without it", "one path"
+            f"batch norm {self.norm!r}",
+            "rows that come to it",
+            "a forward pass without it",
+            "one path",
         )
 
 

@@ -73,9 +73,7 @@ def batch_statistics(
         In the run, if no client with rows takes part.
     """
     if batch_size < 1:
-        raise ArgumentError(
-            "batch_statistics", "batch_size >= 1", batch_size, "128"
-        )
+        raise ArgumentError("batch_statistics", "batch_size >= 1", batch_size, "128")
     norms = {
         name: norm.num_features
         for name, norm in batch_norms(net).items()
@@ -143,6 +141,9 @@ def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> lis
     if sorted(order) != norms:
         odd = {name: order.count(name) for name in norms if order.count(name) != 1}
         raise ArgumentError(
-            "batch_statistics", "a forward pass that uses each norm once", odd, "a norm for each use"
+            "batch_statistics",
+            "a forward pass that uses each norm once",
+            odd,
+            "a norm for each use",
         )
     return order

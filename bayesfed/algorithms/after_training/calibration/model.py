@@ -136,9 +136,7 @@ class CalibratedModel:
         """
         if by_class and shares is not None:
             hint = "leave out shares=: sets by class cover under any shares"
-            raise ArgumentError(
-                "sets", "either shares or by_class", "both", hint
-            )
+            raise ArgumentError("sets", "either shares or by_class", "both", hint)
         limit = (
             self.threshold(level)
             if shares is None and not by_class

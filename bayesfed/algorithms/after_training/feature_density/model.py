@@ -165,6 +165,9 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     if len(given) != 1 or given[0].ndim != 2:
         actual = f"{len(given)} times, {tuple(given[0].shape) if given else ()}"
         raise DataError(
-            "feature_density", "a last linear layer used once, on (B, d)", actual, "mlp, cnn, resnet18"
+            "feature_density",
+            "a last linear layer used once, on (B, d)",
+            actual,
+            "mlp, cnn, resnet18",
         )
     return given[0]

@@ -226,9 +226,7 @@ def structure_of(
             "trained parameters elsewhere, tied or in a layer of groups",
             "structure='full' or 'diagonal', subset='last'",
         )
-        raise ArgumentError(
-            "laplace", "linear and convolution layers", actual, hint
-        )
+        raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
     if structure == "kronecker" and layers:
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
@@ -240,9 +238,7 @@ def structure_of(
     )
     if not names:
         actual = f"all frozen of {list(own)}"
-        raise ArgumentError(
-            "laplace, subset='all'", "a trained parameter", actual, "subset='last'"
-        )
+        raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, "subset='last'")
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"

@@ -95,9 +95,7 @@ def one_round(
     """
     if fusion not in get_args(Fusion):
         expected = "'laplace', 'fisher' or 'average'"
-        raise ArgumentError(
-            "one_round, fusion", expected, repr(fusion), "'laplace'"
-        )
+        raise ArgumentError("one_round, fusion", expected, repr(fusion), "'laplace'")
     if not (0 < prior_precision < math.inf and 0 < floor < math.inf):
         expected = "finite numbers above 0"
         raise ArgumentError(
@@ -143,9 +141,7 @@ def one_round(
     answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
     if answer > (most := LEAST + TIMES * width * size(begun)):
         actual, hint = f"{answer:,}", "a narrower last layer, fusion='fisher'"
-        raise ArgumentError(
-            "one_round", f"answers of at most {most:,} bytes", actual, hint
-        )
+        raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
         return posterior_of(state, without(state, OWN), net, scored, form)

@@ -168,9 +168,7 @@ def fed_dyn(
         without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(
-            "fed_dyn", "strength >= 0", strength, "0.01"
-        )
+        raise ArgumentError("fed_dyn", "strength >= 0", strength, "0.01")
     check_share(participation, "fed_dyn")
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")

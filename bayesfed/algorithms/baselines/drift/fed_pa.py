@@ -93,9 +93,7 @@ def fed_pa(
             f"{work.steps} steps, {samples} samples",
             f"Training(steps={math.ceil(samples / (1 - burn_in))})",
         )
-        raise ArgumentError(
-            "fed_pa", "a step for each sample after the burn-in", found, hint
-        )
+        raise ArgumentError("fed_pa", "a step for each sample after the burn-in", found, hint)
 
     def options(turn: Turn) -> LocalOptions:
         return work.options_as(

@@ -15,9 +15,7 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
     if not isinstance(optimiser, Sgd) or (optimiser.momentum and not momentum):
         expected = "Sgd" if momentum else "Sgd without momentum"
         hint = "Sgd(0.05): the method's equations hold for its steps"
-        raise ArgumentError(
-            f"{where}, optimiser of training", expected, optimiser, hint
-        )
+        raise ArgumentError(f"{where}, optimiser of training", expected, optimiser, hint)
     return optimiser
 
 
@@ -25,5 +23,8 @@ def check_share(participation: float, where: str) -> None:
     """Raise `ArgumentError` unless `participation` is a share of the clients, above 0."""
     if not 0 < participation <= 1:
         raise ArgumentError(
-            f"{where}, participation", "a share in (0, 1]", participation, "1.0, or that of `fraction`"
+            f"{where}, participation",
+            "a share in (0, 1]",
+            participation,
+            "1.0, or that of `fraction`",
         )

@@ -185,9 +185,7 @@ def scaffold(
     check_share(participation, "scaffold")
     if not (0 <= strength <= 1 and server_rate > 0):
         expected = "strength in [0, 1] and server_rate > 0"
-        raise ArgumentError(
-            "scaffold", expected, (strength, server_rate), "1.0"
-        )
+        raise ArgumentError("scaffold", expected, (strength, server_rate), "1.0")
     model = travelling(net, "static", where="scaffold")
     local = ControlledLocal(
         work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength

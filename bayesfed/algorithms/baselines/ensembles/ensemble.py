@@ -56,9 +56,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             shown(algorithms),
             "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]",
         )
-        raise ArgumentError(
-            "ensemble", "two algorithms or more", actual, hint
-        )
+        raise ArgumentError("ensemble", "two algorithms or more", actual, hint)
     for member in algorithms:
         check("ensemble, member", member, ALGORITHM)
     models = [model_of(member, "ensemble") for member in algorithms]

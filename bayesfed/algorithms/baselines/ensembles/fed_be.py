@@ -78,9 +78,7 @@ def fed_be(
         If `draws` or `spread` is negative, or the network has running statistics.
     """
     if draws < 0 or not 0 <= spread < math.inf:
-        raise ArgumentError(
-            "fed_be", "draws >= 0 and spread >= 0", (draws, spread), "10, 0.1"
-        )
+        raise ArgumentError("fed_be", "draws >= 0 and spread >= 0", (draws, spread), "10, 0.1")
     work, scored, named = (
         training or Training(),
         likelihood or Categorical(),

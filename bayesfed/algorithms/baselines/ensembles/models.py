@@ -36,9 +36,7 @@ def model_of(algorithm: Algorithm, where: str) -> Model:
         or not isinstance(model, Model)
     ):
         actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
-        raise ArgumentError(
-            where, "an algorithm with one model and no posterior", actual, hint
-        )
+        raise ArgumentError(where, "an algorithm with one model and no posterior", actual, hint)
     if shapes(model.parameters) != shapes(algorithm.initial):
         raise ArgumentError(
             where, "an algorithm whose state is its model", repr(algorithm.name), hint
@@ -61,7 +59,10 @@ def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
             found += [one for one in _likelihoods(phase.local) if one not in found]
     if len(found) > 1:
         raise ArgumentError(
-            where, "methods with one likelihood", found, "the likelihood to predict with, likelihood="
+            where,
+            "methods with one likelihood",
+            found,
+            "the likelihood to predict with, likelihood=",
         )
     return found[0] if found else Categorical()
 

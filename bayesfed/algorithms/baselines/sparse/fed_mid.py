@@ -75,7 +75,10 @@ def fed_mid(
     )
     if work.epochs is not None:
         raise ArgumentError(
-            "fed_mid, training", "local work in steps", f"epochs={work.epochs}", "Training(steps=50)"
+            "fed_mid, training",
+            "local work in steps",
+            f"epochs={work.epochs}",
+            "Training(steps=50)",
         )
     objective = MaximumLikelihood(net, likelihood or Categorical())
     descent = work.descent(objective, net)

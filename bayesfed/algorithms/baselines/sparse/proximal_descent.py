@@ -101,7 +101,10 @@ def penalise(
     names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
     if not names:
         raise ArgumentError(
-            f"{caller}, where", "a predicate that chooses a parameter", f"none of {[*named]}", "where=weight_matrices"
+            f"{caller}, where",
+            "a predicate that chooses a parameter",
+            f"none of {[*named]}",
+            "where=weight_matrices",
         )
     if frozen := [name for name in names if not named[name].requires_grad]:
         actual = f"{len(frozen)} frozen ones: {', '.join(frozen[:3])}{', ...' * (len(frozen) > 3)}"
@@ -111,9 +114,7 @@ def penalise(
         )
         if not any("lora_" in name for name in named):
             hint = "net.requires_grad_(), or a predicate that leaves them out"
-        raise ArgumentError(
-            f"{caller}, where", "parameters that are trained", actual, hint
-        )
+        raise ArgumentError(f"{caller}, where", "parameters that are trained", actual, hint)
     return Penalised(operator, names)
 
 

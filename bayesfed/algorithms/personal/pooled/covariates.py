@@ -63,9 +63,7 @@ def summary(inputs: Tensor) -> Tensor:
     """
     if not inputs.is_floating_point():
         hint = "images and measurements as floats; for others covariates=None"
-        raise DataError(
-            "pooled, covariates='inputs'", "inputs of floats", shown(inputs), hint
-        )
+        raise DataError("pooled, covariates='inputs'", "inputs of floats", shown(inputs), hint)
     result = torch.zeros(LENGTH, dtype=torch.float64, device=inputs.device)
     if not len(inputs):
         return result

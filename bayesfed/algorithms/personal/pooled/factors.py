@@ -90,9 +90,7 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
         parameters too.
     """
     if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
-        raise ArgumentError(
-            "pooled, factors", "a whole number >= 1", repr(factors), "2"
-        )
+        raise ArgumentError("pooled, factors", "a whole number >= 1", repr(factors), "2")
     first = next((module for module in net.modules() if isinstance(module, Dense)), None)
     held = (
         []
@@ -108,7 +106,5 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
             "a linear or convolution layer whose weight no other module uses",
             type(net).__name__,
         )
-        raise ArgumentError(
-            "pooled, local='factors'", expected, actual, "local='offsets'"
-        )
+        raise ArgumentError("pooled, local='factors'", expected, actual, "local='offsets'")
     return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

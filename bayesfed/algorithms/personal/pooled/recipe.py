@@ -196,12 +196,13 @@ def pooled(
     begun = travelling(net, "static", where="pooled")
     if approximation not in get_args(Approximation):
         raise ArgumentError(
-            "pooled, approximation", "'laplace' or 'variational'", repr(approximation), "'variational' for classes"
+            "pooled, approximation",
+            "'laplace' or 'variational'",
+            repr(approximation),
+            "'variational' for classes",
         )
     if shared not in get_args(Shared):
-        raise ArgumentError(
-            "pooled, shared", "'trained' or 'fixed'", repr(shared), "'trained'"
-        )
+        raise ArgumentError("pooled, shared", "'trained' or 'fixed'", repr(shared), "'trained'")
     if local == "classes":
         if (
             covariance is not None
@@ -210,9 +211,7 @@ def pooled(
         ):
             expected = "no covariance, no approximation and a likelihood of classes"
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
-            raise ArgumentError(
-                "pooled, local='classes'", expected, actual, "local='head'"
-            )
+            raise ArgumentError("pooled, local='classes'", expected, actual, "local='head'")
         _prior(prior)
         return by_classes(
             net,
@@ -327,9 +326,7 @@ def _checked(work: Training, own: Tree) -> Training:
             "training.prior_precision as well",
             "prior='layer', initial_sd=0.3, Training without one",
         )
-        raise ArgumentError(
-            "pooled", "the prior of this method alone", actual, hint
-        )
+        raise ArgumentError("pooled", "the prior of this method alone", actual, hint)
     return work
 
 
@@ -355,9 +352,7 @@ def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
         return local
     if local not in get_args(Part):
         actual, expected = repr(local), "'head', 'offsets', 'factors', 'classes' or a predicate"
-        raise ArgumentError(
-            "pooled, local", expected, actual, "'head', lambda name, module: ..."
-        )
+        raise ArgumentError("pooled, local", expected, actual, "'head', lambda name, module: ...")
     if local == "head":
         return last_layer(net)
     leaf = "bias" if local == "offsets" else FACTORS
@@ -378,13 +373,9 @@ def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance
     """
     _prior(prior)
     if covariance is not None and covariance not in get_args(Covariance):
-        raise ArgumentError(
-            "pooled, covariance", "'full' or 'diagonal'", repr(covariance), "None"
-        )
+        raise ArgumentError("pooled, covariance", "'full' or 'diagonal'", repr(covariance), "None")
     if not 0 <= initial_sd < math.inf:
-        raise ArgumentError(
-            "pooled, initial_sd", "a finite number >= 0", initial_sd, "0.3"
-        )
+        raise ArgumentError("pooled, initial_sd", "a finite number >= 0", initial_sd, "0.3")
     diagonal = size > LEAST if covariance is None else covariance == "diagonal"
     if not diagonal and size > LARGEST:
         expected = f"at most {LARGEST:,} own parameters"
@@ -396,6 +387,4 @@ def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance
 
 def _prior(prior: Prior) -> None:
     if prior not in get_args(Prior):
-        raise ArgumentError(
-            "pooled, prior", "'layer', 'entry' or 'fixed'", repr(prior), "'layer'"
-        )
+        raise ArgumentError("pooled, prior", "'layer', 'entry' or 'fixed'", repr(prior), "'layer'")

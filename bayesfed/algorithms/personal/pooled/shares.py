@@ -123,9 +123,7 @@ class SharesAndNetwork:
                 f"(B, {', '.join(map(str, outputs.shape[1:]))})",
             )
             hint = "a network that registers its output layer last"
-            raise DataError(
-                "pooled, local='classes'", expected, actual, hint
-            )
+            raise DataError("pooled, local='classes'", expected, actual, hint)
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,7 @@ class UnseenModel(Model):
             If the expected classes have not settled after 1000 steps.
         """
         if not 0 < weight <= 1:
-            raise ArgumentError(
-                "adapted, weight", "a number in (0, 1]", weight, "0.1"
-            )
+            raise ArgumentError("adapted, weight", "a number in (0, 1]", weight, "0.1")
         counts = expected_counts(self(inputs).softmax(1), self.base, self.concentration, weight)
         return SharesModel(
             self.net, self.parameters, self.base, self.concentration + counts.to(self.concentration)

@@ -59,7 +59,13 @@ class Letter:
         )
         for name, (dtype, _) in self.expected.items():
             if payload[name].dtype is not dtype:
-                raise UpdateError(f"payload, leaf {name!r}", dtype, payload[name].dtype, "bayesfed of the same version", field="dtype")
+                raise UpdateError(
+                    f"payload, leaf {name!r}",
+                    dtype,
+                    payload[name].dtype,
+                    "bayesfed of the same version",
+                    field="dtype",
+                )
         return Update(payload, 1.0, kind)
 
 
@@ -103,7 +109,13 @@ class GatheredKeys(Gathered):
             for half in answer["keys"].reshape(2, PUBLIC)
         }
         if keys[0] == keys[1] or others & set(keys):
-            raise UpdateError("public keys", "two keys of its own", "one that was sent before", "keys drawn at random", field="values")
+            raise UpdateError(
+                "public keys",
+                "two keys of its own",
+                "one that was sent before",
+                "keys drawn at random",
+                field="values",
+            )
         super().add(client, update)
 
 

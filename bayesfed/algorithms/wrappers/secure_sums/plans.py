@@ -146,9 +146,7 @@ class Plans:
                 "the leaves that the run began with",
                 "a method whose clients send the same leaves in every round",
             )
-            raise ArgumentError(
-                f"{self.where}, client {profile.name!r}", expected, "others", hint
-            )
+            raise ArgumentError(f"{self.where}, client {profile.name!r}", expected, "others", hint)
         if not (math.isfinite(planned.weight) and 0 <= planned.weight <= self.point.heaviest):
             expected, hint = (
                 f"a weight of at most {self.point.heaviest:g}",

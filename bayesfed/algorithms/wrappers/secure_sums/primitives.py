@@ -82,7 +82,13 @@ class Agreement:
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:
-            raise UpdateError("public key", "a point of X25519 of high order", problem, "a key pair that was drawn at random", field="values") from problem
+            raise UpdateError(
+                "public key",
+                "a point of X25519 of high order",
+                problem,
+                "a key pair that was drawn at random",
+                field="values",
+            ) from problem
         return _derived(shared, self._purpose, *context)
 
 

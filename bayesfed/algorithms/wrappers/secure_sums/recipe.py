@@ -137,9 +137,7 @@ def secure(
     where = f"secure, {algorithm.name!r}"
     if dropouts < 0 or colluding < 0 or not dropouts + colluding < 1:
         expected = "shares dropouts >= 0 and colluding >= 0, together below 1"
-        raise ArgumentError(
-            where, expected, (dropouts, colluding), "dropouts=0.3, colluding=0.1"
-        )
+        raise ArgumentError(where, expected, (dropouts, colluding), "dropouts=0.3, colluding=0.1")
     if masks:
         check_installed()
     phase = check_method(algorithm, where)
@@ -242,9 +240,7 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     slack = entries**0.5 * point.resolution / 2
     if slack > phase.local.clip / 100:
         expected = f"rounding of at most a hundredth of the clip, {phase.local.clip:g}"
-        raise ArgumentError(
-            where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64"
-        )
+        raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
     return replace(phase, local=replace(phase.local, clip=phase.local.clip - slack))
 
 

@@ -34,9 +34,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
     """
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(
-            where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora"
-        )
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
     (phase,) = algorithm.phases
     if isinstance(phase.link, OverTheAir):
         raise ArgumentError(
@@ -44,9 +42,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         )
     if type(phase.link) is not Digital:
         hint = "Digital(): late clients drop out, and nothing else is known of a single update"
-        raise ArgumentError(
-            where, "the link Digital()", type(phase.link).__name__, hint
-        )
+        raise ArgumentError(where, "the link Digital()", type(phase.link).__name__, hint)
     if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
         hint = (
             "Digital(): the server sees no single norm; largest bounds entries, private(..., "
@@ -70,9 +66,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
             else getattr(phase.reducer, "__name__", "another reducer")
         )
         hint = "fed_avg, fed_prox, fed_lora, without robust(...)"
-        raise ArgumentError(
-            where, "a method whose server takes a sum", actual, hint
-        )
+        raise ArgumentError(where, "a method whose server takes a sum", actual, hint)
     if any(isinstance(local, Holding) for local in chain(phase.local, "local")):
         hint = "a method that sends whole values, such as fed_avg"
         raise ArgumentError(
@@ -97,14 +91,10 @@ def first_plan(
         planned = phase.assign(algorithm.initial, 0, profile or Profile("example", 1), key)
     except Exception as problem:
         hint = "profile=Profile('client-000', 100), of a client of the run"
-        raise ArgumentError(
-            where, "a plan for a client", problem, hint
-        ) from problem
+        raise ArgumentError(where, "a plan for a client", problem, hint) from problem
     if isinstance(planned, Skip):
         hint = "profile=Profile('client-000', 100), of a client that takes part"
-        raise ArgumentError(
-            where, "a plan for a client", f"left out: {planned.reason}", hint
-        )
+        raise ArgumentError(where, "a plan for a client", f"left out: {planned.reason}", hint)
     return planned
 
 
@@ -121,16 +111,12 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
             "plain floats up, such as fed_avg(net) without a codec: masks are added to "
             "numbers, and masked numbers cannot be shortened"
         )
-        raise ArgumentError(
-            where, "no codec on the up-link", type(planned.up).__name__, hint
-        )
+        raise ArgumentError(where, "no codec on the up-link", type(planned.up).__name__, hint)
     view = planned.view.view if isinstance(planned.view, Clipped) else planned.view
     if not isinstance(view, Whole | Slice):
         hint = "fed_avg, fed_prox, fed_lora, hetero_fl"
         expected = "clients that send whole leaves, or leading slices of them"
-        raise ArgumentError(
-            where, expected, f"the view {type(view).__name__}", hint
-        )
+        raise ArgumentError(where, expected, f"the view {type(view).__name__}", hint)
     shapes = view.expected if isinstance(view, Whole) else view.full
     return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), isinstance(view, Slice)
 

@@ -80,9 +80,7 @@ class Vault:
                 f"the keys of this round in {self.folder}",
             )
             hint = "secure(..., vault=FOLDER) where each question has a process of its own"
-            raise CheckpointError(
-                where, expected, type(problem).__name__, hint
-            ) from problem
+            raise CheckpointError(where, expected, type(problem).__name__, hint) from problem
         before = session.write()
         yield session
         if session.write() != before:

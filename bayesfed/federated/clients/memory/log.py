@@ -197,6 +197,4 @@ class StoredMemories(Mapping[str, Tree]):
 
 def _unwritable(problem: OSError) -> CheckpointError:
     hint = "room there, or memory_folder= on a larger disk"
-    return CheckpointError(
-        "memories on disk", "a folder that can be written to", problem, hint
-    )
+    return CheckpointError("memories on disk", "a folder that can be written to", problem, hint)

@@ -40,9 +40,7 @@ class ClientMemory:
 
     def __init__(self, store: Store | None = None, *, keep: int = 1) -> None:
         if keep < 1:
-            raise ArgumentError(
-                "ClientMemory", "keep >= 1", keep, "2"
-            )
+            raise ArgumentError("ClientMemory", "keep >= 1", keep, "2")
         self._store: Store = InRam() if store is None else store
         self._keep = keep
 
@@ -121,7 +119,10 @@ class ClientMemory:
             self.promote(slot)
         elif slot is not None and slot not in [version.slot for version in self._accepted()]:
             raise CheckpointError(
-                "memory", f"one of {slot}, which the server counts on", self.accepted, "a larger keep, or a new run"
+                "memory",
+                f"one of {slot}, which the server counts on",
+                self.accepted,
+                "a larger keep, or a new run",
             )
         for version in reversed(self._store.versions()):
             if version.accepted and version.slot == slot:

@@ -114,19 +114,27 @@ class FedBuff:
             )
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
-            raise ArgumentError(where, f"at most the {clients} clients of the pool", actual, f"size={clients}")
+            raise ArgumentError(
+                where, f"at most the {clients} clients of the pool", actual, f"size={clients}"
+            )
         phase = assembled(algorithm.phases[0])
         stale = seams.stale(phase.server)
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
             actual = described(algorithm.phases[0])
-            raise ArgumentError(where, expected, actual, "fed_avg, fed_prox, stc, federated_svi with PVI")
+            raise ArgumentError(
+                where, expected, actual, "fed_avg, fed_prox, stc, federated_svi with PVI"
+            )
         if stale == "as sent" and self.staleness != "constant":
             expected = "staleness 'constant': clients keep the change that they sent"
-            raise ArgumentError(where, expected, repr(self.staleness), "FedBuff(..., staleness='constant')")
+            raise ArgumentError(
+                where, expected, repr(self.staleness), "FedBuff(..., staleness='constant')"
+            )
         if (deadline := seams.deadline_s(phase.link)) < math.inf:
             actual = f"{deadline:g} s"
-            raise ArgumentError(where, "no deadline: late answers count", actual, "timed(algorithm, macs)")
+            raise ArgumentError(
+                where, "no deadline: late answers count", actual, "timed(algorithm, macs)"
+            )
         if not seams.one_by_one(phase.link):
             actual = type(phase.link).__name__
             raise ArgumentError(

@@ -142,9 +142,7 @@ class RecordFile(Sequence[Record]):
 
     def _error(self, problem: object) -> CheckpointError:
         hint = "room on the disk, or another folder"
-        return CheckpointError(
-            f"records in {self.path}", "a file of whole records", problem, hint
-        )
+        return CheckpointError(f"records in {self.path}", "a file of whole records", problem, hint)
 
 
 def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile:
@@ -167,9 +165,7 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         expected, hint = "a folder that can be written to", "another folder"
-        raise CheckpointError(
-            f"records in {folder}", expected, problem, hint
-        ) from problem
+        raise CheckpointError(f"records in {folder}", expected, problem, hint) from problem
     history = RecordFile(Path(folder) / FILE, write=True)
     common = min(len(history), len(earlier))
     # As lines, since no record with a metric that is not a number equals another.
@@ -187,9 +183,7 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
             else "no records"
         )
         hint = "resume=newest(checkpoints) of that run, or another folder"
-        raise CheckpointError(
-            f"records in {folder}", expected, actual, hint
-        )
+        raise CheckpointError(f"records in {folder}", expected, actual, hint)
     return history
 
 

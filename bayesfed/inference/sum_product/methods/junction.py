@@ -79,8 +79,11 @@ def refuse_size(batch: int) -> ArgumentError:
     """Return the error for a graph whose clique tree does not fit."""
     copies = f" for {batch} batch entries" if batch > 1 else ""
     return ArgumentError(
-        "infer method 'exact'", "a tree, a grid with a side of at most 12, or a clique tree whose largest "
-                f"table has at most {LARGEST} entries{copies}", "a larger table in every elimination order that was tried", "method='bp', or method='strip' for grids"
+        "infer method 'exact'",
+        "a tree, a grid with a side of at most 12, or a clique tree whose largest "
+        f"table has at most {LARGEST} entries{copies}",
+        "a larger table in every elimination order that was tried",
+        "method='bp', or method='strip' for grids",
     )
 
 
@@ -147,9 +150,7 @@ def check_possible(log_z: Tensor) -> None:
         entry, count = int(impossible[0]), len(impossible)
         actual = "none" if len(log_z) == 1 else f"none in batch entry {entry} ({count} such in all)"
         hint = "softer tables or evidence: they contradict each other"
-        raise ArgumentError(
-            "infer", "a state of all variables that is possible", actual, hint
-        )
+        raise ArgumentError("infer", "a state of all variables that is possible", actual, hint)
 
 
 def build(

@@ -108,6 +108,9 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
             f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         )
         raise ArgumentError(
-            "infer state", f"finite messages of shape {tuple(shape)}", actual, "that of the same graph, method and batch"
+            "infer state",
+            f"finite messages of shape {tuple(shape)}",
+            actual,
+            "that of the same graph, method and batch",
         )
     return state.to(like, copy=True)

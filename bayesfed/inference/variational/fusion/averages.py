@@ -55,7 +55,10 @@ class MeanParameters(_Averages):
         mixed = [b.name for b in fused.layout.blocks if "scale_tril" in b.parameters]
         if fused.layout.opaque or mixed:
             raise PosteriorError(
-                "MeanParameters", "parameters that are locations, scales or points", f"{[*fused.layout.opaque, *mixed]}", "SummedGradients(), or PVI() for a full covariance"
+                "MeanParameters",
+                "parameters that are locations, scales or points",
+                f"{[*fused.layout.opaque, *mixed]}",
+                "SummedGradients(), or PVI() for a full covariance",
             )
 
     def initial(self, fused: Fused) -> Tree:

@@ -171,14 +171,15 @@ def require_blocks(rule: str, fused: Fused, *, diagonal: bool = False) -> None:
     layout = fused.layout
     if layout.points or layout.opaque or not layout.blocks:
         raise PosteriorError(
-            rule, "a guide of Gaussian, Gamma, Beta or Dirichlet draws whose location and "
-                    "scale are parameters", f"points {list(layout.points)}, unknown parameters {list(layout.opaque)}", "SummedGradients(), which serves any guide, or AutoNormal"
+            rule,
+            "a guide of Gaussian, Gamma, Beta or Dirichlet draws whose location and "
+            "scale are parameters",
+            f"points {list(layout.points)}, unknown parameters {list(layout.opaque)}",
+            "SummedGradients(), which serves any guide, or AutoNormal",
         )
     if diagonal and (
         other := [
             block.name for block in layout.blocks if set(block.parameters) != {"loc", "scale"}
         ]
     ):
-        raise PosteriorError(
-            rule, "independent Gaussian draws", f"{other}", "AutoNormal, or PVI()"
-        )
+        raise PosteriorError(rule, "independent Gaussian draws", f"{other}", "AutoNormal, or PVI()")

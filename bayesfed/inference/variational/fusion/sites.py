@@ -56,9 +56,7 @@ class _Sites:
                 f"{type(self).__name__}.damping",
                 '1 / clients, or "auto"' if self.paced else "1.0",
             )
-            raise ArgumentError(
-                where, "0 < damping <= 1", self.damping, hint
-            )
+            raise ArgumentError(where, "0 < damping <= 1", self.damping, hint)
 
     def check(self, fused: Fused) -> None:
         """Refuse guides without natural parameters."""

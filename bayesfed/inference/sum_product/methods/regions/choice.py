@@ -82,7 +82,10 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
 def _check_count(regions: set[Scope]) -> None:
     if len(regions) > MOST:
         raise ArgumentError(
-            "infer method 'gbp'", f"at most {MOST} cycles of three or four", "more", "regions=[(0, 1, 2), ...]"
+            "infer method 'gbp'",
+            f"at most {MOST} cycles of three or four",
+            "more",
+            "regions=[(0, 1, 2), ...]",
         )
 
 

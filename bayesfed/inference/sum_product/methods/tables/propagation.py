@@ -136,9 +136,7 @@ def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
             f"float32 or float64 of shape (B, {count}, {states})",
             (evidence.dtype, tuple(evidence.shape)),
         )
-        raise ArgumentError(
-            where, expected, actual, "zeros where nothing is known"
-        )
+        raise ArgumentError(where, expected, actual, "zeros where nothing is known")
     padded = torch.arange(states, device=evidence.device)[:, None] >= model.cards.to(
         evidence.device
     )
@@ -158,7 +156,10 @@ def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor
     shape = like.shape[0], sum(sizes)
     if state is not None and (tuple(state.shape) != shape or not bool(torch.isfinite(state).all())):
         raise ArgumentError(
-            "message passing on tables: state", f"finite, of shape {shape}", tuple(state.shape), "an earlier outcome's"
+            "message passing on tables: state",
+            f"finite, of shape {shape}",
+            tuple(state.shape),
+            "an earlier outcome's",
         )
     messages = (
         like.new_zeros(shape) if state is None or program.forest else state.to(like, copy=True)
