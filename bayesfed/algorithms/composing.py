@@ -25,10 +25,16 @@ from bayesfed.federated.core.algorithm import (
     Predictor,
     Server,
 )
+from bayesfed.federated.core.layering import Core
+from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.orders import check_order
+from bayesfed.federated.core.owners import MODEL
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
+from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.layers.holding import feedback
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import Buffers, constant, predicting, travelling
 from bayesfed.federated.training.local_work import Training
@@ -136,12 +142,13 @@ def compose(
     buffers
         Policy of running statistics, as in `fed_avg`.
     personal
-        ``(state, memory) -> Personal``, for methods in which every client has a model of its own, as in `Algorithm`.
+        ``(state, memory) -> Personal``, for methods in which every client has a model of its own,
+        as in `Algorithm`.
     owner
-        Owner of the core's leaves, as in `Phase`. Only with the owner "" do `initial`, and what functions of the state are given, have names with
-        owners.
+        Owner of the core's leaves, as in `Phase`. All functions that are given here are functions
+        of the core's leaves.
     layers
-        Layers around the core, outermost first, within which error feedback is (`up`).
+        Layers around the core, outermost first. Error feedback of `up` is around them.
 
     Raises
     ------
@@ -162,8 +169,8 @@ def compose(
     chosen = Whole(shapes(begin)) if view is None else view
     step = _step(name, work.fitting(net, buffers=buffers) if local is None else local, capacity)
     adds = step.kind == "delta"
-    down, (up, feeds) = codec or Cast(32), inner_codec(up or codec or Cast(32))
-    feedback = (Feedback(),) if feeds else ()
+    up, feeds = inner_codec(up or codec or Cast(32))
+    down, _ = inner_codec(codec or Cast(32))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)
@@ -182,14 +189,14 @@ def compose(
         link or Digital(),
         reducer,
         owner=owner,
-        layers=(*layers, *feedback),
+        layers=(*((feedback(),) if feeds else ()), *layers),
     )
     check_order(phase, name)
     served = predicting(net, buffers)
-    core = Core(phase.scope)
+    core = Core(phase)
     made = Algorithm(
         name,
-        core.begun(begin, phase.layers),
+        core.initial(begin),
         (phase,),
         core.of_state(predictor or (lambda state: Model(served, state))),
         core.of_state(posterior) if posterior else None,

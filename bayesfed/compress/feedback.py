@@ -7,12 +7,9 @@ from typing import Any
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.wire import Meta
-from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import check, having
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
-
-RESIDUAL = "feedback/"
 
 
 @dataclass(frozen=True)
@@ -31,10 +28,9 @@ class ErrorFeedback:
     codec
         The inner codec, which must decode its own messages.
 
-    Raises
-    ------
-    UpdateError
-        From `corrected`, if a residual has another shape than the payload.
+    Notes
+    -----
+    `bayesfed.federated.layers.holding` keeps the residual: a method's recipe takes the codec apart.
     """
 
     codec: Codec
@@ -53,37 +49,3 @@ class ErrorFeedback:
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read a message with the inner codec."""
         return self.codec.decode(message, key)
-
-    def corrected(self, payload: Tree, memory: Tree) -> Tree:
-        """Return the payload plus the residual in the client's memory, if there is one.
-
-        Raises
-        ------
-        UpdateError
-            If the residual has another shape, because the client's view has changed.
-        """
-        result = dict(payload)
-        for name, leaf in payload.items():
-            residual = memory.get(RESIDUAL + name)
-            if residual is None or not leaf.is_floating_point():
-                continue
-            if residual.shape != leaf.shape:
-                raise UpdateError(
-                    f"residual of {name!r}",
-                    f"shape {tuple(leaf.shape)}",
-                    tuple(residual.shape),
-                    "one view a client",
-                )
-            result[name] = leaf + residual.to(leaf)
-        return result
-
-    def residual(self, payload: Tree, message: bytes, key: Key) -> Tree:
-        """Return the difference between the corrected payload and the message, as leaves for the
-        client's memory.
-        """
-        sent, _ = self.decode(message, key)
-        return {
-            RESIDUAL + name: leaf - sent[name].to(leaf)
-            for name, leaf in payload.items()
-            if leaf.is_floating_point()
-        }

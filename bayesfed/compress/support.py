@@ -60,6 +60,39 @@ def move_active(values: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return scatter_active(values, before)[after]
 
 
+def supports_of(tree: Mapping[str, Tensor]) -> Tree:
+    """Return the masks that a tree has, by the names of what they are masks of."""
+    return {
+        name.removesuffix(SUPPORT): leaf for name, leaf in tree.items() if name.endswith(SUPPORT)
+    }
+
+
+def moved(name: str, leaf: Tensor, before: Tree, after: Tree) -> Tensor:
+    """Return a leaf of active entries at the entries that are active now, any other as it is.
+
+    Parameters
+    ----------
+    name, leaf
+        A leaf; one of active entries is ``NAME.*`` of shape ``(n,)``.
+    before, after
+        Masks by NAME, of the leaf as it is and as it is wanted.
+    """
+    site = name.rpartition(".")[0]
+    old, new = before.get(site), after.get(site)
+    if old is None or new is None or leaf.ndim != 1 or old.shape != new.shape:
+        return leaf
+    old, new = old.to(leaf.device), new.to(leaf.device)
+    if torch.equal(old, new) or len(leaf) != int(old.sum()):
+        return leaf
+    return move_active(leaf, old, new)
+
+
+def mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the mask of the entries that are sent of a leaf; None if all are."""
+    mask = masks.get(name.rpartition(".")[0])
+    return mask if mask is not None and mask.shape == leaf.shape else None
+
+
 def _mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
     mask = masks.get(name.rpartition(".")[0])
     return (

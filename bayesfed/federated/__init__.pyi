@@ -1,4 +1,3 @@
-from .aggregation.delta_server import DeltaServer as DeltaServer
 from .aggregation.reducers import Keep as Keep
 from .aggregation.robust import Rule as Rule
 from .aggregation.rules import Median as Median
@@ -9,7 +8,6 @@ from .aggregation.server_optimisers import FedAdagrad as FedAdagrad
 from .aggregation.server_optimisers import FedAdam as FedAdam
 from .aggregation.server_optimisers import FedAvgM as FedAvgM
 from .aggregation.server_optimisers import FedYogi as FedYogi
-from .aggregation.server_optimisers import Optimised as Optimised
 from .aggregation.server_optimisers import ServerOptimiser as ServerOptimiser
 from .aggregation.servers import Add as Add
 from .aggregation.servers import Average as Average
@@ -34,8 +32,13 @@ from .core.algorithm import Personal as Personal
 from .core.algorithm import Phase as Phase
 from .core.algorithm import Posterior as Posterior
 from .core.algorithm import Predictor as Predictor
-from .core.algorithm import Publisher as Publisher
 from .core.algorithm import Server as Server
+from .core.layering import layered as layered
+from .core.layers import Layer as Layer
+from .core.layers import Moment as Moment
+from .core.layers import Sent as Sent
+from .core.layers import Traits as Traits
+from .core.layers import Visit as Visit
 from .core.options import LocalOptions as LocalOptions
 from .core.protocols import Arrival as Arrival
 from .core.protocols import Assignment as Assignment
@@ -45,6 +48,8 @@ from .core.protocols import Local as Local
 from .core.protocols import Profile as Profile
 from .core.protocols import Skip as Skip
 from .core.protocols import View as View
+from .core.seams import Publisher as Publisher
+from .core.seams import published as published
 from .core.sums import PartialSum as PartialSum
 from .core.sums import Sum as Sum
 from .core.update import Kind as Kind
@@ -81,14 +86,15 @@ from .engine.samplers import decaying as decaying
 from .engine.samplers import everyone as everyone
 from .engine.samplers import fraction as fraction
 from .engine.samplers import in_turn as in_turn
+from .layers.exchange import Exchange as Exchange
+from .layers.holding import Holding as Holding
+from .layers.holding import feedback as feedback
 from .links.compressed_sensing import Compressed as Compressed
 from .links.deadline import Cell as Cell
 from .links.digital import Digital as Digital
 from .links.over_the_air import OverTheAir as OverTheAir
 from .training.batch_norm import Buffered as Buffered
 from .training.batch_norm import Buffers as Buffers
-from .training.delta_downlink import Holding as Holding
-from .training.delta_uplink import DeltaUplink as DeltaUplink
 from .training.descent import Descent as Descent
 from .training.local_work import Training as Training
 from .training.model_sizes import Capacity as Capacity

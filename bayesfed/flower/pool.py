@@ -22,7 +22,7 @@ from bayesfed.errors import (
     WireError,
 )
 from bayesfed.federated.clients.memory.stores import Slot
-from bayesfed.federated.clients.pools import Locals
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.letters import Answer, Question, read_reply
@@ -127,7 +127,8 @@ class Flower:
         self.profiles: tuple[Profile, ...] = self._greeted(wanted, hello_s)
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Yield the outcomes of tasks in order, and between them late and second answers, each with its own task.
+        """Yield the outcomes of tasks in order, and between them late and second answers, each
+        with its own task.
 
         `sides` is not used: clients have the local steps of their own experiment.
         """

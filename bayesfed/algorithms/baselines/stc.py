@@ -12,19 +12,13 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.quantisers.sparse import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.federated.aggregation.delta_server import DeltaServer
-from bayesfed.federated.aggregation.servers import Average
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.delta_uplink import DeltaUplink
+from bayesfed.federated.layers.exchange import Exchange
 from bayesfed.federated.training.local_work import Training
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import shapes, trainable
 
 
 @recipe(cites=("sattler2020robust",))
@@ -52,21 +46,14 @@ def stc(
     likelihood, link
         As in `fed_avg`.
     """
-    server, work = (
-        DeltaServer(Average(), Ternary(share), cache=cache),
-        training or Training(steps=1),
-    )
-    initial = server.initial(travelling(net, "static", where="stc"))
+    work = training or Training(steps=1)
     return compose(
         "stc",
         net,
-        DeltaUplink(work.fitting(net, likelihood)),
-        server,
+        work.fitting(net, likelihood),
         training=work,
-        initial=initial,
-        view=Whole(shapes(trainable(net))),
-        predictor=lambda state: Model(net, server.inner(state)),
         codec=Coded(Sparse()),
-        up=ErrorFeedback(Coded(Ternary(share))),
+        up=Coded(Ternary(share)),
         link=link,
+        layers=(Exchange(codec=Ternary(share), cache=cache),),
     )

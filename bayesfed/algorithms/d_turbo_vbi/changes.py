@@ -20,7 +20,6 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
@@ -29,9 +28,8 @@ from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.delta_server import DeltaServer
-from bayesfed.federated.core.protocols import START, Local
-from bayesfed.federated.training.delta_uplink import DeltaUplink
+from bayesfed.federated.layers.exchange import Exchange
+from bayesfed.federated.layers.holding import Holding
 from bayesfed.inference.turbo.blocks import support_evidence
 from bayesfed.inference.turbo.elbo import Spread, spread_leaf
 from bayesfed.keys import Key
@@ -39,7 +37,7 @@ from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.declared import Declared
 from bayesfed.trees import Tree
 
-SEED, FIGURES = f"{START}seed", f"{START}figures"
+SEED, FIGURES = "seed", "figures"
 KEY = Key(0, "d_turbo_vbi")
 # More rounds than any run has.
 NEVER = 1 << 31
@@ -133,30 +131,27 @@ class Changes:
         )
 
     def uplink(self) -> Codec:
-        """Return the codec of clients' payloads."""
-        return ErrorFeedback(
-            Coded(
-                self.up, {"sd": Float(32), "*.sd": Float(32), "nll": Float(32), "scores": Float(32)}
-            )
-        )
+        """Return the codec of clients' payloads, whose errors `Exchange` keeps."""
+        whole = {"sd": Float(32), "*.sd": Float(32), "nll": Float(32), "scores": Float(32)}
+        return Coded(self.up, whole)
 
     def exchanged(
         self,
         declared: Declared,
-        local: Local,
         server: TurboStep,
         state: Tree,
+        holding: Holding,
         supports: Callable[[Tree], Tree],
         values: tuple[str, ...],
-    ) -> tuple[DeltaUplink, DeltaServer, Tree]:
-        """Return local step, server and first state of D-Turbo-VBI with changes as messages.
+    ) -> tuple[Exchange, TurboStep, Tree]:
+        """Return layer, server and first state of D-Turbo-VBI with changes as messages.
 
         Parameters
         ----------
         declared
             The model.
-        local, server, state
-            Local step, server and first state of the algorithm that sends values.
+        server, state, holding
+            Server, first state and layer of the algorithm that sends values.
         supports
             ``state -> supports by site``.
         values
@@ -169,21 +164,18 @@ class Changes:
             state = drawn.state(state, told, declared, server.spread)
         if not self.learn:
             server = replace(server, warm_up=NEVER)
-        outer = DeltaServer(
-            server,
-            self.down,
-            "moments",
-            self.cache,
-            (*values, *(f"{name}.prior" for name in declared.sites)),
-            supports,
-            told,
-        )
         points = [name for name in declared.initial if name not in declared.sites]
-        return (
-            DeltaUplink(local, ("*.support", "*.mean", *points), drawn if told else None, values),
-            outer,
-            outer.initial(state),
+        layer = Exchange(
+            held=(*holding.held, "*.mean", *points),
+            before=holding.before,
+            codec=self.down,
+            cache=self.cache,
+            values=(*values, *(f"{name}.prior" for name in declared.sites)),
+            masks=supports,
+            told=told,
+            drawn=drawn if told else None,
         )
+        return layer, server, state
 
 
 @dataclass(frozen=True)
@@ -222,13 +214,12 @@ class Drawn:
         return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
 
     def __call__(self, told: Tree) -> Tree:
-        """Return supports ``(M, N)`` and active means, given the leaves of `told` without their
-        prefix.
+        """Return supports ``(M, N)`` and active means, given the leaves of `told`.
         """
         result: Tree = {}
-        key, device = Key(int(told["seed"])), told["figures"].device
+        key, device = Key(int(told[SEED])), told[FIGURES].device
         for (name, matrix), (share, magnitude) in zip(
-            self.matrices.items(), told["figures"].T.tolist(), strict=True
+            self.matrices.items(), told[FIGURES].T.tolist(), strict=True
         ):
             random = key.child(name).numpy()
             support = (
@@ -253,7 +244,7 @@ class Drawn:
         An entry that is not active has the evidence of an entry whose mean is zero.
         """
         held, result = (
-            self({name.removeprefix(START): leaf for name, leaf in told.items()}),
+            self(told),
             dict(state),
         )
         for name, site in declared.sites.items():

@@ -43,13 +43,14 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
-from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
+from bayesfed.federated.core.algorithm import Algorithm, Model, Server
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, Link, Local, View
+from bayesfed.federated.core.protocols import Fit, Info, Link, View
+from bayesfed.federated.core.seams import inner_codec, published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.federated.core.wrappers import Around
-from bayesfed.federated.training.delta_downlink import Holding
+from bayesfed.federated.layers.holding import Holding
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
@@ -221,6 +222,9 @@ def d_turbo_vbi(
     def supports(state: Tree) -> Tree:
         return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
 
+    def published_last(state: Tree) -> Tree:
+        return {f"{name}.support": state[f"{name}.before"] for name in declared.sites}
+
     def view(turn: Turn) -> View:
         active = Active(supports(turn.state), expected, tuple(spreads))
         return _Gathered(active) if link else active
@@ -244,19 +248,20 @@ def d_turbo_vbi(
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
     scored = Scored(HeldOut(descent, objective) if auto else descent)
-    local: Local = Holding(scored, ("*.support",))
-    heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
-    up: Codec | None = None
+    heard: Server = server
+    up, feeds = inner_codec(codec)
+    layer = Holding(held=("*.support",), before=published_last, feedback=feeds)
     if changes:
         whole = (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
-        local, heard, initial = changes.exchanged(
-            declared, scored, server, initial, supports, whole
-        )
+        given = declared, server, initial, layer, supports, whole
+        layer, heard, initial = changes.exchanged(*given)
         codec, up = changes.codec, changes.uplink()
+    elif link:
+        heard = _Scattered(server, supports, tuple(spreads))
     return compose(
         "d_turbo_vbi",
         declared.net,
-        local,
+        scored,
         heard,
         training=work,
         initial=initial,
@@ -267,6 +272,7 @@ def d_turbo_vbi(
         codec=codec,
         up=up,
         link=link,
+        layers=(layer,),
     )
 
 

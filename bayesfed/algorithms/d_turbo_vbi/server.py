@@ -17,7 +17,7 @@ from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.protocols import CHANGE, Info
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.training.held_out_scores import SCORES, better
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
@@ -126,8 +126,7 @@ class TurboStep:
         return state
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish means, inclusion probabilities, sds, points and supports. A client that heard the
-        last round gets the changes of the supports.
+        """Publish means, inclusion probabilities, sds, points and supports.
         """
         hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET} | {
             FIELD,
@@ -142,10 +141,7 @@ class TurboStep:
                 )
             else:
                 result[f"{name}.prior"] = self._mean_prior(name, state)
-            known = version is not None and version == round - 1
-            result[f"{name}.support" + CHANGE * known] = (
-                (log_odds > 0) ^ state[f"{name}.before"] if known else log_odds > 0
-            )
+            result[f"{name}.support"] = log_odds > 0
         return result
 
     def _mean_prior(self, name: str, state: Tree) -> Tensor:

@@ -36,8 +36,9 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, published
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity, Sized
 from bayesfed.inference.variational.fusion import Fusion, ProductOfExperts

@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from bayesfed.algorithms.lora.stacking import stacked
+from bayesfed.algorithms.lora.stacking import OPTIMISER, moments_of, stacked
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
+from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, FedAvgM
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import of
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.core.wrappers import Around
@@ -33,7 +34,7 @@ from bayesfed.models.adapters.lora_layers import fresh_adapter
 from bayesfed.trees import Tree, leaf_of, placed, without
 
 DELTA, STACK = "delta/", "stack/"
-VELOCITY = MOMENTUM + DELTA
+VELOCITY = OPTIMISER + MOMENTUM + DELTA
 
 
 def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
@@ -105,9 +106,8 @@ class Merge:
             for local in phase.local.locals
             if isinstance(local, Merging)
         )
-        return replace(
-            phase, server=replace(self, optimiser=optimiser), local=Sized(locals)
-        ), optimiser.initial(initial)
+        phase = replace(phase, server=replace(self, optimiser=optimiser), local=Sized(locals))
+        return phase, of("optimiser", optimiser.initial(initial))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the last stack to clients that hold the delta before it, and the delta to
@@ -135,11 +135,9 @@ class Merge:
         }
         slices = float(sum(b.shape[1] for b, _ in pairs.values()))
         if self.optimiser:
-            moments = {
-                MOMENTUM + name: state[MOMENTUM + name] for name in rest if MOMENTUM + name in state
-            }
-            rest, moments = self.optimiser.step({name: state[name] for name in rest}, rest, moments)
-            rest = rest | moments
+            model = {name: state[name] for name in rest}
+            rest, moments = self.optimiser.step(model, rest, moments_of(state, rest))
+            rest = rest | of("optimiser", moments)
         return rest | merge(self.net, state, sent, self.optimiser) | sent, {
             "stacked_slices": slices
         }

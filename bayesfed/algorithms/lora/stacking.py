@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.errors import UpdateError
-from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
+from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, FedAvgM
 from bayesfed.federated.core.algorithm import Phase
+from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
@@ -26,6 +27,7 @@ from bayesfed.geometry.thin import product_svd
 from bayesfed.trees import Shapes, Tree, check, leaf_of, without
 
 # Prefix of the factors of a round ago, beside the moments of an optimiser.
+OPTIMISER = "optimiser/"
 BEFORE = f"{OPTIMISER}before/"
 
 
@@ -186,7 +188,8 @@ class Refactored:
         rest = optimiser.initial(
             {name: leaf for name, leaf in initial.items() if name not in factors}
         )
-        return replace(phase, server=replace(self, optimiser=optimiser)), before | rest
+        phase = replace(phase, server=replace(self, optimiser=optimiser))
+        return phase, before | of("optimiser", rest)
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the model alone."""
@@ -235,15 +238,19 @@ class Refactored:
 
     def _moved(self, state: Tree, rest: Tree, optimiser: FedAvgM) -> Tree:
         """Return the other leaves after the optimiser's step, and all moments."""
-        moments = {
-            MOMENTUM + name: state[MOMENTUM + name] for name in rest if MOMENTUM + name in state
-        }
-        stepped, moments = optimiser.step({name: state[name] for name in rest}, rest, moments)
+        model = {name: state[name] for name in rest}
+        stepped, moments = optimiser.step(model, rest, moments_of(state, rest))
         return (
             stepped
-            | moments
+            | of("optimiser", moments)
             | {name: state[name.removeprefix(BEFORE)] for name in state if name.startswith(BEFORE)}
         )
+
+
+def moments_of(state: Tree, names: Collection[str]) -> Tree:
+    """Return the moments of some leaves, as an optimiser of the server takes them."""
+    own = owned(state, "optimiser")
+    return {one: own[one] for name in names if (one := MOMENTUM + name) in own}
 
 
 def _energy(b: Tensor, a: Tensor) -> float:

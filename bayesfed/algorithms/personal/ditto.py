@@ -9,7 +9,7 @@ the penalty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -17,47 +17,43 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Layer, Sent, Visit
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, owned
 from bayesfed.federated.core.protocols import Fit, Link
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
-from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, to, under, without
-
-# Prefix of a client's own model in its memory.
-OWN = "own/"
+from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
-class OwnModel(Around):
-    """The shared local step, and steps on a model of the client's own that is drawn to the shared
-    one.
+class OwnModel(Layer):
+    """Steps on a model of the client's own that is drawn to the shared one, beside those on the
+    shared problem.
 
     Parameters
     ----------
-    local
-        Local step of the shared problem.
-    own
+    steps
         Steps of plain SGD on the client's loss.
     strength
         lambda.
     """
 
-    own: Descent
-    strength: float
+    owner: str = "own"
+    steps: Descent | None = None
+    strength: float = 0.0
 
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Take both; the client's own model begins as the message and stays in its memory."""
-        fit = self.local.fit(message, without(memory, OWN), data, key, options)
-        begun = to(under(memory, OWN), data.inputs.device) or message
+    def send(self, visit: Visit, fit: Fit) -> Sent:
+        """Take the steps; the client's own model begins as the message and stays in its memory."""
+        if self.steps is None:
+            return Sent(fit)
+        message, options = visit.message, visit.options
+        begun = to(visit.memory, visit.data.inputs.device) or message
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
             # The proximal step of the penalty, which is stable at any strength.
@@ -65,10 +61,9 @@ class OwnModel(Around):
                 leaf.lerp_(message[name], rate * self.strength / (1 + rate * self.strength))
 
         told = LocalOptions(rate_factor=options.rate_factor, steps=options.steps)
-        after = self.own.train(
-            begun, data, key.child("own"), told, after_step if self.strength else None
-        ).payload
-        return fit._replace(memory=fit.memory | {OWN + name: leaf for name, leaf in after.items()})
+        after = after_step if self.strength else None
+        own = self.steps.train(begun, visit.data, visit.key.child("own"), told, after).payload
+        return Sent(fit, memory=own)
 
 
 @recipe(cites=("li2021ditto",))
@@ -108,15 +103,10 @@ def ditto(
     sgd_of(work, "ditto")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
-    def personal(state: Tree, memory: Tree) -> Personal:
-        return Personal(Model(net, under(memory, OWN) or state))
+    made = compose("ditto", net, descent, training=work, codec=codec, link=link)
+    made = layered(made, OwnModel(steps=descent, strength=strength), where="ditto", inside=True)
 
-    return compose(
-        "ditto",
-        net,
-        OwnModel(descent, descent, strength),
-        training=work,
-        codec=codec,
-        link=link,
-        personal=personal,
-    )
+    def personal(state: Tree, memory: Tree) -> Personal:
+        return Personal(Model(net, owned(memory, "own") or owned(state, MODEL)))
+
+    return replace(made, personal=personal)

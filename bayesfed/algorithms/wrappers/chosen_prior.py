@@ -37,11 +37,13 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server, published
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_rows import EVERY, split_held
 from bayesfed.inference.objectives.likelihood import check_data
@@ -94,7 +96,7 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
             repr(algorithm.name),
             hint,
         )
-    (phase,), net = algorithm.phases, model.net
+    phase, net = assembled(algorithm.phases[0]), model.net
 
     def train(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         number, inner = place(round)
@@ -113,7 +115,12 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
         return Assignment(Whole({"nll": (2,)}), 1.0)
 
     scoring = Phase(
-        "held out", score, HeldOutNll(net), TakeScore(algorithm.predictor), Digital(max_norm=1e20)
+        "held out",
+        score,
+        HeldOutNll(net),
+        TakeScore(algorithm.predictor),
+        Digital(max_norm=1e20),
+        owner="",
     )
     begun = {START + name: leaf.clone() for name, leaf in algorithm.initial.items()}
     return replace(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Conditions, Phase
+from bayesfed.federated.core.algorithm import Conditions
 from bayesfed.federated.engine.samplers import Uniform, everyone
 
 
@@ -21,13 +22,13 @@ class Promise:
 
     Parameters
     ----------
-    phase
-        The phase as `private` made it.
+    layer
+        The layer that `private` made.
     participants, population
         What the accountant was told; `population` is None without amplification by sampling.
     """
 
-    phase: Phase
+    layer: Private
     participants: int
     population: int | None
 
@@ -40,18 +41,11 @@ class Promise:
             If the reported epsilon would not hold.
         """
         phases = run.algorithm.phases
-        if (
-            len(phases) != 1
-            or phases[0].server is not self.phase.server
-            or phases[0].reducer is not self.phase.reducer
-        ):
-            actual = f"phases {[phase.name for phase in phases]}, or a changed server or reducer"
-            raise _broken(
-                run,
-                "the one phase, server and sum that `private` made",
-                actual,
-                "`private` as the last step",
-            )
+        if len(phases) != 1 or phases[0].layers[:1] != (self.layer,):
+            around = [layer.owner for phase in phases for layer in phase.layers]
+            actual = f"phases {[phase.name for phase in phases]} with the layers {around}"
+            expected = "one phase, around which the layer that `private` made is the last"
+            raise _broken(run, expected, actual, "`private` as the last step")
         if run.changed:
             expected = (
                 "a snapshot of a run with the same settings: epsilon counts its rounds as if "

@@ -19,101 +19,74 @@ taken part in every round, since a payload that was refused has been seen as wel
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
-from bayesfed.algorithms.wrappers.phases import each_phase, equally_weighted
-from bayesfed.data.dataset import Dataset
+from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.changes import clipped
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Server, published
-from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Inner, Moment, Sent, Visit
 from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Reducer, Update
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.update import Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True)
-class LocallyPrivate(Around):
-    """A local step around another, which clips its change, adds noise and returns no figures.
-    Changes of values are measured from the message.
+class LocallyPrivate(EqualWeights):
+    """Every client clips its change, adds noise and returns no figures. Changes of values are
+    measured from the message.
 
     Parameters
     ----------
-    local
-        The wrapped local step.
     clip
         Largest Euclidean norm of a change.
     noise
         Noise multiplier z.
     key
         Key of the noise, known to the client alone.
+    delta
+        Failure probability at which the server reports what every client's privacy may have cost so
+        far; None for no report.
     """
 
-    clip: float
-    noise: float
-    key: Key
+    owner: str = "local privacy"
+    clip: float = math.inf
+    noise: float = 0.0
+    key: Key = Key(0)
+    delta: float | None = None
 
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Fit, clip, and add noise; a client without rows adds noise as well."""
-        fit = self.local.fit(message, memory, data, key, options)
-        payload = (
-            clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total
-            if math.isfinite(self.clip)
-            else fit.payload
-        )
+    def send(self, visit: Visit, fit: Fit) -> Sent:
+        """Clip, and add noise; a client without rows adds noise as well."""
+        payload = fit.payload
+        if math.isfinite(self.clip):
+            payload = clipped(Update(payload, 1.0, visit.kind), visit.message, self.clip).total
         if self.noise:
-            # The path of `key` names phase, round and client; the seed of the noise is that of the
-            # client's own key.
-            own = self.key.child(key.seed, *key.path)
+            # The path of the turn's key names phase, round and client; the seed of the noise is
+            # that of the client's own key.
+            own = self.key.child(visit.key.seed, *visit.key.path)
             payload = {
                 name: self._noisy(leaf, own.child("noise", name)) for name, leaf in payload.items()
             }
-        return Fit(payload, fit.memory, {})
+        return Sent(Fit(payload, fit.memory, {}))
+
+    def step(
+        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+    ) -> tuple[Tree, Tree, Info]:
+        """Add ``local_epsilon`` and ``local_delta`` after all rounds so far to the figures."""
+        model, info = inner(total)
+        if self.delta is not None:
+            spent = local_epsilon(self.noise, moment.round + 1, self.delta)
+            info = {**info, "local_epsilon": spent, "local_delta": self.delta}
+        return own, model, info
 
     def _noisy(self, leaf: torch.Tensor, key: Key) -> torch.Tensor:
         drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=key.generator())
         return (leaf.double() + self.noise * self.clip * drawn.to(leaf.device)).to(leaf.dtype)
-
-
-@dataclass(frozen=True)
-class Accounted:
-    """A server around another, which reports what every client's privacy may have cost so far.
-
-    Parameters
-    ----------
-    server
-        Server that takes the step.
-    noise
-        Noise multiplier z of the clients.
-    delta
-        Failure probability at which epsilon is reported.
-    """
-
-    server: Server
-    noise: float
-    delta: float
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the server publishes."""
-        return published(self.server, state, round, version)
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Take the server's step, and add ``local_epsilon`` and ``local_delta`` after all rounds so
-        far to the figures.
-        """
-        state, info = self.server.step(state, reducer, round)
-        return state, {
-            **info,
-            "local_epsilon": local_epsilon(self.noise, round + 1, self.delta),
-            "local_delta": self.delta,
-        }
 
 
 def local_epsilon(noise: float, rounds: int, delta: float) -> float:
@@ -172,13 +145,5 @@ def local_privacy(
         # Fail now, and not after the first round, if epsilon cannot be computed.
         local_epsilon(noise, 1, delta)
 
-    def changed(phase: Phase) -> Phase:
-        server = Accounted(phase.server, noise, delta) if delta is not None else phase.server
-        return replace(
-            phase,
-            assign=equally_weighted(phase.assign),
-            local=LocallyPrivate(phase.local, clip, noise, key),
-            server=server,
-        )
-
-    return each_phase(algorithm, where, changed)
+    layer = LocallyPrivate(clip=clip, noise=noise, key=key, delta=delta)
+    return layered(algorithm, layer, where=where)

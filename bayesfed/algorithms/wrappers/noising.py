@@ -1,25 +1,22 @@
-"""The parts of `private`: clipping at the server and at clients, the sum of what was clipped,
-noise, and the report of epsilon.
-"""
+"""`Private`: clipped changes, noise on their sum and the report of epsilon, in one layer."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.aggregation.changes import clipped
-from bayesfed.federated.core.algorithm import Server, published
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, View
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.algorithms.wrappers.weights import EqualWeights
+from bayesfed.errors import UpdateError
+from bayesfed.federated.aggregation.changes import VECTORS, clipped
+from bayesfed.federated.core.layers import Inner, Moment, Sent, Traits, Visit
+from bayesfed.federated.core.protocols import Fit, Info
+from bayesfed.federated.core.update import Kind, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -46,119 +43,9 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class ClippedUpdate(Update):
-    """One client's update, with a weight of 0 or 1, whose change has a norm of at most `clip`."""
-
-    clip: float = math.inf
-
-
-class ClippedSum(Sum):
-    """A sum of clipped updates, one of each client, and of nothing else: what a link or a wrapper
-    changes after clipping is refused.
-
-    Parameters
-    ----------
-    clip
-        Largest norm of a client's change.
-    """
-
-    def __init__(self, clip: float = math.inf) -> None:
-        super().__init__()
-        self.clip, self.clients = clip, set[str]()
-
-    def add(self, client: str, update: Update) -> None:
-        """Add one client's clipped update.
-
-        Raises
-        ------
-        UpdateError
-            If the update was not clipped to the norm, or the client has one in the sum already.
-        """
-        if (
-            not isinstance(update, ClippedUpdate)
-            or update.clip > self.clip
-            or client in self.clients
-        ):
-            actual = (
-                "a second one"
-                if client in self.clients
-                else "one that was not clipped, or was changed afterwards"
-            )
-            hint = "`private` as the outermost wrapper, with the link Digital()"
-            raise UpdateError(f"private, client {client!r}", "one clipped update", actual, hint)
-        super().add(client, update)
-        self.clients.add(client)
-
-
-@dataclass(frozen=True)
-class Clipped:
-    """A view around another, through which no client moves the sum by more than `clip`.
-
-    Parameters
-    ----------
-    state
-        The server's state at the start of the round. Changes of clients that send values are
-        measured from it.
-    """
-
-    view: View
-    clip: float
-    state: Tree
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return what the inner view returns."""
-        return self.view.restrict(tree)
-
-    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Lift through the inner view, then clip.
-
-        Raises
-        ------
-        UpdateError
-            As the inner view does, and if it weighs entries one by one or the weight is neither 0
-            nor 1.
-        """
-        update = self.view.lift(payload, weight, kind)
-        if update.by_entry or update.weight not in (0.0, 1.0):
-            actual = "a weight for each entry" if update.by_entry else update.weight
-            raise UpdateError(
-                "private", "clients of weight 1", actual, "a view that covers everything"
-            )
-        if not update.weight:
-            update = Update(
-                {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}, 0.0, kind
-            )
-        elif math.isfinite(self.clip):
-            update = clipped(update, self.state, self.clip)
-        return ClippedUpdate(update.total, update.weight, update.kind, self.clip)
-
-
-@dataclass(frozen=True)
-class ClippedLocal(Around):
-    """A local step around another, which clips the payload before it is coded. Changes of values
-    are measured from the message.
-
-    Parameters
-    ----------
-    clip
-        Largest Euclidean norm of the change.
-    """
-
-    clip: float
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Fit, then clip."""
-        fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(
-            payload=clipped(Update(fit.payload, 1.0, self.kind), message, self.clip).total
-        )
-
-
-@dataclass(frozen=True)
-class Noised:
-    """A server around another, which steps on the noisy sum divided by a fixed number of clients.
+class Private(EqualWeights):
+    """Central differential privacy: no client moves the sum by more than `clip`, and the sum has
+    noise.
 
     The noise of a round comes from the key and the sum: a resumed run reproduces it and reveals
     nothing new, and two runs with the same key whose sums differ have independent noise, so that
@@ -166,8 +53,6 @@ class Noised:
 
     Parameters
     ----------
-    server
-        The inner server.
     kind
         What clients send: "delta" or "value".
     clip, noise
@@ -178,69 +63,92 @@ class Noised:
         Key of the noise.
     budget
         The privacy budget to report; None reports none.
+    at_client
+        Norm to which clients clip their changes before the codec; infinity for none.
     """
 
-    server: Server
-    kind: Kind
-    clip: float
-    noise: float
-    participants: int
-    key: Key
-    budget: Budget | None
-    steps_alone: bool = field(default=True, init=False)
+    owner: str = "private"
+    kind: Kind = "delta"
+    clip: float = math.inf
+    noise: float = 0.0
+    participants: int = 1
+    key: Key = Key(0)
+    budget: Budget | None = None
+    at_client: float = math.inf
+    traits: ClassVar[Traits] = Traits(
+        silent=True,
+        late="refused",
+        needs="sum",
+        apart=True,
+        bounds=True,
+        noises=True,
+        takes=VECTORS,
+    )
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the inner server publishes."""
-        return published(self.server, state, round, version)
+    def send(self, visit: Visit, fit: Fit) -> Sent:
+        """Clip what the client sends. Changes of values are measured from the message."""
+        if self.at_client == math.inf:
+            return Sent(fit)
+        update = Update(fit.payload, 1.0, visit.kind)
+        return Sent(fit._replace(payload=clipped(update, visit.message, self.at_client).total))
 
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+    def admit(self, own: Tree, update: Update, moment: Moment) -> Update:
+        """Clip an update.
+
+        Raises
+        ------
+        UpdateError
+            If it weighs entries one by one, or its weight is neither 0 nor 1.
+        """
+        if update.by_entry or update.weight not in (0.0, 1.0):
+            actual = "a weight for each entry" if update.by_entry else update.weight
+            hint = "a view that covers everything"
+            raise UpdateError("private", "clients of weight 1", actual, hint)
+        if not update.weight:
+            return replace(update, total={name: torch.zeros_like(leaf) for name, leaf in update.total.items()})
+        return clipped(update, moment.model, self.clip) if math.isfinite(self.clip) else update
+
+    def step(
+        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+    ) -> tuple[Tree, Tree, Info]:
         """Add noise, then step. A client that did not take part counts as one that changed nothing.
 
         Raises
         ------
         UpdateError
-            If the updates were not summed, or more than `participants` clients took part: the
-            reported epsilon would not hold.
+            If more than `participants` clients took part: the reported epsilon would not hold.
         """
-        if not isinstance(reducer, Sum):
-            raise UpdateError("private", "a sum", type(reducer).__name__, "private(algorithm, ...)")
-        nobody = Update(
-            {name: torch.zeros_like(leaf) for name, leaf in state.items()}, 0.0, self.kind
-        )
-        total = reducer.total or nobody
+        state, round = moment.model, moment.round
+        if total is None:
+            sent = moment.shown(state, round, None)
+            floats = {name: leaf for name, leaf in sent.items() if leaf.is_floating_point()}
+            zeros = {name: torch.zeros_like(leaf) for name, leaf in floats.items()}
+            total = Update(zeros, 0.0, self.kind)
         came = total.number()
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
-            raise UpdateError(
-                f"private, round {round}", f"at most {self.participants} clients", came, hint
-            )
-        stream = self.key.child(round, _fingerprint(total.total))
+            expected = f"at most {self.participants} clients"
+            raise UpdateError(f"private, round {round}", expected, came, hint)
+        stream, absent = self.key.child(round, _fingerprint(total.total)), self.participants - came
         summed = {
-            name: self._noisy(name, leaf, state, self.participants - came, stream)
+            name: self._noisy(name, leaf, state, absent, stream)
             for name, leaf in total.total.items()
         }
-        state, info = self.server.step(
-            state, Sum(Update(summed, float(self.participants), total.kind)), round
-        )
-        return state, {**info, **(self.budget.after(round + 1) if self.budget else {})}
+        model, info = inner(Update(summed, float(self.participants), total.kind))
+        return own, model, info | (self.budget.after(round + 1) if self.budget else {})
 
-    def _noisy(
-        self, name: str, leaf: torch.Tensor, state: Tree, absent: float, stream: Key
-    ) -> torch.Tensor:
+    def _noisy(self, name: str, leaf: Tensor, state: Tree, absent: float, stream: Key) -> Tensor:
         result = leaf
         if self.kind == "value" and absent:
             if name not in state:
-                raise UpdateError(
-                    "private", "values of the state's leaves", name, "a method that sends changes"
-                )
+                hint = "a method that sends changes"
+                raise UpdateError("private", "values of the state's leaves", name, hint)
             result = result + absent * state[name]
         if self.noise:
-            drawn = torch.randn(
-                leaf.shape, dtype=torch.float64, generator=stream.child(name).generator()
-            )
-            result = (result.double() + self.noise * self.clip * drawn.to(leaf.device)).to(
-                leaf.dtype
-            )
+            generator = stream.child(name).generator()
+            drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=generator)
+            noise = self.noise * self.clip * drawn.to(leaf.device)
+            result = (result.double() + noise).to(leaf.dtype)
         return result
 
 
@@ -253,11 +161,3 @@ def _fingerprint(tree: Tree) -> str:
             + leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         )
     return content.hexdigest()
-
-
-def check_not_private(server: Server | None, where: str, hint: str) -> None:
-    """Raise `ArgumentError` if noise for privacy is added below this server."""
-    while server is not None:
-        if isinstance(server, Noised):
-            raise ArgumentError(where, "a method without `private`", "a private one", hint)
-        server = getattr(server, "server", None)

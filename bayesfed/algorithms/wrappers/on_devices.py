@@ -8,6 +8,7 @@ and the client's own budget.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,11 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, having
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Layer, Turn
+from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated.core.seams import inner_codec
+from bayesfed.federated.layers.holding import feedback
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import Share
@@ -168,28 +173,44 @@ def on_devices(
     ArgumentError
         If the method has several phases.
     """
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError("on_devices", "a method of one phase", names, "fed_avg, hetero_fl, stc")
-    (phase,) = algorithm.phases
+    if up and inner_codec(up(1.0))[1]:
+        algorithm = layered(algorithm, feedback(), where="on_devices")
+    layer = Devices(planner=planner, up=up, deadline_s=planner.deadline_s)
+    return layered(algorithm, layer, where="on_devices")
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        planned = planner(profile, round, key)
+
+@dataclass(frozen=True)
+class Devices(Layer):
+    """Turns that are planned for a device, whose seconds and joules are counted.
+
+    Parameters
+    ----------
+    planner
+        Plan of a client's round, or the reason why it has none.
+    up
+        ``beta -> codec`` of the up-link; None for the method's own.
+    deadline_s
+        Seconds for training and sending together.
+    """
+
+    owner: str = "devices"
+    planner: Callable[[Profile, int, Key], Planned | Skip] | None = None
+    up: Callable[[float], Codec] | None = None
+    deadline_s: float = math.inf
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Plan the number of steps, the codec and the load."""
+        planned = self.planner(turn.profile, turn.round, turn.key) if self.planner else Skip("no plan")
         if isinstance(planned, Skip):
             return planned
-        assigned = phase.assign(state, round, profile, key)
-        if isinstance(assigned, Skip):
-            return assigned
-        options, codec = (
-            replace(assigned.options, steps=planned.steps),
-            up(planned.load.beta) if up else assigned.up,
-        )
-        return replace(assigned, up=codec, options=options, load=planned.load)
+        options, up = replace(assignment.options, steps=planned.steps), assignment.up
+        if self.up:
+            up, _ = inner_codec(self.up(planned.load.beta))
+        return replace(assignment, up=up, options=options, load=planned.load)
 
-    return replace(
-        algorithm,
-        phases=(replace(phase, assign=assign, link=Cell(planner.deadline_s, phase.link)),),
-    )
+    def link(self, link: Link) -> Link:
+        """Leave out who is late."""
+        return Cell(self.deadline_s, link)
 
 
 def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:

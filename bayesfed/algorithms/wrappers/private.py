@@ -18,25 +18,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import (
-    Budget,
-    Clipped,
-    ClippedLocal,
-    ClippedSum,
-    Noised,
-    check_not_private,
-)
-from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
+from bayesfed.algorithms.wrappers.noising import Budget, Private
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, Role, checked
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.layering import layered
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
 
 PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")
 
@@ -101,9 +92,11 @@ def private(
         raise ArgumentError(
             "private", expected, (clip, noise, participants), "clip=1.0, noise=1.0, participants=10"
         )
+    where = f"private, {algorithm.name!r}"
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError("private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
+    (phase,) = algorithm.phases
     if population is not None and delta is None:
         raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
     budget = (
@@ -111,43 +104,18 @@ def private(
         if delta is not None
         else None
     )
-    # Fail now, and not after the first round, if epsilon cannot be computed.
-    figures = budget.after(1) if budget else {}
-
-    def changed(phase: Phase) -> Phase:
-        check_not_private(
-            phase.server,
-            f"private, {algorithm.name!r}",
-            "one `private`: each would report an epsilon without the other's",
-        )
-        check_digital(phase, f"private, {algorithm.name!r}")
-        assign = equally_weighted(phase.assign)
-
-        def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-            planned = assign(state, round, profile, key)
-            return (
-                planned
-                if isinstance(planned, Skip)
-                else replace(planned, view=Clipped(planned.view, clip, state))
-            )
-
-        server = Noised(
-            phase.server,
-            phase.local.kind,
-            clip,
-            noise,
-            participants,
-            key.child("noise", phase.name),
-            budget if figures else None,
-        )
-        local = ClippedLocal(phase.local, clip) if at_client else phase.local
-        return replace(
-            phase, assign=plan, server=server, local=local, reducer=partial(ClippedSum, clip=clip)
-        )
-
-    made = each_phase(algorithm, "private", changed)
-    return (
-        replace(made, checks=(*made.checks, Promise(made.phases[0], participants, population)))
-        if budget
-        else made
+    if budget:
+        # Fail now, and not after the first round, if epsilon cannot be computed.
+        budget.after(1)
+    layer = Private(
+        kind=ClientSide.of(phase).kind,
+        clip=clip,
+        noise=noise,
+        participants=participants,
+        key=key.child("noise", phase.name),
+        budget=budget,
+        at_client=clip if at_client else math.inf,
     )
+    made = layered(algorithm, layer, where=where)
+    checks = (*made.checks, Promise(layer, participants, population)) if budget else made.checks
+    return replace(made, checks=checks)

@@ -17,21 +17,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.beside import Beside
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, under
 
-# Prefixes of the optimiser's leaves in the server's state.
-OPTIMISER = "optimiser/"
-MOMENTUM, VARIANCE = f"{OPTIMISER}m/", f"{OPTIMISER}v/"
+# Prefixes of the moments.
+MOMENTUM, VARIANCE = "m/", "v/"
 
 
 class ServerOptimiser(Protocol):
@@ -40,7 +35,7 @@ class ServerOptimiser(Protocol):
     """
 
     def initial(self, model: Tree) -> Tree:
-        """Return the moments before round 0, named by prefixes that begin with ``optimiser/``."""
+        """Return the moments before round 0."""
         ...
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
@@ -208,51 +203,3 @@ class FedYogi(Adaptive):
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()
-
-
-@runtime_checkable
-class TakesMomentum(Protocol):
-    """A server whose step is no average leaf by leaf, and that says itself what momentum is: of
-    products of adapters, of merged weights.
-    """
-
-    def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
-        """Return the server's phase with momentum, and further leaves of the state before round 0,
-        whose names begin with ``optimiser/``.
-
-        Parameters
-        ----------
-        phase
-            Phase of the server.
-        optimiser
-            Rate and momentum.
-        initial
-            State before round 0.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Optimised(Beside):
-    """The averaging of another server, followed by the step of an optimiser. Clients see the model
-    alone.
-
-    Parameters
-    ----------
-    server
-        Server that averages.
-    optimiser
-        Optimiser that takes the step.
-    """
-
-    OWN: ClassVar[str] = OPTIMISER
-    optimiser: ServerOptimiser
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average, then step. A round in which no client has data changes nothing."""
-        model, moments = self.parted(state)
-        averaged, info = self.server.step(model, reducer, round)
-        if averaged is model:
-            return state, info
-        stepped, moments = self.optimiser.step(model, averaged, moments)
-        return stepped | moments, info

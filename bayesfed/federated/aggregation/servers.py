@@ -12,8 +12,10 @@ from typing import ClassVar
 import torch
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core.algorithm import Server
+from bayesfed.federated.core.layers import Stale
 from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.models.elastic.graph import ChannelGraph
@@ -56,7 +58,8 @@ class Average:
     """
 
     # Of an old answer only the change from the state that it was begun with counts (`FedBuff`).
-    stale: ClassVar[str] = "rebased"
+    stale: ClassVar[Stale] = "rebased"
+    averages: ClassVar[bool] = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the mean as the next state. A round in which no client has data changes
@@ -78,7 +81,8 @@ class Add:
     changes.
     """
 
-    stale: ClassVar[str] = "scaled"
+    stale: ClassVar[Stale] = "scaled"
+    averages: ClassVar[bool] = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state plus the mean change. A round in which no client has data changes

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -38,9 +38,9 @@ from typing import Literal, NamedTuple
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.core.protocols import Fit, Local
 from bayesfed.federated.training.descent import Descent
 from bayesfed.trees import Tree, size

@@ -22,8 +22,8 @@ from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.clients.process_group import Group, gpu, machine
 from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
-from bayesfed.federated.clients.turn import Outcome, Task, one_thread
 from bayesfed.federated.clients.side import Sides
+from bayesfed.federated.clients.turn import Outcome, Task, one_thread
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.trees import Tree
 

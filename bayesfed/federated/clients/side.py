@@ -86,8 +86,8 @@ class ClientSide:
             for layer, visit in zip(self.layers, opened.visits, strict=True):
                 stack.enter_context(layer.during(visit))
             fit = self.core.fit(opened.message, opened.memory, opened.data, key, opened.options)
-        self._check(fit)
-        return self.closed(opened, fit, memory)
+            self._check(fit)
+            return self.closed(opened, fit, memory)
 
     def opened(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -23,8 +23,8 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 from bayesfed.federated.clients.side import Sides
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 
 READY = b"ready"
 

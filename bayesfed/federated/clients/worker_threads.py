@@ -6,16 +6,16 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from bayesfed.errors import ArgumentError
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Task, answered
 from bayesfed.federated.clients.worker_loop import Site
-from bayesfed.federated.clients.side import Sides
 from bayesfed.trees import Tree
 
 # Longest wait for threads that have answered their last client.

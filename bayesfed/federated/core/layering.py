@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layers import Layer
+from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.layers import Layer, Moment
 from bayesfed.federated.core.orders import check_order
 from bayesfed.federated.core.owners import Scope, of
+from bayesfed.federated.core.seams import published
 from bayesfed.trees import Tree
 
 Served = TypeVar("Served")
@@ -22,6 +24,7 @@ def layered(
     *,
     where: str = "",
     one_phase: bool = True,
+    inside: bool = False,
 ) -> Algorithm:
     """Return a method with a layer around it, outside of those that it has.
 
@@ -35,6 +38,8 @@ def layered(
         What is being made, for error messages.
     one_phase
         Whether the method must have one phase.
+    inside
+        Whether the layer is within the others, next to the core.
 
     Raises
     ------
@@ -52,14 +57,20 @@ def layered(
         raise ArgumentError(where, "a method of one phase", names, hint)
     phases = []
     for number, phase in enumerate(algorithm.phases):
-        made = layer if isinstance(layer, Layer) else layer(number)
-        phases.append(replace(phase, layers=(made, *phase.layers)))
+        one = layer if isinstance(layer, Layer) else layer(number)
+        around = (*phase.layers, one) if inside else (one, *phase.layers)
+        phases.append(replace(phase, layers=around))
         check_order(phases[-1], where)
-    outermost, scope = phases[0].layers[0], phases[0].scope
-    core, _ = scope.parted(algorithm.initial)
-    own = of(phases[0].within, of(outermost.owner, outermost.start(core)))
+    new, scope = phases[0].layers[-1 if inside else 0], phases[0].scope
+    own = of(phases[0].within, of(new.owner, new.start(beginning(phases[0], algorithm.initial))))
     made = replace(algorithm, phases=tuple(phases), initial=algorithm.initial | own)
-    return made if type(outermost).predict is Layer.predict else _predicted(made, outermost, scope)
+    return made if type(new).predict is Layer.predict else _predicted(made, new, scope)
+
+
+def beginning(phase: Phase, state: Tree) -> Moment:
+    """Return the moment before round 0."""
+    core, _ = phase.scope.parted(state)
+    return Moment(0, core, partial(published, phase.server))
 
 
 def _predicted(algorithm: Algorithm, layer: Layer, scope: Scope) -> Algorithm:
@@ -77,3 +88,35 @@ def _predicted(algorithm: Algorithm, layer: Layer, scope: Scope) -> Algorithm:
         predictor=counting(algorithm.predictor),
         sizes={name: counting(size) for name, size in algorithm.sizes.items()},
     )
+
+
+@dataclass(frozen=True)
+class Core:
+    """A phase by itself, whose functions know the core's leaves alone.
+
+    Parameters
+    ----------
+    phase
+        The phase.
+    """
+
+    phase: Phase
+
+    def initial(self, tree: Tree) -> Tree:
+        """Return a state before round 0, given the core's leaves: these and those of the layers."""
+        state = of(self.phase.within, of(self.phase.owner, tree))
+        for layer in self.phase.layers:
+            own = of(layer.owner, layer.start(beginning(self.phase, state)))
+            state |= of(self.phase.within, own)
+        return state
+
+    def of_state(self, served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
+        """Return a function of the core's leaves as one of a state."""
+        return lambda state: served(self.phase.scope.parted(state)[0])
+
+    def of_both(
+        self, served: Callable[[Tree, Tree], Served]
+    ) -> Callable[[Tree, Tree], Served]:
+        """Return a function of the core's leaves of a state and of a memory as one of both."""
+        parted = self.phase.scope.parted
+        return lambda state, memory: served(parted(state)[0], parted(memory)[0])

@@ -67,6 +67,8 @@ class Traits:
         Kind of the updates that it hands on by the kind that it takes; kinds that are not listed stay.
     averages
         Whether the server must average, leaf by leaf, parameters that may take any value.
+    holds
+        Whether clients hold what they received, to be sent the changes of it.
     """
 
     silent: bool = False
@@ -79,6 +81,7 @@ class Traits:
     takes: tuple[Kind, ...] = ()
     gives: Mapping[Kind, Kind] = field(default_factory=dict)
     averages: bool = False
+    holds: bool = False
 
 
 class Turn(NamedTuple):
@@ -173,8 +176,8 @@ class Layer:
     owner: str
     traits: ClassVar[Traits] = Traits()
 
-    def start(self, model: Tree) -> Tree:
-        """Return the layer's leaves of the state before round 0, given the core's."""
+    def start(self, moment: Moment) -> Tree:
+        """Return the layer's leaves of the state before round 0."""
         return {}
 
     def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:

@@ -6,7 +6,7 @@ is of a class; everything else calls these functions.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.feedback import ErrorFeedback
@@ -28,6 +28,28 @@ class Publisher(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesMomentum(Protocol):
+    """A server whose step is no average leaf by leaf, and that says itself what momentum is: of
+    products of adapters, of merged weights.
+    """
+
+    def with_momentum(self, phase: Phase, optimiser: Any, initial: Tree) -> tuple[Phase, Tree]:
+        """Return the server's phase with momentum, and further leaves of the core's state before
+        round 0, whose names begin with ``optimiser/``.
+
+        Parameters
+        ----------
+        phase
+            Phase of the server.
+        optimiser
+            Rate and momentum.
+        initial
+            The core's leaves before round 0.
+        """
+        ...
+
+
 def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
     """Return what a server publishes: the state itself, unless the server is a `Publisher`."""
     return server.publish(state, round, version) if isinstance(server, Publisher) else state
@@ -41,6 +63,11 @@ def steps_alone(server: Server) -> bool:
 def averages(server: Server) -> bool:
     """Return whether a step is a mean, leaf by leaf, of parameters that may take any value: the attribute ``averages``."""
     return bool(getattr(server, "averages", False))
+
+
+def takes_momentum(server: Server) -> TakesMomentum | None:
+    """Return a server that says itself what momentum is; None for others."""
+    return server if isinstance(server, TakesMomentum) else None
 
 
 def stale(server: Server) -> Stale | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bayesfed.federated.core.options import LocalOptions, options_of
+from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Local
+from bayesfed.federated.core.seams import options_of
 from bayesfed.federated.core.update import Kind
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from bayesfed.errors import UpdateError
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core import seams
@@ -91,6 +91,9 @@ class ServerSide:
             planned = layer.plan(owns[layer.owner], turn, planned)
         if isinstance(planned, Skip):
             return planned
+        if seams.inner_codec(planned.up)[1]:
+            actual, hint = "an ErrorFeedback in an assignment", "layered(algorithm, feedback())"
+            raise ArgumentError(f"phase {self.phase.name!r}", "a plain codec", actual, hint)
         return replace(planned, view=Through(planned.view, self, owns, self._moment(core, round)))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:

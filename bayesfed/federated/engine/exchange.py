@@ -21,7 +21,15 @@ from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core import seams
-from bayesfed.federated.core.protocols import Arrival, Assignment, Info, Profile, Skip, abridged
+from bayesfed.federated.core.protocols import (
+    Arrival,
+    Assignment,
+    Info,
+    Profile,
+    Scalar,
+    Skip,
+    abridged,
+)
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
@@ -77,7 +85,7 @@ class Plan:
             seen = seams.published(phase.server, occasion.state, occasion.round, version)
             self._published[version] = seen
         tree = assignment.view.restrict(self._published[version])
-        address = {"client": client, "round": occasion.round, "phase": phase.name}
+        address: dict[str, Scalar] = {"client": client, "round": occasion.round, "phase": phase.name}
         meta = {**assignment.options.header(), **address}
         message = assignment.down.encode(tree, meta, key.child("down"))
         self.entries.asked(client, 8 * len(message))

@@ -9,7 +9,6 @@ process does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,12 +21,12 @@ from bayesfed.federated.clients.ranks import Ranks
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.forms import Form
 from bayesfed.federated.core.limbs import ROOM
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import PartialSum, Sum
-from bayesfed.federated.core import seams
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Asked, Plan, collect, stepped

@@ -16,13 +16,13 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.ranks import Ranks, alike, led
-from bayesfed.federated.clients.side import sides_of
 from bayesfed.federated.clients.rosters import Roster, Versions
+from bayesfed.federated.clients.side import sides_of
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.algorithm import Algorithm, Conditions
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.arguments import check_call, check_posterior
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion

@@ -188,7 +188,9 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
             if twice
             else "text in quotes, numbers without, tables as [name] or { key = value }"
         )
-        raise ExperimentError(path.name, "a TOML file", problem, hint, path.name) from problem
+        raise ExperimentError(
+            complain(path.name, "a TOML file", problem, hint), path.name
+        ) from problem
 
 
 def read(path: str | Path) -> ExperimentFile:
@@ -210,12 +212,12 @@ def read(path: str | Path) -> ExperimentFile:
             if missing
             else "a text file in UTF-8 that may be read"
         )
-        raise ExperimentError(str(path), expected, actual, hint, path.name) from problem
+        raise ExperimentError(complain(str(path), expected, actual, hint), path.name) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
-        raise ExperimentError(str(path), expected, actual, _instead(path), path.name)
+        raise ExperimentError(complain(str(path), expected, actual, _instead(path)), path.name)
     return file
 
 

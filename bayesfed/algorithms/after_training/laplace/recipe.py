@@ -16,7 +16,7 @@ Kronecker form, and that theta may not be a maximum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -24,8 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.after_training.laplace.sums import (
-    OWN,
-    BesideGaussian,
     CurvatureSums,
     FitGaussian,
     PriorPrecision,
@@ -40,6 +38,7 @@ from bayesfed.errors.checks import check as check_role
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.laplace.layers import all_layers, last_layer
@@ -47,7 +46,7 @@ from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecke
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, without
+from bayesfed.trees import Tree, shapes
 
 Subset = Literal["last", "all"]
 Form = Literal["kronecker", "diagonal", "full"]
@@ -157,17 +156,20 @@ def laplace(
         CurvatureSums(network, scored, form, batch_size, last),
         FitGaussian(network, scored, form, prior_precision),
     )
-    phase = Phase("curvature", assign, local, server, link or Digital(max_norm=1e20))
+    link = link or Digital(max_norm=1e20)
+    phase = Phase("curvature", assign, local, server, link, owner="")
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, without(state, OWN), network, scored, form)
+        return posterior_of(state, owned(state, MODEL), network, scored, form)
 
-    initial = dict(begun) | empty(form, prior_precision)
+    gaussian = empty(form, prior_precision)
     if isinstance(model, Algorithm):
-        return _after(model, phase, initial, posterior)
-    return Algorithm(
-        "laplace", initial, (phase,), lambda state: Model(network, without(state, OWN)), posterior
-    )
+        # Rounds end with a phase of sums; the Gaussian of the last round stays until it is made anew.
+        initial, phases = model.initial | gaussian, (*model.phases, phase)
+        return replace(model, initial=initial, phases=phases, posterior=posterior)
+    initial = of(MODEL, begun) | gaussian
+    predictor = lambda state: Model(network, owned(state, MODEL))  # noqa: E731
+    return Algorithm("laplace", initial, (phase,), predictor, posterior)
 
 
 def _model(
@@ -191,11 +193,12 @@ def _model(
             raise ArgumentError(
                 "laplace", "an algorithm with one model and no posterior", actual, hint
             )
-        if shapes(model.parameters) != shapes(given.initial):
+        core, _ = given.phases[0].scope.parted(given.initial)
+        if shapes(model.parameters) != shapes(core):
             raise ArgumentError(
                 "laplace", "an algorithm whose state is its model", repr(given.name), hint
             )
-        return model.net, dict(given.initial)
+        return model.net, core
     if not isinstance(given, nn.Module | Model):
         hint = "laplace(result.model), laplace(net, parameters)"
         raise ArgumentError(
@@ -254,19 +257,3 @@ def _tied(net: nn.Module, names: Sequence[str]) -> list[str]:
     return [
         name for name in names if sum(value is net.get_parameter(name) for _, value in every) > 1
     ]
-
-
-def _after(
-    algorithm: Algorithm, phase: Phase, initial: Tree, posterior: Callable[[Tree], Posterior]
-) -> Algorithm:
-    """Return an algorithm whose rounds end with a phase of sums."""
-    return replace(
-        algorithm,
-        initial=initial,
-        phases=(
-            *(BesideGaussian(inner.server).in_phase(inner) for inner in algorithm.phases),
-            phase,
-        ),
-        predictor=lambda state: algorithm.predictor(without(state, OWN)),
-        posterior=posterior,
-    )

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UndeterminedWarning
-from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.inference.laplace import evidence
@@ -25,11 +25,11 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree, without
 
-# Prefix of the leaves of the state that describe the Gaussian, and the names of those that are
+# Owner of the leaves of the state that describe the Gaussian, and the names of those that are
 # numbers.
-OWN, NLL, ROWS, PRECISION = "laplace/", "nll", "rows", "precision"
+OWN, NLL, ROWS, PRECISION = "laplace", "nll", "rows", "precision"
 
 PriorPrecision = float | Literal["evidence"]
 # Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008
@@ -115,7 +115,7 @@ class FitGaussian:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the Gaussian, and the evidence in nats.
@@ -129,7 +129,7 @@ class FitGaussian:
         means, rows = total.mean(), total.number()
         sums, nll = without(means, NLL), float(means[NLL])
         posterior = LaplacePosterior(
-            self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0
+            self.net, self.likelihood, owned(state, MODEL), self.structure, sums, rows, nll, 1.0
         )
         norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
         chosen = (
@@ -154,7 +154,7 @@ class FitGaussian:
             ROWS: torch.tensor([rows]),
             PRECISION: torch.tensor([chosen], dtype=torch.float64),
         }
-        return without(state, OWN) | {OWN + name: leaf for name, leaf in own.items()}, info
+        return state | of(OWN, own), info
 
 
 def _warn_of_no_curvature(nll: float, chosen: float) -> None:
@@ -170,20 +170,6 @@ def _warn_of_no_curvature(nll: float, chosen: float) -> None:
     warnings.warn(f"{text}; try {hint}", UndeterminedWarning, stacklevel=2)
 
 
-class BesideGaussian(Beside):
-    """The server of another method, to which the leaves of the Gaussian in the state do not
-    exist.
-    """
-
-    OWN: ClassVar[str] = OWN
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Take the server's step. The Gaussian of the round before stays until it is made anew."""
-        model, gaussian = self.parted(state)
-        stepped, info = self.server.step(model, reducer, round)
-        return stepped | gaussian, info
-
-
 def empty(structure: Structure, precision: PriorPrecision) -> Tree:
     """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is
     to choose it.
@@ -193,17 +179,14 @@ def empty(structure: Structure, precision: PriorPrecision) -> Tree:
         for name, shape in {**structure.shapes, NLL: (1,), ROWS: (1,)}.items()
     }
     start = 1.0 if precision == "evidence" else float(precision)
-    return {
-        OWN + name: leaf
-        for name, leaf in {**zeros, PRECISION: torch.tensor([start], dtype=torch.float64)}.items()
-    }
+    return of(OWN, zeros | {PRECISION: torch.tensor([start], dtype=torch.float64)})
 
 
 def posterior_of(
     state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
 ) -> LaplacePosterior:
     """Return the posterior of a state around some parameters."""
-    own = under(state, OWN)
+    own = owned(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
     means: dict[str, Tensor] = {name: own[name] for name in structure.shapes}
     return LaplacePosterior(net, likelihood, parameters, structure, means, rows, nll, precision)

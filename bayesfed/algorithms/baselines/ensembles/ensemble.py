@@ -13,18 +13,13 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import ALGORITHM, recipe
-from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Posterior, Server, published
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
-from bayesfed.federated.core.update import Reducer
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.algorithm import Algorithm, Posterior
+from bayesfed.federated.core.owners import of, owned
 from bayesfed.inference.ensembles.networks import Members, apart, outputs, together
-from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree
 
 
 @recipe(cites=("lakshminarayanan2017simple",))
@@ -70,7 +65,11 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     scored, net = likelihood or likelihood_of(algorithms, "ensemble"), models[0].net
 
     def stacked(state: Tree) -> Tree:
-        return together([under(state, _prefix(number)) for number in range(len(algorithms))])
+        parts = [
+            member.phases[0].scope.parted(owned(state, _member(number)))[0]
+            for number, member in enumerate(algorithms)
+        ]
+        return together(parts)
 
     def posterior(state: Tree) -> Posterior:
         return Members(net, scored, stacked(state))
@@ -78,17 +77,17 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     def lacks(state: Tree, rounds: int) -> Iterator[str]:
         for number, member in enumerate(algorithms):
             if member.unfinished:
-                yield member.unfinished(under(state, _prefix(number)), rounds)
+                yield member.unfinished(owned(state, _member(number)), rounds)
 
     return Algorithm(
         "ensemble",
         {
-            _prefix(number) + name: leaf
+            name: leaf
             for number, member in enumerate(algorithms)
-            for name, leaf in member.initial.items()
+            for name, leaf in of(_member(number), member.initial).items()
         },
         tuple(
-            _alone(phase, number)
+            replace(phase, name=f"{phase.name} {number}", within=_member(number))
             for number, member in enumerate(algorithms)
             for phase in member.phases
         ),
@@ -99,24 +98,8 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     )
 
 
-def _prefix(number: int) -> str:
-    return f"member {number}/"
-
-
-def _alone(phase: Phase, number: int) -> Phase:
-    """Return the phase of a member on its part of the state."""
-    prefix = _prefix(number)
-
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        return phase.assign(under(state, prefix), round, profile, key)
-
-    return replace(
-        phase,
-        name=f"{phase.name} {number}",
-        assign=assign,
-        local=OwnMemory(phase.local, prefix),
-        server=OnePart(phase.server, prefix),
-    )
+def _member(number: int) -> str:
+    return f"member {number}"
 
 
 @dataclass(frozen=True)
@@ -146,51 +129,3 @@ class Averaged:
                 len(given)
             )
         return sum(given[1:], given[0]) / len(given)
-
-
-@dataclass(frozen=True)
-class OwnMemory(Around):
-    """A local step whose memory has names of its own among those of other steps of the same client.
-
-    Parameters
-    ----------
-    prefix
-        What the names begin with.
-    """
-
-    prefix: str
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Run the local step with its own memory."""
-        fit = self.local.fit(message, under(memory, self.prefix), data, key, options)
-        own = {self.prefix + name: leaf for name, leaf in fit.memory.items()}
-        return fit._replace(memory=without(memory, self.prefix) | own)
-
-
-@dataclass(frozen=True)
-class OnePart:
-    """A server on the part of the state whose names begin with a prefix.
-
-    Parameters
-    ----------
-    server
-        Server that takes the step.
-    prefix
-        What the names begin with.
-    """
-
-    server: Server
-    prefix: str
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the server publishes of its part."""
-        return published(self.server, under(state, self.prefix), round, version)
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Take the step on its part."""
-        part, info = self.server.step(under(state, self.prefix), reducer, round)
-        return without(state, self.prefix) | {
-            self.prefix + name: leaf for name, leaf in part.items()
-        }, info

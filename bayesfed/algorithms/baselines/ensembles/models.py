@@ -37,7 +37,8 @@ def model_of(algorithm: Algorithm, where: str) -> Model:
     ):
         actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
         raise ArgumentError(where, "an algorithm with one model and no posterior", actual, hint)
-    if shapes(model.parameters) != shapes(algorithm.initial):
+    core, _ = algorithm.phases[0].scope.parted(algorithm.initial)
+    if shapes(model.parameters) != shapes(core):
         raise ArgumentError(
             where, "an algorithm whose state is its model", repr(algorithm.name), hint
         )

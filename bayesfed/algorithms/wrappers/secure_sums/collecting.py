@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -180,6 +181,8 @@ class Unmasked(Gathered):
 class Gather:
     """A link for one phase: every answer is a message, and is checked and added by itself."""
 
+    one_by_one: ClassVar[bool] = True
+
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return the payload as the codec encodes it."""
         return codec.encode(payload, meta, key)
@@ -206,6 +209,8 @@ class Open(Gather):
     """The link of the last phase, which unmasks the sum. If that is not possible, nobody is heard,
     and the reason is given for each client.
     """
+
+    one_by_one: ClassVar[bool] = False
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Gather all answers, then unmask."""

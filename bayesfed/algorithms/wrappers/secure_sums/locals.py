@@ -17,8 +17,10 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import SECRET
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, refusal, session_name
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions, options_of
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.seams import options_of
 from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
@@ -93,7 +95,8 @@ class FixedPointLocal(Around):
         record = options_of(self.local)
         own = record(**{item.name: getattr(options, item.name) for item in fields(record)})
         fit = self.local.fit(message, memory, data, key, own)
-        return self.point.encode(fit.payload, options.secure_weight), fit.memory  # type: ignore[attr-defined]
+        payload, _ = unwired(fit.payload)
+        return self.point.encode(payload, options.secure_weight), fit.memory  # type: ignore[attr-defined]
 
     def _written(self, vector: np.ndarray) -> Tensor:
         return torch.from_numpy(vector.view(SIGNED[self.point.bits])).to(WIRE[self.point.bits])

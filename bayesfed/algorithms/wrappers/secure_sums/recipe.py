@@ -24,7 +24,7 @@ import torch
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import ClippedLocal
+from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.algorithms.wrappers.secure_sums import collecting
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
@@ -141,26 +141,22 @@ def secure(
     if masks:
         check_installed()
     phase = check_method(algorithm, where)
-    planned = first_plan(algorithm, phase, profile, where)
+    flat = assembled(phase)
+    planned = first_plan(algorithm, flat, profile, where)
     leaves, by_entry = check_plan(planned, where)
     dtype = torch.float64 if planned.up == Cast(64) else torch.float32
-    point = FixedPoint(
-        bits, participants, largest, heaviest, leaves, phase.local.kind, by_entry, dtype
-    )
-    phase = _clipped_for(phase, point, where)
-    plans = Plans(phase, point, where)
+    ranges = bits, participants, largest, heaviest
+    point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
+    flat = assembled(_clipped_for(phase, point, where))
+    plans = Plans(flat, point, where)
     if masks:
-        phases = _phases(phase, plans, Vault(vault), dropouts, colluding)
+        phases = _phases(flat, plans, Vault(vault), dropouts, colluding)
         made = _with_lost_rounds(algorithm, phases)
     else:
-        reducer = partial(collecting.ModularSum, bits)
-        local, server = FixedPointLocal(phase.local, point), FixedPointServer(phase.server, point)
-        made = replace(
-            algorithm,
-            phases=(
-                Phase(phase.name, plans.fixed_point, local, server, collecting.Gather(), reducer),
-            ),
-        )
+        reducer, link = partial(collecting.ModularSum, bits), collecting.Gather()
+        local, server = FixedPointLocal(flat.local, point), FixedPointServer(flat.server, point)
+        one = Phase(flat.name, plans.fixed_point, local, server, link, reducer, owner="")
+        made = replace(algorithm, phases=(one,))
     promises = tuple(
         Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check
         for check in algorithm.checks
@@ -182,6 +178,7 @@ def _phases(
             keys,
             gather,
             collecting.GatheredKeys,
+            owner="",
         ),
         Phase(
             f"{name}-shares",
@@ -190,8 +187,9 @@ def _phases(
             SharesServer(),
             gather,
             collecting.Gathered,
+            owner="",
         ),
-        Phase(name, plans.masked, MaskedLocal(local, point, vault), masked, gather, total),
+        Phase(name, plans.masked, MaskedLocal(local, point, vault), masked, gather, total, ""),
         Phase(
             f"{name}-open",
             plans.open,
@@ -199,6 +197,7 @@ def _phases(
             OpenServer(phase.server, point),
             collecting.Open(),
             partial(collecting.Unmasked, bits=point.bits),
+            owner="",
         ),
     )
 
@@ -234,14 +233,18 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     """Let clients of a private method clip to a little less, so that a change that is rounded to
     integers has the norm that epsilon is for.
     """
-    if not isinstance(phase.local, ClippedLocal):
-        return phase
+    private = [layer for layer in phase.layers if isinstance(layer, Private)]
     entries = point.length - 1
     slack = entries**0.5 * point.resolution / 2
-    if slack > phase.local.clip / 100:
-        expected = f"rounding of at most a hundredth of the clip, {phase.local.clip:g}"
-        raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
-    return replace(phase, local=replace(phase.local, clip=phase.local.clip - slack))
+    for layer in private:
+        if slack > layer.clip / 100:
+            expected = f"rounding of at most a hundredth of the clip, {layer.clip:g}"
+            raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
+    layers = tuple(
+        replace(layer, at_client=layer.at_client - slack) if isinstance(layer, Private) else layer
+        for layer in phase.layers
+    )
+    return replace(phase, layers=layers)
 
 
 @dataclass(frozen=True)

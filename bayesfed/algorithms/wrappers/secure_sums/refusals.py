@@ -4,20 +4,18 @@ updates apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import math
 
-from bayesfed.algorithms.wrappers.noising import Clipped, ClippedLocal, ClippedSum, Noised
+from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Slice, Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.engine.assembly import Through
 from bayesfed.federated.links.digital import USUAL_NORM, Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
-from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.keys import Key
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]
@@ -51,27 +49,20 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         raise ArgumentError(
             where, "no check of norms", f"Digital(max_norm={phase.link.max_norm:g})", hint
         )
-    private = any(isinstance(server, Noised) for server in chain(phase.server, "server"))
-    if private and not isinstance(phase.local, ClippedLocal):
+    private = [layer for layer in phase.layers if isinstance(layer, Private)]
+    if any(layer is not phase.layers[0] or layer.at_client == math.inf for layer in private):
         # Whatever changes a payload after it was clipped, the server cannot undo.
         hint = "private(..., at_client=True), as the last step before secure"
-        raise ArgumentError(
-            where, "a private method whose clients clip last", "one that does not", hint
-        )
-    clips = private and isinstance(phase.reducer, partial) and phase.reducer.func is ClippedSum
-    if phase.reducer is not Sum and not clips:
-        actual = (
-            "a robust rule, or one that keeps updates apart"
-            if phase.reducer is Keep
-            else getattr(phase.reducer, "__name__", "another reducer")
-        )
+        expected = "a private method whose clients clip last"
+        raise ArgumentError(where, expected, "one that does not", hint)
+    each = next((layer for layer in phase.layers if layer.traits.needs == "each"), None)
+    if phase.reducer is not Sum or each:
+        actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
         hint = "fed_avg, fed_prox, fed_lora, without robust(...)"
         raise ArgumentError(where, "a method whose server takes a sum", actual, hint)
-    if any(isinstance(local, Holding) for local in chain(phase.local, "local")):
+    if any(layer.traits.holds for layer in phase.layers):
         hint = "a method that sends whole values, such as fed_avg"
-        raise ArgumentError(
-            where, "clients that hold nothing", "clients that are sent changes", hint
-        )
+        raise ArgumentError(where, "clients that hold nothing", "clients that are sent changes", hint)
     return phase
 
 
@@ -112,17 +103,10 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
             "numbers, and masked numbers cannot be shortened"
         )
         raise ArgumentError(where, "no codec on the up-link", type(planned.up).__name__, hint)
-    view = planned.view.view if isinstance(planned.view, Clipped) else planned.view
+    view = planned.view.view if isinstance(planned.view, Through) else planned.view
     if not isinstance(view, Whole | Slice):
         hint = "fed_avg, fed_prox, fed_lora, hetero_fl"
         expected = "clients that send whole leaves, or leading slices of them"
         raise ArgumentError(where, expected, f"the view {type(view).__name__}", hint)
     shapes = view.expected if isinstance(view, Whole) else view.full
     return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), isinstance(view, Slice)
-
-
-def chain(outer: object, name: str) -> Iterator[object]:
-    """Yield a wrapper and all that it wraps."""
-    while outer is not None:
-        yield outer
-        outer = getattr(outer, name, None)

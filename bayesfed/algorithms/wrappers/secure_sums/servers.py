@@ -20,8 +20,9 @@ from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, neighbours
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.federated.core.algorithm import Server
 from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, without

@@ -19,8 +19,8 @@ from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core import seams
-from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.core.algorithm import Server
+from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
@@ -171,7 +171,9 @@ class Window:
         gathered, waiting = Gathered(occasion.phase.server), Waiting(self.pool)
         asked = [(self.roster[name], versions.get(name)) for name in sorted(chosen)]
         phase = replace(occasion.phase, server=gathered, reducer=Keep)
-        _, _, own = exchange(replace(occasion, phase=phase), waiting, self.sides, asked, Gate(self.secrets))
+        _, _, own = exchange(
+            replace(occasion, phase=phase), waiting, self.sides, asked, Gate(self.secrets)
+        )
         entries.silent |= own.silent
         for row in own.rows:
             if row.direction == "down" or not row.accepted:
@@ -197,7 +199,9 @@ class Window:
         if not steps or (factor == 1 and seams.stale(occasion.phase.server) != "rebased"):
             return update
         if seams.stale(occasion.phase.server) != "rebased":
-            return replace(update, total={name: factor * leaf for name, leaf in update.total.items()})
+            return replace(
+                update, total={name: factor * leaf for name, leaf in update.total.items()}
+            )
         base, total = self._bases[flight.row.round], dict(update.total)
         for name, leaf in update.total.items():
             weight = update.weight_of(name)
@@ -241,7 +245,7 @@ class Waiting:
         self.kept: dict[str, Tree] = {}
         self._pool = pool
 
-    def map(self, sides: tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks, and note what clients will keep."""
         for task, outcome in self._pool.map(sides, tasks):
             if isinstance(outcome, Reply):
