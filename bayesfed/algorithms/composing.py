@@ -25,7 +25,7 @@ from bayesfed.federated.core.algorithm import (
     Predictor,
     Server,
 )
-from bayesfed.federated.core.layering import Core
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.orders import check_order
@@ -193,15 +193,14 @@ def compose(
     )
     check_order(phase, name)
     served = predicting(net, buffers)
-    core = Core(phase)
-    made = Algorithm(
+    made = of_core(
         name,
-        core.initial(begin),
+        begin,
         (phase,),
-        core.of_state(predictor or (lambda state: Model(served, state))),
-        core.of_state(posterior) if posterior else None,
-        {one: core.of_state(size) for one, size in (sizes or {}).items()},
-        personal=core.of_both(personal) if personal else None,
+        predictor or (lambda state: Model(served, state)),
+        posterior,
+        sizes=sizes,
+        personal=personal,
     )
     return chosen_prior(made) if work.prior_precision == "auto" else made
 

@@ -35,6 +35,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Add, Sorted
 from bayesfed.federated.aggregation.views import Kept, Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip, View
 from bayesfed.federated.links.deadline import Cell
@@ -173,7 +174,7 @@ def anycost_fl(
     )
     sizes = {f"{alpha:.3g}": partial(model, size) for size, alpha in enumerate(alphas)}
     start = sort_channels(graph, initial) if shrinks else initial
-    return Algorithm("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
+    return of_core("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
 
 
 def public_settings(

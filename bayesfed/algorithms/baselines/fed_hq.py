@@ -8,20 +8,21 @@ quantiser's relative variance -> `FlexibleMap.error`; p_k, weights that minimise
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
+from bayesfed.algorithms.wrappers.on_devices import Devices, Planner
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Turn
+from bayesfed.federated.core.protocols import Assignment, Link, Skip
 from bayesfed.federated.training.local_work import Training
-from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree
 from bayesfed.wireless.devices import Device
@@ -76,7 +77,6 @@ def fed_hq(
             found,
             "shares=(1.0,), sending=0.25",
         )
-    size_bits = 32 * planner.sizes[0].parameters
     work = replace(training or Training(), steps=1, batch_size=planner.batch_size, epochs=None)
     base = compose(
         "fed_hq",
@@ -88,26 +88,42 @@ def fed_hq(
         link=link,
     )
 
-    def levels(profile: Profile, round: int, key: Key) -> float:
-        device = Device.from_figures(profile.device)
-        rate = device_rate(device, device.gain(device.distance_m(key, profile.name, round)))
-        return min(
-            max(rate * sending * planner.deadline_s / size_bits, planner.beta[0]), planner.beta[1]
-        )
+    layer = Levels(
+        planner=planner, deadline_s=planner.deadline_s, settings=settings, sending=sending
+    )
+    return layered(base, layer, where="fed_hq")
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        beta = levels(profile, round, key)
-        (phase,) = on_devices(
-            base,
-            replace(planner, beta=(beta, beta)),
+
+@dataclass(frozen=True)
+class Levels(Devices):
+    """Turns that are planned for a device, with as many bits as its channel allows.
+
+    Parameters
+    ----------
+    settings
+        Settings of the up-link's codec by message size.
+    sending
+        Share of the deadline that is used for sending.
+    """
+
+    planner: Planner | None = None
+    settings: FlexibleMap | None = None
+    sending: float = 0.25
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Plan for the share of bits that the channel allows."""
+        settings, planner = self.settings, self.planner
+        if planner is None or settings is None:
+            return Skip("no plan")
+        device, size_bits = Device.from_figures(turn.profile.device), 32 * planner.sizes[0].parameters
+        gain = device.gain(device.distance_m(turn.key, turn.profile.name, turn.round))
+        share = device_rate(device, gain) * self.sending * planner.deadline_s / size_bits
+        beta = min(max(share, planner.beta[0]), planner.beta[1])
+        devices = Devices(
+            planner=replace(planner, beta=(beta, beta)),
             up=lambda planned: Budgeted(settings, planned),
-        ).phases
-        found = phase.assign(state, round, profile, key)
-        return (
-            found
-            if isinstance(found, Skip)
-            else replace(found, weight=1 / (1 + settings.error(beta)))
         )
-
-    placed = on_devices(base, planner)
-    return replace(placed, phases=(replace(placed.phases[0], assign=assign),))
+        planned = devices.plan(own, turn, assignment)
+        if isinstance(planned, Skip):
+            return planned
+        return replace(planned, weight=1 / (1 + settings.error(beta)))

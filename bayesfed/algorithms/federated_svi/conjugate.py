@@ -29,6 +29,7 @@ from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
@@ -192,7 +193,7 @@ def conjugate(
     local = AddStatistics(
         statistics, {name: torch.zeros_like(leaf) for name, leaf in initial.items()}
     )
-    return Algorithm(
+    return of_core(
         "conjugate",
         initial,
         (Phase("train", assign, local, AddNatural(), link or Digital()),),

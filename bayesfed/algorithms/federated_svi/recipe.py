@@ -35,6 +35,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
@@ -227,7 +228,7 @@ def federated_svi(
             antithetic,
         )
     phase = Phase("train", assign, local, stepping, link or Digital())
-    return Algorithm(
+    return of_core(
         "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
     )
 

@@ -127,7 +127,8 @@ def bayesian_lora(
     nets = by_rank(model.net, ranks, where="bayesian_lora", sketched=not anchored)
     whole = fitted(model)
     (phase,) = whole.phases
-    full = shapes(published(phase.server, whole.initial, 0, None))
+    initial, _ = phase.scope.parted(whole.initial)
+    full = shapes(published(phase.server, initial, 0, None))
     _check(full, layers, fusion, min(ranks) < rank)
 
     def local(k: int, number: int) -> Local:
@@ -137,14 +138,14 @@ def bayesian_lora(
         sketched = cast(SviLocal, fitted(part).phases[0].local)
         if anchored:
             return SketchedSvi(
-                sketched, model, nets[number], whole.initial, cast(SviLocal, phase.local)
+                sketched, model, nets[number], initial, cast(SviLocal, phase.local)
             )
         weights = {
             leaf_of(layer, leaf): rank / k
             for layer in layers
             for leaf in ("lora_b", "lora_a", JOINT)
         }
-        return SketchedSvi(replace(sketched, sites=weights), model, nets[number], whole.initial)
+        return SketchedSvi(replace(sketched, sites=weights), model, nets[number], initial)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         given = cast(Assignment, phase.assign(state, round, profile, key))

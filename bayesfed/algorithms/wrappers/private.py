@@ -117,5 +117,6 @@ def private(
         at_client=clip if at_client else math.inf,
     )
     made = layered(algorithm, layer, where=where)
-    checks = (*made.checks, Promise(layer, participants, population)) if budget else made.checks
-    return replace(made, checks=checks)
+    if not budget:
+        return made
+    return replace(made, checks=(*made.checks, Promise(layer, participants, population)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.algorithm import Algorithm, Personal, Phase, Posterior, Predictor
 from bayesfed.federated.core.layers import Layer, Moment
 from bayesfed.federated.core.orders import check_order
 from bayesfed.federated.core.owners import Scope, of
@@ -90,33 +90,44 @@ def _predicted(algorithm: Algorithm, layer: Layer, scope: Scope) -> Algorithm:
     )
 
 
-@dataclass(frozen=True)
-class Core:
-    """A phase by itself, whose functions know the core's leaves alone.
+def of_core(
+    name: str,
+    initial: Tree,
+    phases: Sequence[Phase],
+    predictor: Callable[[Tree], Predictor],
+    posterior: Callable[[Tree], Posterior] | None = None,
+    *,
+    sizes: Mapping[str, Callable[[Tree], Predictor]] | None = None,
+    personal: Callable[[Tree, Tree], Personal] | None = None,
+) -> Algorithm:
+    """Return a method, given its core's leaves before round 0, and functions that know no others.
 
     Parameters
     ----------
-    phase
-        The phase.
+    name, phases
+        As in `Algorithm`; all phases work on the same leaves.
+    initial, predictor, posterior, sizes, personal
+        As in `Algorithm`, on the core's leaves of a state, and of a memory, alone.
     """
+    phase, parted = phases[0], phases[0].scope.parted
 
-    phase: Phase
+    def known(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
+        return lambda state: served(parted(state)[0])
 
-    def initial(self, tree: Tree) -> Tree:
-        """Return a state before round 0, given the core's leaves: these and those of the layers."""
-        state = of(self.phase.within, of(self.phase.owner, tree))
-        for layer in self.phase.layers:
-            own = of(layer.owner, layer.start(beginning(self.phase, state)))
-            state |= of(self.phase.within, own)
-        return state
+    def own(state: Tree, memory: Tree) -> Personal:
+        if personal is None:
+            raise ArgumentError(name, "personal models", "none", "personalised(algorithm)")
+        return personal(parted(state)[0], parted(memory)[0])
 
-    def of_state(self, served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
-        """Return a function of the core's leaves as one of a state."""
-        return lambda state: served(self.phase.scope.parted(state)[0])
-
-    def of_both(
-        self, served: Callable[[Tree, Tree], Served]
-    ) -> Callable[[Tree, Tree], Served]:
-        """Return a function of the core's leaves of a state and of a memory as one of both."""
-        parted = self.phase.scope.parted
-        return lambda state, memory: served(parted(state)[0], parted(memory)[0])
+    state = of(phase.within, of(phase.owner, initial))
+    for layer in phase.layers:
+        state |= of(phase.within, of(layer.owner, layer.start(beginning(phase, state))))
+    return Algorithm(
+        name,
+        state,
+        tuple(phases),
+        known(predictor),
+        known(posterior) if posterior else None,
+        sizes={size: known(served) for size, served in (sizes or {}).items()},
+        personal=own if personal else None,
+    )

@@ -31,6 +31,7 @@ from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.protocols import Assignment, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
@@ -113,7 +114,7 @@ def batch_statistics(
         )
 
     order = _order(twin, initial, sorted(norms), sample)
-    return Algorithm(
+    return of_core(
         "batch_statistics",
         initial,
         tuple(phase(norm) for norm in order),

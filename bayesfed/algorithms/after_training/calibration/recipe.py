@@ -29,6 +29,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Personal, Phase, Predictor
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.evaluation.conformal import BINS
@@ -149,7 +150,8 @@ def calibrated(
             else shared
         )
 
-    return Algorithm("calibrated", begun | zeros, (first, second), predictor, personal=personal)
+    phases = first, second
+    return of_core("calibrated", begun | zeros, phases, predictor, personal=personal)
 
 
 def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from bayesfed.errors.checks import Role, check
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Predictor
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
@@ -123,7 +124,7 @@ def feature_density(
         SumOfMoments(),
         link or Digital(max_norm=1e20),
     )
-    return Algorithm("feature_density", begun | zeros, (phase,), predictor)
+    return of_core("feature_density", begun | zeros, (phase,), predictor)
 
 
 @dataclass(frozen=True)

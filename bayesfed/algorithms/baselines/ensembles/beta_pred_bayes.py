@@ -32,6 +32,7 @@ from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
@@ -121,7 +122,7 @@ def beta_pred_bayes(
     def consensus(state: Tree) -> Consensus:
         return Consensus(net, under(state, NETWORKS), float(state[SHARE]))
 
-    return Algorithm(
+    return of_core(
         "beta_pred_bayes",
         begin | first | {SHARE: torch.zeros(1, dtype=torch.float64)},
         (

@@ -54,6 +54,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.core.algorithm import Algorithm, Conditions, Personal, Phase
 from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import Tree, without
 
 
