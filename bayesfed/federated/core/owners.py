@@ -89,14 +89,8 @@ class Scope:
         part = of(self.owner, core)
         for owner, leaves in layers.items():
             part |= of(owner, leaves)
-        after = of(self.within, part)
-        # In the order of the tree, so that a resumed run is the same to the bit.
-        kept = {
-            name: after.get(name, leaf)
-            for name, leaf in tree.items()
-            if name in after or not self._has(name)
-        }
-        return kept | after
+        kept = {name: leaf for name, leaf in tree.items() if not self._has(name)}
+        return of(self.within, part) | kept
 
     def _has(self, name: str) -> bool:
         owner = owner_of(name)
