@@ -55,6 +55,10 @@ def check_order(phase: Phase, where: str = "") -> None:
             _refuse(
                 begin, "a method whose server takes a sum", "another reducer", "fed_avg, fed_lora"
             )
+        holding = next((one for one in inside if one.traits.holds), None)
+        if traits.averages and holding:
+            expected, hint = "clients that are sent the model whole", "fed_avg, fed_paq, fed_lora"
+            _refuse(begin, expected, f"{holding.owner!r}, which sends changes of it", hint)
         if traits.averages and not seams.averages(phase.server):
             actual, hint = (
                 type(phase.server).__name__,

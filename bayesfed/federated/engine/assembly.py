@@ -111,7 +111,7 @@ class ServerSide:
         """Take the step: the layers from the outermost, the core within them all."""
         core, owns = self.phase.scope.parted(state)
         moment, layers, figures = self._moment(core, round), self.phase.layers, Info()
-        told, gathered = dict[str, Tree](), reducer
+        told, gathered, held = dict[str, Tree](), reducer, list[Tree]()
         if self.tells and (sent := seams.total_of(reducer)) is not None:
             total, told = _parted(sent)
             gathered = Sum(total)
@@ -129,9 +129,15 @@ class ServerSide:
             owns[layer.owner], model, info = layer.step(
                 own, moment, total, told_here, partial(inner, depth + 1)
             )
+            if layer.traits.holds:
+                held.append(model)
             return model, info
 
         model, info = inner(0, seams.total_of(gathered))
+        if any(one is not model for one in held):
+            expected, actual = "the model of which clients hold the changes", "another one"
+            hint = "a layer that moves the model, around a method that sends it whole"
+            raise UpdateError(f"phase {self.phase.name!r}", expected, actual, hint)
         return self.phase.scope.joined(state, model, owns), {**info, **figures}
 
     @property
