@@ -46,7 +46,7 @@ class Active:
     Parameters
     ----------
     masks
-        ``(M, N)`` booleans by site. Of a leaf ``SITE.*`` with the shape of the mask, only the
+        ``(M, N)`` booleans by site. Of a leaf ``KIND/SITE`` with the shape of the mask, only the
         active entries are sent.
     expected
         Names and full shapes of the payload.
@@ -82,7 +82,7 @@ class Active:
         return Update(_scaled(dense, weight), weight, kind)
 
     def _mask(self, name: str) -> Tensor | None:
-        mask = self.masks.get(name.rpartition(".")[0])
+        mask = self.masks.get(name.partition("/")[2])
         return (
             mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
         )
