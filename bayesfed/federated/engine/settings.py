@@ -53,6 +53,8 @@ def settings_of_run(
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
             described.add(f"{phase.name}.{part}", getattr(phase, part))
+        for layer in phase.layers:
+            described.add(f"{phase.name}.layers.{layer.owner}", layer)
     described.add("sampler", sampler)
     described.entries["phases"] = _short(", ".join(phase.name for phase in algorithm.phases))
     described.entries["state"] = _short(
