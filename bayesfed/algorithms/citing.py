@@ -11,7 +11,6 @@ from importlib.resources import files
 from bayesfed.algorithms.registry import method, methods
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.layers import Layer
 
 # Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power
 # control.
@@ -79,13 +78,14 @@ def _parts(value: object) -> Iterator[str]:
         for phase in value.phases:
             yield from _parts(phase)
     elif isinstance(value, Phase):
-        for part in (value.server, *reversed(value.layers), value.link):
-            yield from _parts(part)
+        yield from _parts(value.server)
+        for layer in reversed(value.layers):
+            yield from _parts(layer)
+            yield _AROUND.get(layer.owner, "")
+        yield from _parts(value.link)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _parts(getattr(value, field.name))
-        owner = value.owner if isinstance(value, Layer) else ""
-        yield _AROUND.get(owner, "")
         yield _AROUND.get(type(value).__name__, type(value).__name__)
 
 

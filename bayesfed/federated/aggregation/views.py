@@ -29,6 +29,11 @@ class Whole:
 
     expected: Shapes
 
+    @property
+    def leaves(self) -> tuple[Shapes, bool]:
+        """The leaves of an update; clients cover all their entries."""
+        return self.expected, False
+
     def restrict(self, tree: Tree) -> Tree:
         """Return the tree as it is."""
         return tree
@@ -123,6 +128,11 @@ class Slice:
                 names,
                 "a narrower network",
             )
+
+    @property
+    def leaves(self) -> tuple[Shapes, bool]:
+        """The leaves of an update; clients cover leading entries only."""
+        return self.full, True
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the leading entries of every leaf."""
