@@ -3,8 +3,7 @@ support, guide or manifold.
 
 Each function takes an instance, returns None, and raises `LawError` with the law that was broken.
 The package's own tests run them on everything it ships. From the bottom: `law` has the error and
-the comparisons; `codecs`, `clients`, `beliefs` and `manifold` hold the laws; `recipes` makes every
-algorithm at a tiny size; `hostile` attacks them.
+the comparisons; `codecs`, `clients`, `beliefs` and `manifold` hold the laws.
 """
 
 import lazy_loader

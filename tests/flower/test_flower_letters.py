@@ -27,9 +27,9 @@ from bayesfed.flower.sockets import forward
 from bayesfed.flower.starting import main as start
 from bayesfed.flower.starting import new_app
 from bayesfed.keys import Key
-from bayesfed.testing.hostile.mutations import mutants
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, sites
+from tests.support.hostile.mutations import mutants
 
 LINKS = {"train": Digital()}
 TASK = Task(
