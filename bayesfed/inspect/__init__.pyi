@@ -3,7 +3,6 @@ from .calibration.selective import plot_risk_coverage as plot_risk_coverage
 from .calibration.shifted import plot_outside as plot_outside
 from .calibration.shifted import plot_severity as plot_severity
 from .devices import plot_client_costs as plot_client_costs
-from .devices import plot_device_costs as plot_device_costs
 from .devices import plot_plans as plot_plans
 from .export import to_arviz as to_arviz
 from .maps import plot_support_maps as plot_support_maps

@@ -20,63 +20,6 @@ if TYPE_CHECKING:
 _COMPUTING, _UPLINK = "#3b6ea5", "#e39b3f"
 
 
-def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axes, Axes]:
-    """Plot latency (top) and energy (bottom), with a group of bars for each device and a bar for
-    each channel state, as in AnycostFL's Fig. 1.
-
-    Parameters
-    ----------
-    costs
-        Costs by device, then by channel state. All devices have the same states.
-
-    Raises
-    ------
-    ArgumentError
-        If there are no costs, or the states of devices differ.
-    MissingExtraError
-        If Matplotlib is not installed.
-    """
-    states = list(next(iter(costs.values()), {}))
-    if not states or any(list(by_state) != states for by_state in costs.values()):
-        actual = {device: list(by_state) for device, by_state in costs.items()}
-        hint = "{'Nano': {'good': ...}}"
-        raise ArgumentError(
-            "plot_device_costs", "the same channel states of each device", actual, hint
-        )
-    above, below = new_figure(2.4 + 0.55 * len(costs) * (len(states) + 1), 5.2).subplots(
-        2, 1, sharex=True
-    )
-    for axes, unit, label in (
-        (above, "s", "latency of a round [s]"),
-        (below, "j", "energy of a round [J]"),
-    ):
-        places = [
-            group * (len(states) + 1) + bar
-            for group in range(len(costs))
-            for bar in range(len(states))
-        ]
-        _stack(
-            axes, places, [by_state[state] for by_state in costs.values() for state in states], unit
-        )
-        axes.set_ylabel(label)
-    below.set_xticks(
-        places, states * len(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8
-    )
-    for group, device in enumerate(costs):
-        middle = group * (len(states) + 1) + (len(states) - 1) / 2
-        above.annotate(
-            device,
-            (middle, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-        )
-    below.set_xlabel("channel")
-    above.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
-    return above, below
-
-
 def plot_client_costs(
     costs: Mapping[str, RoundCost | Cost],
     *,

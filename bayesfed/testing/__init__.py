@@ -1,5 +1,5 @@
 """Laws that every implementation of a seam obeys; run them on your own codec, view, local, pool,
-support, guide or manifold.
+support, guide or retraction.
 
 Each function takes an instance, returns None, and raises `LawError` with the law that was broken.
 The package's own tests run them on everything it ships. From the bottom: `law` has the error and

@@ -6,6 +6,4 @@ from .clients import check_sampler as check_sampler
 from .clients import check_view as check_view
 from .codecs import check_codec as check_codec
 from .law import LawError as LawError
-from .manifold import ManifoldOperations as ManifoldOperations
-from .manifold import check_fixed_rank as check_fixed_rank
 from .manifold import check_retraction as check_retraction
