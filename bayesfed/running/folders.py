@@ -239,10 +239,10 @@ def _ledger(history: Sequence[Record]) -> str:
             [
                 *(getattr(row, name) for name in message),
                 *(getattr(row.cost, name) for name in costs),
-                *(
-                    int(row.accepted) if name == "accepted" else getattr(row, name)
-                    for name in outcome
-                ),
+                row.seconds,
+                int(row.accepted),
+                row.field,
+                row.reason,
             ]
             for record in history
             for row in record.rows
