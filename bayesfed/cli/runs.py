@@ -19,9 +19,8 @@ from bayesfed.federated.engine.reports import RoundReport, Snapshot
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import Folder, note_versions, save
-from bayesfed.running.further_scores import further_scores
 from bayesfed.running.launch import run
-from bayesfed.running.scores import scoring
+from bayesfed.running.scores import further_scores, scoring
 
 
 def folder_of(file: ExperimentFile, out: Path) -> Folder:

@@ -4,13 +4,11 @@ joules.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.engine.ledger import Row
 from bayesfed.inspect.figures import new_figure
 from bayesfed.wireless.energy import RoundCost
 
@@ -77,47 +75,6 @@ def plot_client_costs(
     # The bars may fill the panels, so the legends are beside them.
     for axes in (above, below):
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
-    return above, below
-
-
-def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
-    """Plot the plan of each client in each round: its share of the network's work (top), and the
-    kilobits that it really sent (bottom).
-
-    Parameters
-    ----------
-    rows
-        Rows of the ledger of a run with a `Cell`. Rounds in which a client did not take part are
-        blank.
-
-    Raises
-    ------
-    ArgumentError
-        If no row has a plan.
-    MissingExtraError
-        If Matplotlib is not installed.
-    """
-    planned = [row for row in rows if row.direction == "up" and row.cost.alpha]
-    if not planned:
-        raise ArgumentError("plot_plans", "rows of clients with plans", "none", "anycost_fl(...)")
-    names, rounds = (
-        sorted({row.client for row in planned}),
-        range(max(row.round for row in planned) + 1),
-    )
-    alphas = [[math.nan] * len(rounds) for _ in names]
-    kilobits = [[math.nan] * len(rounds) for _ in names]
-    for row in planned:
-        alphas[names.index(row.client)][row.round] = row.cost.alpha
-        kilobits[names.index(row.client)][row.round] = row.bits / 1e3
-    above, below = new_figure(max(5.0, 2.5 + 0.12 * len(rounds)), 2.0 + 0.4 * len(names)).subplots(
-        2, 1, sharex=True
-    )
-    for axes, values, label in ((above, alphas, "alpha"), (below, kilobits, "kb sent")):
-        image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
-        axes.set_yticks(range(len(names)), names, fontsize=7)
-        axes.figure.colorbar(image, ax=axes, label=label)
-    below.set_xlabel("round")
-    below.xaxis.get_major_locator().set_params(integer=True)
     return above, below
 
 

@@ -20,7 +20,7 @@ from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.scope import Scope
-from bayesfed.running.further_scores import Further, check_further
+from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
 

@@ -32,7 +32,7 @@ from bayesfed.running.experiments.kinds import (
     reader_of,
     said,
 )
-from bayesfed.running.experiments.lines import Path
+from bayesfed.running.experiments.lines import Place
 from bayesfed.running.experiments.scope import MISSING, Scope, given, members
 
 Kinds = Mapping[str, tuple[Any, Any]]
@@ -70,7 +70,7 @@ class Reader:
         self,
         made_by: Callable[..., Any],
         table: Mapping[str, Any],
-        path: Path,
+        path: Place,
         *,
         left: tuple[str, ...] = (),
     ) -> Any:
@@ -103,7 +103,7 @@ class Reader:
             return made_by(**arguments)
 
     def _checked(
-        self, made_by: Any, table: Mapping[str, Any], path: Path, left: tuple[str, ...]
+        self, made_by: Any, table: Mapping[str, Any], path: Place, left: tuple[str, ...]
     ) -> dict[str, Any]:
         """Return the arguments that a table has for a callable; what is named by ``kind`` is not
         made yet.
@@ -135,7 +135,7 @@ class Reader:
             (*path, *at), expected=words.words(schema), actual=words.shown(raw), hint=hint
         )
 
-    def _value(self, checked: Any, path: Path) -> Any:
+    def _value(self, checked: Any, path: Place) -> Any:
         """Return a checked value with everything made that is named in it."""
         if isinstance(checked, Table):
             return self._made(checked.raw, checked.kinds, path)
@@ -147,7 +147,7 @@ class Reader:
             )
         return checked
 
-    def _made(self, raw: Any, kinds: Kinds, path: Path) -> Any:
+    def _made(self, raw: Any, kinds: Kinds, path: Place) -> Any:
         made_by, table, kind = self._chosen(raw, kinds, path)
         if kind in kinds and names.is_itself(made_by, kinds[kind][1]):
             if table:
@@ -169,7 +169,7 @@ class Reader:
             )
         return value
 
-    def _chosen(self, raw: Any, kinds: Kinds, path: Path) -> tuple[Any, dict[str, Any], str]:
+    def _chosen(self, raw: Any, kinds: Kinds, path: Place) -> tuple[Any, dict[str, Any], str]:
         """Return what ``kind`` names, the rest of the table, and the name."""
         listed, first = ", ".join(kinds), next(iter(kinds))
         table = {"kind": raw} if isinstance(raw, str) else dict(raw)
@@ -203,7 +203,7 @@ class Reader:
         return kinds[kind][0], table, kind
 
     def _argument(
-        self, name: str, one: inspect.Parameter, checked: Mapping[str, Any], path: Path
+        self, name: str, one: inspect.Parameter, checked: Mapping[str, Any], path: Place
     ) -> Any:
         hint, optional, at = one.annotation, one.default is not one.empty, (*path, name)
         if name not in checked:
@@ -223,12 +223,12 @@ class Reader:
 
     # Parameters that a file writes in another way, `kinds.SAID`.
 
-    def _sizes(self, alphas: list[float], path: Path) -> tuple[Share, ...]:
+    def _sizes(self, alphas: list[float], path: Place) -> tuple[Share, ...]:
         self.scope.used.add("net")
         net, sample = self.scope.network, self.scope.rows.inputs[:1]
         return tuple(shrunk_shares(net, channel_graph(net, sample), sample, alphas))
 
-    def _split(self, raw: Any, path: Path) -> Callable[[Tensor, Key], Partition]:
+    def _split(self, raw: Any, path: Place) -> Callable[[Tensor, Key], Partition]:
         """Return a partition of a domain's rows: it takes their number, or their classes."""
         chosen, table, _ = self._chosen(raw, kinds_of(Partition), path)
         by_class = "labels" in names.parameters(chosen)
@@ -238,13 +238,13 @@ class Reader:
         )
         return lambda rows, key: made(len(rows) if labels is None else labels[rows], key)
 
-    def _guide(self, raw: Any, path: Path) -> Any:
+    def _guide(self, raw: Any, path: Place) -> Any:
         chosen, table, _ = self._chosen(
             raw, {name: (one, object) for name, one in guides().items()}, path
         )
         return self.call(chosen, table, path, left=("model",))
 
-    def _make(self, raw: Any, path: Path) -> Any:
+    def _make(self, raw: Any, path: Place) -> Any:
         kinds = {
             name: pair
             for name, pair in kinds_of(nn.Module).items()
@@ -253,13 +253,13 @@ class Reader:
         chosen, table, _ = self._chosen(raw, kinds, path)
         return self.call(chosen, table, path, left=("key",))
 
-    def _model(self, raw: Any, path: Path) -> Any:
+    def _model(self, raw: Any, path: Place) -> Any:
         return self._made(raw, kinds_of(BayesianNet), path)
 
     # What is wrong, in the words of a file.
 
     @contextmanager
-    def _told(self, path: Path, made_by: str = "") -> Iterator[None]:
+    def _told(self, path: Place, made_by: str = "") -> Iterator[None]:
         """Add the place in the file to errors; of a callable, to whatever it raises."""
         try:
             yield
@@ -296,7 +296,7 @@ class Reader:
             ) from problem
 
     def _unknown(
-        self, name: str, made_by: Any, path: Path, left: tuple[str, ...]
+        self, name: str, made_by: Any, path: Place, left: tuple[str, ...]
     ) -> ExperimentError:
         known, recipe = (
             [one for one in keys(made_by) if one not in left],
@@ -332,7 +332,7 @@ class Reader:
             hint=hint,
         )
 
-    def _missing(self, name: str, made_by: Any, path: Path) -> ExperimentError:
+    def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
         schema = reader_of(made_by).json_schema()["properties"].get(name)
         wanted, near = (
             (words.words(schema), f"{name} = {words.example(schema)}")
