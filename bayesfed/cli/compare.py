@@ -10,9 +10,9 @@ from bayesfed.cli.runs import run_file
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError
 from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.running import Folder
 from bayesfed.running.comparison import comparison, curves_csv
 from bayesfed.running.experiments import experiment
-from bayesfed.running.folders import Folder
 
 
 def compare(

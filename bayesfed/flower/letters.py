@@ -29,8 +29,7 @@ from typing import Any
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.federated.clients.memory.stores import Slot
-from bayesfed.federated.clients.turn import Reply, Task
+from bayesfed.federated import Reply, Slot, Task
 from bayesfed.federated.core.protocols import Info, Link, Profile
 
 VERSION = 2

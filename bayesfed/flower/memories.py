@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from bayesfed.errors import CheckpointError
-from bayesfed.federated.clients.memory.stores import Slot
+from bayesfed.federated import Slot
 from bayesfed.trees import Tree
 
 ROUND, PHASE = "slot.round", "slot.phase"

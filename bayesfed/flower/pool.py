@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
-from bayesfed.federated.clients.memory.stores import Slot
+from bayesfed.federated import Profile, Slot
 from bayesfed.federated.clients.pools import Locals
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.letters import Answer, Question, read_reply
 from bayesfed.flower.memories import RemoteMemories
 from bayesfed.flower.messages import FlowerMail, Grid, Mail, Received

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset, concatenated
+from bayesfed.data import Dataset, concatenated
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
 from bayesfed.federated.core.algorithm import Partial, Posterior

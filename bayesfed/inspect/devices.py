@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.costs import Cost
 from bayesfed.inspect.figures import new_figure
-from bayesfed.wireless.energy import RoundCost
+from bayesfed.wireless import RoundCost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Algorithm, Record, bits
 from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
 from bayesfed.inspect.drawn import Drawn, steps, thinned

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.ledger import bits, energy_j, latency_s
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record, bits, energy_j, latency_s
 from bayesfed.inspect.figures import new_figure
 
 if TYPE_CHECKING:

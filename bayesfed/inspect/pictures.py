@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record, bits
 from bayesfed.inspect.figures import given_or_new
-from bayesfed.models.priors.belief import SiteBelief
+from bayesfed.models import SiteBelief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record, bits
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:

@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, shown
+from bayesfed.federated import Record, Row, Snapshot, bits
 from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
 from bayesfed.federated.core.protocols import Direction
-from bayesfed.federated.engine.ledger import Row, bits
-from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.inference.variational.posterior import FittedGuide
+from bayesfed.inspect import round_table
 from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
 from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
-from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
-from bayesfed.models.priors.belief import Belief
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Belief, Likelihood
 from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:

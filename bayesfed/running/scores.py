@@ -26,12 +26,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.data.corrupted import out_of_distribution
-from bayesfed.data.dataset import Dataset, concatenated
+from bayesfed.data import Dataset, concatenated, out_of_distribution
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.callbacks import Callback
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated import Algorithm, Callback, RoundReport
 from bayesfed.inference.evaluation.conformal import (
     conformal_scores,
     histogram,
@@ -42,7 +39,7 @@ from bayesfed.inference.evaluation.detection import detection, uncertainties
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect.personal import Point
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
 
 Further = Literal["calibration", "selective", "detection", "conformal"]

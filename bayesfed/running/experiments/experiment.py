@@ -13,17 +13,15 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, BayesfedError, complain
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Algorithm, Link, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
-from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.experiments import own
 from bayesfed.running.experiments.lines import Place, line_of
 from bayesfed.running.scores import Further
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless import Device
 
 Split = tuple[Dataset, Dataset]
 

@@ -33,11 +33,10 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from bayesfed.data.partition import Partition
-from bayesfed.federated.clients.pools import InProcess
+from bayesfed.federated import InProcess
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
-from bayesfed.models.elastic.shares import Share
-from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models import BayesianNet, Share
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.scope import is_given, members
 from bayesfed.trees import Tree

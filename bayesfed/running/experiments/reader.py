@@ -17,10 +17,7 @@ from torch import Tensor, nn
 from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
-from bayesfed.models.elastic.shares import Share, shrunk_shares
-from bayesfed.models.elastic.tracing import channel_graph
-from bayesfed.models.priors.bayesian import BayesianNet
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
 from bayesfed.running.experiments import names, own, words
 from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Settings
 from bayesfed.running.experiments.kinds import (

@@ -13,15 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Link, LocalOptions, Sgd
 from bayesfed.federated.training.descent import Descent, draws_globally
-from bayesfed.federated.training.optimisers import Sgd
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.running.experiments.lines import Place
 from bayesfed.trees import Tree, parameters
 
