@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
 from bayesfed.federated import Profile, Slot
@@ -18,8 +19,11 @@ from bayesfed.federated.clients.pools import Locals
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.flower.letters import Answer, Question, read_reply
 from bayesfed.flower.memories import RemoteMemories
-from bayesfed.flower.messages import FlowerMail, Grid, Mail, Received
+from bayesfed.flower.messages import FlowerMail, Received
 from bayesfed.flower.roster import Roster
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 log = logging.getLogger("bayesfed.flower")
 # Flower compares the clocks of two machines, which may differ by this much.
@@ -92,7 +96,7 @@ class Flower(RemoteMemories):
         poll_s: float = 0.2,
         experiment: str = "",
         codecs: Iterable[type] = (),
-        mail: Mail | None = None,
+        mail: FlowerMail | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -120,18 +120,14 @@ def guides() -> dict[str, Any]:
     """Return the guides that a file may name: Pyro's automatic ones, and the package's own."""
     from pyro.infer import autoguide
 
-    listed = {name: getattr(autoguide, name) for name in autoguide.__all__}
     kinds = {
         name: one
-        for name, one in listed.items()
-        if inspect.isclass(one) and issubclass(one, autoguide.AutoGuide)
+        for name in autoguide.__all__
+        if inspect.isclass(one := getattr(autoguide, name))
+        and issubclass(one, autoguide.AutoGuide)
+        and {*inspect.signature(one).parameters} >= {"model", "init_scale"}
     }
-    plain = {
-        name: one
-        for name, one in kinds.items()
-        if {*inspect.signature(one).parameters} >= {"model", "init_scale"}
-    }
-    return {**plain, "AutoDelta": autoguide.AutoDelta, "SliceNormal": names.public()["SliceNormal"]}
+    return {**kinds, "AutoDelta": autoguide.AutoDelta, "SliceNormal": names.public()["SliceNormal"]}
 
 
 @cache

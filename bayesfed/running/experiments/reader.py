@@ -7,9 +7,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial, reduce
-from operator import getitem
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
-from bayesfed.running.experiments import names, own, words
+from bayesfed.running.experiments import complaints, names, own, words
 from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Settings
 from bayesfed.running.experiments.kinds import (
     Table,
@@ -113,24 +112,11 @@ class Reader:
         if unknown := [
             str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"
         ]:
-            raise self._unknown(unknown[0], made_by, path, left)
-        # Of the members of a union the one that got deepest into the table is meant. Parts of a
-        # place that name a member are left out.
-        at = max((words.place(error["loc"], table) for error in errors), key=len)
-        schema, raw = (
-            words.inside(reader.json_schema()["properties"][at[0]], at[1:]),
-            reduce(getitem, at, cast(Any, table)),
-        )
-        near = words.nearest(raw, map(str, words.literals(schema))) if isinstance(raw, str) else ""
-        listed = words.words(schema).startswith("a list")
-        hint = (
-            f'"{near}"'
-            if near
-            else ("" if listed else words.unquoted(raw)) or words.example(schema, raw)
-        )
-        raise self.file.error(
-            (*path, *at), expected=words.words(schema), actual=words.shown(raw), hint=hint
-        )
+            known = [one for one in keys(made_by) if one not in left]
+            parts = complaints.unknown(unknown[0], made_by, known, self.file.tree)
+            raise self.file.error((*path, unknown[0]), **parts)
+        at, parts = complaints.wrong(reader.json_schema()["properties"], errors, table)
+        raise self.file.error((*path, *at), **parts)
 
     def _value(self, checked: Any, path: Place) -> Any:
         """Return a checked value with everything made that is named in it."""
@@ -292,51 +278,5 @@ class Reader:
                 hint=f"bayesfed list {made_by}",
             ) from problem
 
-    def _unknown(
-        self, name: str, made_by: Any, path: Place, left: tuple[str, ...]
-    ) -> ExperimentError:
-        known, recipe = (
-            [one for one in keys(made_by) if one not in left],
-            self.file.tree.get("recipe"),
-        )
-        kind = recipe.get("kind") if isinstance(recipe, dict) else recipe
-        expected = "a key" if made_by is Settings else f"a key of {made_by.__name__}"
-        hint = (
-            f"`{words.nearest(name, known) or known[0]}`"
-            if known
-            else "`bayesfed list`, which says what there is"
-        )
-        if made_by is not Settings and name in names.parameters(made_by):
-            untyped = names.parameters(made_by)[name].annotation is object
-            hint = (
-                f"a type of `{name}` in the signature"
-                if untyped
-                else "leaving it out, or Python: a file cannot write this one"
-            )
-        elif made_by is not Settings and name in names.parameters(Settings):
-            hint = f"`{name}` at the top of the file, above the first [table]"
-        elif (
-            made_by is Settings
-            and isinstance(kind, str)
-            and kind in names.public()
-            and name in keys(names.public()[kind])
-        ):
-            hint = f"`{name}` below [recipe]"
-        return self.file.error(
-            (*path, name),
-            expected=f"{expected}: {', '.join(known) or 'no more keys'}",
-            actual=f"`{name}`",
-            hint=hint,
-        )
-
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
-        schema = reader_of(made_by).json_schema()["properties"].get(name)
-        wanted, near = (
-            (words.words(schema), f"{name} = {words.example(schema)}")
-            if schema
-            else ("a Python value, which no file can write", "Python")
-        )
-        hint = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
-        return self.file.error(
-            (*path, name), expected=f"`{name}`: {wanted}", actual="nothing", hint=hint
-        )
+        return self.file.error((*path, name), **complaints.missing(name, made_by))
