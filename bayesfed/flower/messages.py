@@ -39,8 +39,7 @@ class Received:
 
 
 class FlowerMail:
-    """Turns bytes into Flower's own messages and back. The bytes are sent as an array, unchanged, in
-    pieces of 5 MB.
+    """Turns bytes into Flower's own messages and back: an array, unchanged, in pieces of 5 MB.
 
     Raises
     ------
