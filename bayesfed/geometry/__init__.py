@@ -17,8 +17,7 @@ Its files, lowest first:
 `adaptation`           a rank that shrinks by energy and grows along the gradient
 ====================== =============================================================================
 
-A step of Riemannian gradient descent on one layer (its laws are in
-`bayesfed.testing.check_fixed_rank`)::
+A step of Riemannian gradient descent on one layer::
 
     probe = zero_tangent(point, requires_grad=True)
     loss(apply(point, x) + apply_tangent(point, probe, x)).backward()

@@ -22,8 +22,8 @@ from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.testing import check_codec
-from bayesfed.testing.hostile.mutations import check_mutants, reseal
 from tests.compress.quantiser_leaves import LEAVES, Words, there_and_back
+from tests.support.hostile.mutations import check_mutants, reseal
 
 KEY = Key(0, "flexible")
 META = {"client": "k", "round": 3}

@@ -17,14 +17,10 @@ from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing import (
-    LawError,
-    check_codec,
-    check_integer_code,
-    check_leaf_codec,
-    check_mask_code,
-)
-from bayesfed.testing.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
+from bayesfed.testing import LawError, check_codec
+from tests.support.codecs.integers_and_masks import check_integer_code, check_mask_code
+from tests.support.codecs.leaves import check_leaf_codec
+from tests.support.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
 
 # Composed of others, or of one kind with others.
 COSTLY = ("sparse lattice", "lattice 2", "lattice 8", "probabilistic")

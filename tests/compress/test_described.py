@@ -20,8 +20,8 @@ from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.wire import pack
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.shipped import message_codecs, small_trees
 from tests.conftest import tree_equal
+from tests.support.codecs.shipped import message_codecs, small_trees
 
 MAP = bf.FlexibleMap((Setting(0.1, 0.1, 4, 0.5), Setting(0.5, 0.5, 16, 0.1)))
 CODECS = {

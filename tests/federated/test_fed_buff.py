@@ -8,8 +8,8 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import checkpoint, load
-from bayesfed.testing.recipes import tiny_recipes
 from bayesfed.trees import parameters
+from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "fed_avg with fed_adam", "stc", "federated_svi pvi", "fed_per"]
 

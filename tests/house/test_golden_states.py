@@ -25,7 +25,7 @@ from bayesfed.federated.clients.process_group import machine
 from bayesfed.inference import FactorGraph, infer
 from bayesfed.models import Grid, Link
 from bayesfed.models.random_fields.support_priors import MarkovGrid
-from bayesfed.testing import recipes
+from tests.support import recipes
 
 FILE = Path(__file__).parent / "golden_states.json"
 KEY = bf.Key(0, "golden states")

@@ -286,14 +286,6 @@ def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
     )
 
 
-def test_pairs_are_told_the_nearest_table(capsys):
-    assert main(["pairs", "nett"]) == 2
-    assert (
-        "pairs: expected one of net, link, data, found 'nett'; try bayesfed pairs net"
-        in capsys.readouterr().err
-    )
-
-
 def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_path):
     from bayesfed.running.experiments.kinds import keys
 

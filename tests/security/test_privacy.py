@@ -19,9 +19,9 @@ from bayesfed.federated import Keep, Sum, Update, fraction, rounds
 from bayesfed.federated.aggregation.changes import norm
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.testing.hostile.byzantine import byzantine
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
+from tests.support.hostile.byzantine import byzantine
 
 WORK = bf.Training(steps=4, batch_size=16)
 KEY = bf.Key(7, "secret")

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesfed.errors import ArgumentError, BayesfedError
+from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect.tables import table
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.build import build
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.kinds import keys, options
-from bayesfed.running.experiments.words import nearest
 from bayesfed.running.launch import run
 
 SETTINGS: Mapping[str, Any] = tomllib.loads(
@@ -130,20 +129,6 @@ def _reason(pair: Pair) -> str:
     """Return the reason in one line, the same for all recipes that have it."""
     text = " ".join(pair.found.replace(pair.recipe, "recipe").split()).removeprefix("recipe: ")
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-
-
-def axis(name: str) -> str:
-    """Return an axis by its name.
-
-    Raises
-    ------
-    ArgumentError
-        If there is none; the message has the nearest name.
-    """
-    if name not in AXES:
-        hint = f"bayesfed pairs {nearest(name, AXES) or AXES[0]}"
-        raise ArgumentError("pairs", f"one of {', '.join(AXES)}", repr(name), hint)
-    return name
 
 
 def show(axis: str, say: Callable[[str], None]) -> bool:

@@ -26,9 +26,9 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.compress.wire import DIGEST, Leaf, digest_of, seal, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
 from bayesfed.trees import Tree
+from tests.support.codecs.damage import damaged, survives
 
 KINDS = ("flip", "cut", "splice", "length", "insert", "delete", "section", "promise")
 # Numbers at the limits of integer types and of readers.

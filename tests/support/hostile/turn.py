@@ -16,9 +16,9 @@ from bayesfed.compress.wire import MAGIC, Leaf, pack, seal, unseal
 from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.keys import Key
-from bayesfed.testing.hostile.mutations import reseal
-from bayesfed.testing.hostile.pool import Arrivals
 from bayesfed.trees import Tree
+from tests.support.hostile.mutations import reseal
+from tests.support.hostile.pool import Arrivals
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.keys import Key
-from bayesfed.testing.hostile.pool import Arrivals, Between
 from bayesfed.testing.law import law
-from bayesfed.testing.recipes import Tiny
 from bayesfed.trees import Tree
+from tests.support.hostile.pool import Arrivals, Between
+from tests.support.recipes import Tiny
 
 NAME = "0/canary-5d41402abc4b2a76"
 KINDS = ("<f2", ">f2", "<f4", ">f4", "<f8", ">f8")

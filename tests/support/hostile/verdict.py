@@ -22,11 +22,11 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.reports import RoundReport, Snapshot
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.keys import Key
-from bayesfed.testing.hostile.cases import TRAP, Case, cases
-from bayesfed.testing.hostile.pool import Arrivals, Remembering
-from bayesfed.testing.hostile.turn import Turn
 from bayesfed.testing.law import LawError, law
 from bayesfed.trees import Tree
+from tests.support.hostile.cases import TRAP, Case, cases
+from tests.support.hostile.pool import Arrivals, Remembering
+from tests.support.hostile.turn import Turn
 
 
 @dataclass(frozen=True)

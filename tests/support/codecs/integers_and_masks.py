@@ -13,8 +13,8 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode, Integers, Mask, MaskCode
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
+from tests.support.codecs.damage import damaged, survives
 
 SHAPES = ((1, 1), (0, 3), (5, 0), (1, 9), (9, 1), (13, 40), (40, 13), (200, 150))
 

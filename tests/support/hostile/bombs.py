@@ -2,7 +2,7 @@
 memory.
 
 They can be used with any codec over `bayesfed.compress.wire`. Bombs inside of a section are in
-`bayesfed.testing.hostile.sections`.
+`tests.support.hostile.sections`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from bayesfed.testing.hostile.mutations import reseal
+from tests.support.hostile.mutations import reseal
 
 
 def bombs(limit: int = 1 << 20) -> dict[str, bytes]:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from bayesfed.compress.wire import Leaf, pack, seal, unseal
 from bayesfed.errors import BayesfedError, WireError
-from bayesfed.testing.hostile.pool import Arrivals
-from bayesfed.testing.hostile.turn import Turn
 from bayesfed.testing.law import law
+from tests.support.hostile.pool import Arrivals
+from tests.support.hostile.turn import Turn
 
 TRAP = os.path.join(tempfile.gettempdir(), "bayesfed-read-a-pickle")
 

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bayesfed.errors import MissingExtraError
-from bayesfed.flower.certificates import (
+from examples.flower.certificates import (
     AUTHORITY,
     CERTIFICATE,
     KEY,

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.data import by_domain, dihedral, permutations
+from bayesfed.data import by_domain
 from bayesfed.errors import ArgumentError, DataError
+from benchmarks.parts.fslora.domains import dihedral, permutations
 
 KEY = bf.Key(0, "transformed")
 

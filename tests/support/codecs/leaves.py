@@ -15,8 +15,8 @@ from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.damage import damaged, survives
 from bayesfed.testing.law import law, refuses
+from tests.support.codecs.damage import damaged, survives
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (0, 3), (5, 7), (2, 3, 4, 4))
 _FEW, _MANY = 16, 256
