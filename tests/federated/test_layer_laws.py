@@ -21,7 +21,7 @@ from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import FedBuff, Layer, Skip, Traits, feedback, layered, published, rounds
 from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.engine.assembly import assembled
-from bayesfed.testing import recipes
+from tests.support import recipes
 
 KEY = bf.Key(0, "layers")
 NOBODY, HALF, REFUSED, LAST = 1, 2, 3, 4

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import bayesfed as bf
 from bayesfed.inference.turbo.elbo import MeanFieldElbo
 
-
 LISTED = """
 import sys, types
 import bayesfed as bf
