@@ -107,7 +107,6 @@ class Cheapest:
     ----------
     codes
         Codes to try, all of them in `STANDARD`. A reader accepts every tag of the format.
-        ``Range()`` is skipped if its package is not installed.
 
     Raises
     ------

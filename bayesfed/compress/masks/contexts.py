@@ -16,12 +16,12 @@ agree.
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from constriction import stream
 from numpy.typing import NDArray
 
 from bayesfed.compress.buffer import Reader, Writer
@@ -40,7 +40,7 @@ from bayesfed.compress.masks.neighbours import (
     surprise,
 )
 from bayesfed.compress.masks.runs import require_matrix
-from bayesfed.errors import ArgumentError, MissingExtraError, WireError
+from bayesfed.errors import ArgumentError, WireError
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,6 @@ class ContextMask:
     ------
     ArgumentError
         If the table is not four such integers.
-    MissingExtraError
-        On writing or reading without ``constriction``.
     """
 
     table: tuple[int, ...] | None = None
@@ -116,8 +114,6 @@ class ChangedMask:
     ------
     WireError
         On writing or reading a mask of another shape.
-    MissingExtraError
-        On writing or reading without ``constriction``.
     """
 
     reference: Mask
@@ -225,7 +221,7 @@ def _write(
 ) -> None:
     if not mask.size:
         return
-    stream, coding = _stream(), _coding(mask, reference, given, learn)
+    coding = _coding(mask, reference, given, learn)
     encoder = stream.queue.RangeEncoder()
     encoder.encode(
         coding.symbols.astype(np.int32), stream.model.Bernoulli(perfect=False), coding.chances
@@ -239,7 +235,6 @@ def _write(
 def _read(source: Reader, shape: tuple[int, int], reference: Mask | None) -> Mask:
     if not math.prod(shape):
         return np.zeros(shape, np.bool_)
-    stream = _stream()
     template, entries = (ALONE, 4) if reference is None else (CHANGED, 2)
     tag, table = source.byte(), np.frombuffer(source.raw(2 * entries), "<u2").astype(np.int64)
     if tag > len(template.levels) or not table.all():
@@ -332,10 +327,3 @@ def _decode(
 
 def _current(table: Integers, counts: Integers, levels: tuple[int, ...]) -> NDArray[np.float64]:
     return (chances(table, counts, levels)[-1][0] if levels else table) / ONE
-
-
-def _stream() -> Any:
-    try:
-        return importlib.import_module("constriction").stream
-    except ImportError as problem:
-        raise MissingExtraError("constriction", "codes") from problem

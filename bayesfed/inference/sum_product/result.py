@@ -118,7 +118,9 @@ class Inferred:
         ``(..., [copies,] E, 2, 2)``. General graphs: ``(..., F, *cards)`` for each shape of table.
         """
         with torch.no_grad():
-            return tuple(self._unflatten(table) for table in self._outcome.pairs())
+            return tuple(
+                self._unflatten(table.to(self._evidence.device)) for table in self._outcome.pairs()
+            )
 
     @cached_property
     def log_z(self) -> Tensor:
@@ -130,9 +132,8 @@ class Inferred:
         gradient goes through the sweeps.
         """
         with torch.no_grad():
-            value = (
-                self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
-            )
+            value = self._outcome.log_z().to(self._evidence.device, torch.float64)
+            value = value.reshape(*self._batch, -1).sum(-1) + self._constant
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
 

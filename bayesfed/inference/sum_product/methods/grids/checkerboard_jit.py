@@ -1,8 +1,6 @@
-"""The checkerboard sweep as numba kernels. Imported only where numba is installed (extra ``fast``).
+"""The checkerboard sweep as numba kernels.
 
-The same operations in the same order as `checkerboard_torch.half_sweep`, without fused
-multiply-add, so that the two agree bit for bit. Rows are independent within a half sweep, so the
-number of threads changes no bit.
+Rows are independent within a half sweep, so the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -126,8 +124,22 @@ _sweeps, _careful_sweep = both(sweeps), both(careful_sweep)
 def sweeper(
     g: Tensor, messages: Tensor, columns: int, a: list[float], cap: float, damping: float
 ) -> Callable[[int], float]:
-    """Return the step for `settle`, which changes `messages` in place; arguments as in
-    `checkerboard_torch.sweeper`.
+    """Return the step for `settle`, which changes `messages` in place.
+
+    Parameters
+    ----------
+    g
+        Packed unary odds ``(2, B, K + 2, W + 2)``.
+    messages
+        Packed odds ``(2, 4, B, K + 2, W + 2)``.
+    columns
+        M.
+    a
+        exp(coupling / 2) of rows and of columns.
+    cap
+        Largest cavity odds.
+    damping
+        Share of the old message that is kept.
     """
     odds, m = g.numpy(), messages.numpy()
     typed = [odds.dtype.type(value) for value in (*a, 1.0, cap)]
