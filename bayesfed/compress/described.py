@@ -27,11 +27,9 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.lossless.bits import Fixed
-from bayesfed.compress.lossless.elias import EliasDelta, EliasGamma
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.compress.lossless.huffman import Huffman
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.lossless.symbols import Cheapest, Signed
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ChangedMask, ContextMask
@@ -53,7 +51,7 @@ from bayesfed.trees import Tree
 SHIPPED: tuple[type, ...] = (
     *(Budgeted, Cast, Coded, ErrorFeedback, Flexible, FlexibleMap, PosteriorGrid, Setting),
     *(Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
-    *(Cheapest, EliasDelta, EliasGamma, Fixed, Golomb, Huffman, Range, Signed),
+    *(Cheapest, Fixed, Golomb, Range),
     *(ChangedMask, CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
 )
 # Apart from its masks a description is small.

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, Mask, MaskCode
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.entries import (
     Reals,

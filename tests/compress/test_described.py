@@ -122,7 +122,7 @@ def cast(**fields):
         ({**cast(), "more": 1}, "is not a value"),
         ({"is": "eval", "with": {}}, "class 'eval' is not on the list"),
         ({"is": "os.system", "with": {"command": "true"}}, "is not on the list"),
-        ({"is": "Golomb", "with": {}}, "Golomb is not a codec of messages"),
+        ({"is": "Fixed", "with": {}}, "Fixed is not a codec of messages"),
         (cast(limit={"leaf": "7"}), "'7'"),
         (cast(bits={"pairs": [[[], 1]]}), "unhashable"),
         (cast(bits={"pairs": [1]}), "unpack"),

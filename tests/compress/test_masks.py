@@ -3,7 +3,6 @@ readers that believe nothing.
 """
 
 import math
-import sys
 import tracemalloc
 
 import numpy as np
@@ -16,7 +15,7 @@ from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ChangedMask, ContextMask, neighbour_table
 from bayesfed.compress.masks.neighbours import ALONE, CHANGED, ONE, STRENGTH, STRIP
 from bayesfed.compress.masks.runs import PlainMask, RunMask
-from bayesfed.errors import ArgumentError, MissingExtraError, WireError
+from bayesfed.errors import ArgumentError, WireError
 
 CODES = [
     PlainMask(),
@@ -493,17 +492,3 @@ def test_arguments_are_checked():
     ):
         with pytest.raises(WireError, match=r"shape \(4, 6\)"):
             work()
-
-
-def test_without_the_range_coder(monkeypatch):
-    mask = gibbs((60, 50))
-    message = encoded(CheapestMask(), mask)
-    monkeypatch.setitem(sys.modules, "constriction", None)
-    with pytest.raises(MissingExtraError, match=r"bayesfed\[codes\]"):
-        encoded(ContextMask(), mask)
-    with pytest.raises(MissingExtraError, match="constriction"):
-        decoded(CheapestMask(), message, mask.shape)
-    # No silent change of code: what would be shorter with the extra says so.
-    with pytest.raises(MissingExtraError, match="constriction"):
-        encoded(CheapestMask(), mask)
-    assert_round_trip(CheapestMask((RunMask(), ClusterMask())), mask)

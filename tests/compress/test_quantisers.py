@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.runs import PlainMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.lattice import Lattice

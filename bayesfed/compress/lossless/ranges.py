@@ -92,16 +92,13 @@ class Range:
             tokens = np.full(count, symbols[0])
         return tokens if split is None else split.join(source, tokens)
 
-    def predicted_bits(self, values: Integers) -> float:
-        """Return the length in bits, up to two words and the rounding of the coder, some
-        millionths.
+    def predicted_bits(self, values: Integers, counts: Integers | None = None) -> float:
+        """Return the length in bits of a sequence, or of one with this histogram, up to two words
+        and the rounding of the coder, some millionths.
         """
-        return self.counted_bits(*histogram(values))
-
-    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence with this histogram."""
-        if not len(symbols):
+        if not len(values):
             return 0.0
+        symbols, counts = histogram(values) if counts is None else (values, counts)
         split = choose_split(symbols, counts)
         low = 0 if split is None else int(split.widths(split.tokens(symbols)) @ counts)
         if split is not None:
