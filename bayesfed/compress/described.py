@@ -35,12 +35,12 @@ from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ChangedMask, ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
+from bayesfed.compress.quantisers.exact import Exact
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic
 from bayesfed.compress.quantisers.qsgd import Qsgd
-from bayesfed.compress.quantisers.sparse import Sparse
-from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import pack, unpack
@@ -50,7 +50,7 @@ from bayesfed.trees import Tree
 # Every codec, leaf codec and code of the package.
 SHIPPED: tuple[type, ...] = (
     *(Budgeted, Cast, Coded, ErrorFeedback, Flexible, FlexibleMap, PosteriorGrid, Setting),
-    *(Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
+    *(Exact, Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
     *(Cheapest, Fixed, Golomb, Range),
     *(ChangedMask, CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
 )

@@ -38,11 +38,12 @@ from bayesfed.compress.quantisers.entries import (
     check_levels,
     check_share,
     energy,
+    entries,
     largest,
     share_of,
 )
 from bayesfed.compress.quantisers.probabilistic import MOST_LEVELS, Probabilistic
-from bayesfed.compress.quantisers.sparsify import Dense, KernelWise, as_kernels, squared_norms
+from bayesfed.compress.quantisers.sparsify import Dense, KernelWise, as_rows, squared_norms
 from bayesfed.compress.wire import MAX_BYTES, Meta, unseal
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
@@ -168,7 +169,7 @@ class Flexible:
             If a leaf holds NaN, infinity or a number outside the range of float32.
         """
         kernels = {
-            name: as_kernels(leaf, self.dense, f"leaf {name!r}")
+            name: entries(leaf, f"leaf {name!r}").reshape(as_rows(tuple(leaf.shape), self.dense))
             for name, leaf in tree.items()
             if leaf.is_floating_point()
         }

@@ -13,7 +13,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
-from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.federated.aggregation.delta_server import DeltaServer
 from bayesfed.federated.aggregation.servers import Average

@@ -170,7 +170,8 @@ def infer(
             ]
     inferred = Inferred(
         chosen,
-        *(values.to(evidence) for values in results),
+        results[0].to(evidence),
+        results[1].to(evidence),
         outcome.state,
         outcome.sweeps,
         outcome.residual,

@@ -28,8 +28,7 @@ from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic
 from bayesfed.compress.quantisers.qsgd import Qsgd
-from bayesfed.compress.quantisers.sparse import Sparse
-from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import Leaf, seal

@@ -1,4 +1,4 @@
-"""`FactorGraph`: read from networkx or generated, drawn, and lowered to the flat model that message
+"""`FactorGraph`: read from networkx or generated, and lowered to the flat model that message
 passing runs on.
 
 ``p(x) = exp(sum over factors t_f(x_f)) / Z``, with log tables t. A generated grid holds a few
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.graphs.drawing import draw
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.generating import Rule, forest, lattice
 from bayesfed.inference.sum_product.graphs.lowering import group, lower
@@ -31,7 +30,6 @@ from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
     import networkx as nx
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,29 +271,6 @@ class FactorGraph:
     @cached_property
     def _network(self) -> nx.Graph[int]:
         return write(self.model, self.order, self.log_constant)
-
-    def draw(self, axes: Axes | None = None) -> Axes:
-        """Draw variables as circles and factors as squares, with one colour per table if there are
-        at most ten.
-
-        Parameters
-        ----------
-        axes
-            Where to draw; None for a new figure.
-
-        Returns
-        -------
-        Axes
-            The axes, with grids laid out as grids.
-
-        Raises
-        ------
-        ArgumentError
-            If the graph has more than 500 nodes.
-        MissingExtraError
-            If matplotlib is not installed.
-        """
-        return draw(self.model, self.to_networkx, self.order, self.variables, axes)
 
 
 def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:
