@@ -143,7 +143,7 @@ def test_leftover_words_and_split_tokens_are_checked():
         + bytes(8)
         + bytes(source.raw(len(source)))
     )
-    with pytest.raises(WireError, match="the end of the words"):
+    with pytest.raises(WireError, match="the end of the range coder"):
         Range().read(Reader(longer), len(values))
     out = Writer()
     out.raw(b"\x01\x00")

@@ -19,6 +19,8 @@ integer arithmetic; versions 0.4.2 and 0.5.0 write the same words.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,15 +131,25 @@ def _decode(weights: Integers, words: NDArray[np.uint32], count: int) -> NDArray
             "Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits"
         )
     places = np.empty(count, np.int32)
-    try:
-        decoder, model = constriction.stream.queue.RangeDecoder(words), _model(weights)
+    with decoding("Range", words) as decoder:
+        model = _model(weights)
         for at in range(0, count, _CHUNK):
             places[at : at + _CHUNK] = decoder.decode(model, min(_CHUNK, count - at))
+    return places
+
+
+@contextmanager
+def decoding(
+    where: str, words: NDArray[np.uint32]
+) -> Iterator[constriction.stream.queue.RangeDecoder]:
+    """Give a decoder of words; `WireError` if it fails or does not use all of them."""
+    try:
+        decoder = constriction.stream.queue.RangeDecoder(words)
+        yield decoder
         exhausted = decoder.maybe_exhausted()
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as problem:  # a panic in Rust is not an Exception
-        raise damaged("Range", "words of the range coder", problem) from problem
+        raise damaged(where, "words of the range coder", problem) from problem
     if not exhausted:
-        raise damaged("Range", "the end of the words", "more of them")
-    return places
+        raise damaged(where, "the end of the range coder's words", "more of them")
