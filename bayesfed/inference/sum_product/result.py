@@ -14,8 +14,6 @@ from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import as_flat
-from bayesfed.inference.sum_product.trust.bounds import as_tables, lower_bound, upper_bound
-from bayesfed.inference.sum_product.trust.boxes import belief_bounds
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
@@ -172,51 +170,6 @@ class Inferred:
             state, weight = self._junction.most_probable()
             log_probability = weight - self._junction.log_z()
             return self._arranged(state[None])[0], log_probability.reshape(*self._batch, -1).sum(-1)
-
-    @cached_property
-    def log_z_bounds(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bound of log Z, of the batch's shape, float64, by mean field and by
-        tree-reweighted sums; equal for exact results.
-
-        They hold whether or not messages settled. A Bethe value outside them is wrong by at least
-        the gap; inside, it may still be wrong. Computed when asked for: a forest's sums for about
-        every second neighbour of the best connected variable, twelve times.
-        """
-        if self._exact:
-            exact = self.log_z.detach()
-            return exact, exact
-        flat, evidence = self._flat
-        marginals = self.marginals.detach().reshape(evidence.shape)
-        model, evidence, marginals = as_tables(
-            flat, evidence, marginals if self._order is None else marginals[:, self._order]
-        )
-        bounds = (lower_bound(model, evidence, marginals), upper_bound(model, evidence))
-        low, high = (bound.reshape(*self._batch, -1).sum(-1) + self._constant for bound in bounds)
-        return low, high
-
-    @cached_property
-    def marginal_bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Lowest and highest value that each exact marginal can have, of the graph's shape,
-        float64; None for general graphs that are not exact.
-
-        They hold whether or not messages settled, and are narrow where couplings are weak or
-        evidence is strong. Computed when asked for, from walks that do not visit a variable twice:
-        about a second.
-        """
-        if self._exact:
-            exact = self.marginals.detach().double()
-            return exact, exact
-        flat, evidence = self._flat
-        if isinstance(flat, Tables):
-            return None
-        low, high = (self._back(bound.sigmoid()) for bound in belief_bounds(flat, evidence))
-        return low, high
-
-    def _back(self, values: Tensor) -> Tensor:
-        """Return values ``(B, n)`` of a pairwise model in the user's order and shape."""
-        if self._order is not None:
-            values = torch.empty_like(values).index_copy_(-1, self._order, values)
-        return values.reshape(self._evidence.shape)
 
     @cached_property
     def _flat(self) -> tuple[Ising | Tables, Tensor]:
