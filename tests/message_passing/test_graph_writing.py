@@ -33,7 +33,7 @@ from tests.message_passing.graphs import (
             field=torch.linspace(-1, 1, 6).double().reshape(2, 3),
         ),
         FactorGraph.chain(5, CHAIN, field=-0.7),
-        FactorGraph.tree([-1, 0, 0, 1, -1], CHAIN),
+        FactorGraph.pairwise(nx.Graph([(0, 1), (0, 2), (1, 3)]), coupling=0.7, field=-0.2),
         FactorGraph.kernel_grid(
             (2, 4),
             (2, 2),

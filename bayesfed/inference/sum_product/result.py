@@ -220,39 +220,27 @@ class Inferred:
         if not any(leaf.requires_grad for leaf in (self._evidence, *leaves)):
             return None
         marginals, batch = self.marginals.detach().double(), len(self._batch)
-        own = self._evidence.double() * marginals
+        device, evidence = marginals.device, self._evidence.double()
+        joint = list(self.pair_marginals)
         if isinstance(model, Tables):
-            # Padded states weigh -inf and have probability 0.
-            logs = (
-                torch.where(
-                    marginals > 0,
-                    self._evidence.double() + model.unary.double().to(marginals.device),
-                    0.0,
+            own = evidence + model.unary.double().to(device)
+            weights = [
+                group.tables.double().to(device)[group.which.to(device)] for group in model.groups
+            ]
+        else:
+            if isinstance(model, Grid):
+                field, weights = model.fields(device=device), list(model.couplings(device=device))
+            else:
+                field, weights = (
+                    model.field.double().to(device),
+                    [model.coupling.double().to(device)],
                 )
-                * marginals
-            )
-            total = logs.flatten(batch).sum(-1)
-            for group, table in zip(model.groups, self.pair_marginals, strict=True):
-                weights = group.tables.double().to(table.device)[group.which.to(table.device)]
-                total = total + (torch.where(table > 0, weights, 0.0) * table).flatten(batch).sum(
-                    -1
-                )
-            return total
-        total = own.flatten(batch).sum(-1)
-        both = [table[..., 1, 1] for table in self.pair_marginals]
-        flat = marginals.reshape(*self._batch, model.copies, -1)
-        device = marginals.device
-        couplings = (
-            model.couplings(device=device)
-            if isinstance(model, Grid)
-            else (model.coupling.double().to(device),)
-        )
-        fields = (
-            model.fields(device=device).reshape(-1)
-            if isinstance(model, Grid)
-            else model.field.double().to(device)
-        )
-        total = total + (flat * fields).flatten(batch).sum(-1)
-        for probability, coupling in zip(both, tuple(couplings), strict=True):
-            total = total + (probability * coupling).flatten(batch).sum(-1)
-        return total
+            marginals = marginals.reshape(*self._batch, model.copies, -1)
+            own = evidence.reshape(marginals.shape) + field.reshape(-1)
+            joint = [table[..., 1, 1] for table in joint]
+        # What is impossible weighs -inf and has probability 0.
+        terms = [
+            (torch.where(share > 0, logs, 0.0) * share).flatten(batch).sum(-1)
+            for logs, share in zip([own, *weights], [marginals, *joint], strict=True)
+        ]
+        return torch.stack(terms).sum(0)
