@@ -9,15 +9,15 @@ to 100 times smaller. `Inferred.trust` says which of these a result is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import UnionType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import Role, check
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -120,10 +120,9 @@ def infer(
         cycles.
     """
     if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
+        expected = "a FactorGraph or a flat model"
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
-        raise ArgumentError(
-            "infer graph", "a FactorGraph or a flat model", type(graph).__name__, hint
-        )
+        raise ArgumentError("infer graph", expected, type(graph).__name__, hint)
     model, order, constant = (
         (graph.lower(), graph.order, graph.log_constant)
         if isinstance(graph, FactorGraph)
@@ -138,7 +137,8 @@ def infer(
         strip_rows,
         None if progress is None else not progress,
     )
-    _check_settings(settings)
+    for name, role in _ROLES.items():
+        check(f"infer {name}", getattr(settings, name), role)
     with torch.no_grad():
         # The kernels of pairwise graphs run on the CPU.
         ordered = evidence if isinstance(model, Tables) else evidence.cpu()
@@ -260,32 +260,20 @@ def _regions(
     return [[places[variable] for variable in region] for region in regions]
 
 
-def _check_settings(settings: Settings) -> None:
-    def number(value: object, kind: type | UnionType) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool)
+def _between(low: float, high: float, kind: type[int | float]) -> Callable[[object], bool]:
+    """Return whether a value is a number of this kind in [low, high)."""
+    return lambda value: (
+        isinstance(value, int | kind) and not isinstance(value, bool) and low <= value < high
+    )
 
-    good = {
-        "tol": (number(settings.tol, int | float) and settings.tol >= 0, "a number >= 0", "1e-4"),
-        "max_sweeps": (
-            number(settings.max_sweeps, int) and settings.max_sweeps >= 1,
-            "an integer >= 1",
-            "1000",
-        ),
-        "damping": (
-            number(settings.damping, int | float) and 0 <= settings.damping < 1,
-            "a number in [0, 1)",
-            "0.5",
-        ),
-        "init": (settings.init in ("zero", "hi", "lo"), "'zero', 'hi' or 'lo'", "'zero'"),
-        "strip_rows": (
-            number(settings.strip_rows, int) and 2 <= settings.strip_rows <= WIDEST,
-            f"an integer from 2 to {WIDEST}",
-            "4",
-        ),
-    }
-    for name, (fine, expected, hint) in good.items():
-        if not fine:
-            raise ArgumentError(f"infer {name}", expected, repr(getattr(settings, name)), hint)
+
+_ROLES = {
+    "tol": Role(_between(0, math.inf, float), "a number >= 0", "1e-4"),
+    "max_sweeps": Role(_between(1, math.inf, int), "an integer >= 1", "1000"),
+    "damping": Role(_between(0, 1, float), "a number in [0, 1)", "0.5"),
+    "init": Role(("zero", "hi", "lo").__contains__, "'zero', 'hi' or 'lo'", "'zero'"),
+    "strip_rows": Role(_between(2, WIDEST + 1, int), f"an integer from 2 to {WIDEST}", "4"),
+}
 
 
 def _detached(model: Model) -> Model:
