@@ -411,7 +411,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
         raise DataError("fashion_mnist", "four files", "none", "apt install dataset-fashion-mnist")
 
     monkeypatch.setattr(
-        doctor, "installed", lambda package: "" if package == "constriction" else "1.0"
+        doctor, "installed", lambda package: "" if package == "cryptography" else "1.0"
     )
     monkeypatch.setattr(
         doctor,
@@ -420,8 +420,8 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     )
     assert main(["doctor"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "codes missing: constriction pip install 'bayesfed[codes]'" in lines
-    assert "fast installed" in lines
+    assert "secure missing: cryptography pip install 'bayesfed[secure]'" in lines
+    assert "dp installed" in lines
     assert "digits 1,437 rows + 360 rows" in lines
     assert (
         "fashion_mnist missing: fashion_mnist: expected four files, found none apt install "

@@ -23,7 +23,7 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT

@@ -11,8 +11,8 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.lossless.symbols import STANDARD, Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
@@ -22,8 +22,7 @@ from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic
 from bayesfed.compress.quantisers.qsgd import Qsgd
-from bayesfed.compress.quantisers.sparse import Sparse
-from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import MAX_BYTES
@@ -50,23 +49,7 @@ LEAF_CODECS: dict[str, LeafCodec] = {
     "sparse lattice": Sparse(Lattice(bits=4)),
 }
 INTEGER_CODES: dict[str, IntegerCode] = {
-    **dict(
-        zip(
-            (
-                "fixed",
-                "golomb",
-                "golomb signed",
-                "gamma",
-                "gamma signed",
-                "delta",
-                "delta signed",
-                "huffman",
-                "range",
-            ),
-            STANDARD,
-            strict=True,
-        )
-    ),
+    **dict(zip(("fixed", "golomb", "golomb signed", "range"), STANDARD.values(), strict=True)),
     "cheapest": Cheapest(),
 }
 MASK_CODES: dict[str, MaskCode] = {

@@ -17,10 +17,9 @@ from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.bits import Fixed
+from bayesfed.compress.lossless.cheapest import STANDARD
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.compress.lossless.huffman import Huffman
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.lossless.symbols import STANDARD
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
@@ -29,8 +28,7 @@ from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic
 from bayesfed.compress.quantisers.qsgd import Qsgd
-from bayesfed.compress.quantisers.sparse import Sparse
-from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import Leaf, seal
@@ -51,7 +49,7 @@ def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
         shape = (count // 100, 10, 10) if dtype == "f4" else (count // 100, 100)
         listed[what] = codec, seal([Leaf("a", dtype, shape, _section(*parts))], {})
 
-    for tag, code in enumerate(STANDARD):
+    for tag, code in STANDARD.items():
         few = _written(code)
         lies: Parts = {
             "64 for many": [few],
@@ -123,8 +121,6 @@ def _hostile_integers(code: IntegerCode, count: int) -> Parts:
                 "a plane of three bits each": [b"\0", 3 * count],
                 "a count without end": [b"\0", b"\xff" * 10_000],
             }
-        case Huffman():
-            return {"65536 symbols": [1 << 17, b"\0\0", 1 << 16], "no symbol": [0, b"\0\0"]}
         case Range():
             return {
                 "65536 symbols": [b"\0", 1 << 17, b"\0\0", 1 << 16],
