@@ -107,16 +107,11 @@ def test_counts_of_parameters():
         name: point.rank for name, point in points(parameters(ratio)).items()
     } == g.uniform_ranks({"1": shapes[0], "3": shapes[1], "5": shapes[2]}, 1 / 16)
     for point in points(parameters(ratio)).values():
-        assert point.rank == 1 or g.numbers(point.shape, point.rank) <= math.prod(point.shape) / 16
+        assert point.rank == 1 or point.rank * sum(point.shape) <= math.prod(point.shape) / 16
 
 
 def test_ranks_by_name_leave_the_others_dense():
-    weights = layer_matrices(net())
-    ranks = g.greedy_ranks(
-        {name: tuple(w.shape) for name, w in weights.items()},
-        {name: torch.linalg.svdvals(w) for name, w in weights.items()},
-        0.5,
-    )
+    ranks = {name: min(2, *matrix.shape) for name, matrix in layer_matrices(net()).items()}
     assert {
         name: layer.rank
         for name, layer in fixed_rank(net(), ranks).named_modules()
