@@ -1,5 +1,5 @@
-"""Ranks: of the layers of a network for a ratio of compression, and of one point, which is truncated
-by its energy or grown by new directions.
+"""Ranks: of the layers of a network for a ratio of compression, and of one point, which is
+truncated by its energy or grown by new directions.
 
 A matrix ``M x N`` of rank R is stored as two factors, ``R (M + N)`` numbers; a ratio is this count
 over the M N numbers of the dense matrix. Energies are squares of singular values: a truncation

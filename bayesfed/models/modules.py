@@ -166,15 +166,6 @@ def initial_scale(values: Tensor) -> float:
     )
 
 
-def as_before(made: nn.Module, layer: nn.Module) -> None:
-    """Copy two settings to a new layer from the one it replaces: whether its bias is trained, and
-    its training mode.
-    """
-    if isinstance(made.bias, Tensor) and isinstance(layer.bias, Tensor):
-        made.bias.requires_grad_(layer.bias.requires_grad)
-    made.train(layer.training)
-
-
 def swapped(
     net: nn.Module,
     swaps: Mapping[nn.Module, nn.Module],
