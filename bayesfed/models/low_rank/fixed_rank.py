@@ -85,12 +85,9 @@ def fixed_rank(
     def point(name: str, matrix: Tensor) -> FixedRank:
         if key is None or initial == "spectral":
             return from_dense(matrix, ranks[name])
-        like = {
-            "std": float(matrix.square().mean().sqrt()),
-            "dtype": matrix.dtype,
-            "device": matrix.device,
-        }
-        return random_point(*sizes[name], ranks[name], key.child(name), **like)
+        std, own = float(matrix.square().mean().sqrt()), key.child(name)
+        like, device = matrix.dtype, matrix.device
+        return random_point(*sizes[name], ranks[name], own, std=std, dtype=like, device=device)
 
     return replaced(
         net,

@@ -57,11 +57,11 @@ class Unrolling:
 
     def __post_init__(self) -> None:
         if len(self.shape) < 2 or not prod(self.shape):
-            expected, actual = "(out, in) or (out, in, *kernel)", tuple(self.shape)
-            raise ArgumentError("Unrolling.shape", expected, actual, "weight.shape")
+            expected = "(out, in) or (out, in, *kernel)"
+            raise ArgumentError("Unrolling.shape", expected, tuple(self.shape), "weight.shape")
         if self.split not in ("spatial", "pufferfish"):
-            expected, actual = "'spatial' or 'pufferfish'", repr(self.split)
-            raise ArgumentError("Unrolling.split", expected, actual, "'spatial'")
+            expected = "'spatial' or 'pufferfish'"
+            raise ArgumentError("Unrolling.split", expected, repr(self.split), "'spatial'")
 
     @property
     def tail(self) -> int:
