@@ -178,7 +178,7 @@ class ExponentFamily:
 
 # One exponential family over a block of values of any shape: `leaves`, the names of its natural
 # parameters; `natural` and `parameters`, to these from the usual ones and back; `log_factor`,
-# ``<eta, T(value)>``; `bound`, ``E <eta, T(z)>`` under a member plus its entropy, eta None for zero.
+# ``<eta, T(value)>``; `bound`, ``E <eta, T(z)>`` under a member plus its entropy, eta None for 0.
 Family = NormalFamily | MultivariateNormalFamily | ExponentFamily
 
 
