@@ -16,8 +16,6 @@ from .adapters.sketching import slice_norms as slice_norms
 from .adapters.slice_normal import SliceNormal as SliceNormal
 from .compaction.compact import compact as compact
 from .costs import Cost as Cost
-from .costs import communication_bytes as communication_bytes
-from .costs import computation_macs as computation_macs
 from .costs import costs as costs
 from .costs import total_cost as total_cost
 from .elastic.graph import ChannelGraph as ChannelGraph

@@ -156,8 +156,8 @@ class LargestShare:
         return {"density": density(leaf)}
 
 
-# One leaf in, one leaf out, no state: ``(leaf, rate)`` gives ``prox_{rate * penalty}(leaf)``, at rate
-# 0 `leaf` bit for bit; `value` is the penalty, its strength included; `figures` are for a report.
+# One leaf in, one leaf out, no state: ``(leaf, rate)`` gives ``prox_{rate * penalty}(leaf)``, at
+# rate 0 `leaf` bit for bit; `value` is the penalty with its strength; `figures` are for a report.
 ProximalOperator = SoftThreshold | SingularThreshold | LargestShare
 
 

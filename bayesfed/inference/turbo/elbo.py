@@ -19,7 +19,6 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,10 +35,11 @@ from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.noise import Noise
+from bayesfed.models.modules import tied
 from bayesfed.models.priors.belief import SiteBelief
 from bayesfed.models.priors.declared import Declared
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, has_ties
+from bayesfed.trees import Tree
 
 Spread = Literal["shared", "layer", "weight"]
 SHARED = "sd"
@@ -274,21 +274,11 @@ class MeanFieldElbo:
 
     @cached_property
     def _tied(self) -> bool:
-        return has_ties(self.declared.net)
+        return bool(self._shared)
 
     @cached_property
     def _shared(self) -> frozenset[str]:
-        """Weights that several layers share: noise on one layer's outputs would leave out the
-        others.
-        """
-        if not self._tied:
-            return frozenset()
-        owners = Counter(
-            id(value) for _, value in self.declared.net.named_parameters(remove_duplicate=False)
-        )
-        return frozenset(
-            name for name, value in self.declared.net.named_parameters() if owners[id(value)] > 1
-        )
+        return tied(self.declared.net)
 
     @cached_property
     def _points(self) -> frozenset[str]:

@@ -149,7 +149,7 @@ class TracedGuide:
                     *self.pair.example
                 )
             joint.compute_log_prob(lambda name, node: name in names or name in observed)
-        found = {"log_q": 0.0, "log_prior": 0.0, "log_likelihood": 0.0}
+        found: dict[str, Any] = {"log_q": 0.0, "log_prior": 0.0, "log_likelihood": 0.0}
         for whole in (trace, joint):
             for name, node in whole.nodes.items():
                 if "log_prob_sum" in node:

@@ -82,17 +82,8 @@ class Transition:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each weight is active independently with the given probability.
-
-    Parameters
-    ----------
-    probability
-        Probability that a weight is active, strictly between 0 and 1; the expected density.
-
-    Raises
-    ------
-    ArgumentError
-        If the probability is not strictly between 0 and 1.
+    """Each weight is active independently with the given probability, strictly between 0 and 1: the
+    expected density.
     """
 
     probability: float = 0.5
