@@ -33,7 +33,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
-from tests.models.factored_nets import DOUBLE, SPLITS, close, randn, residual
+from tests.models.thin_nets import DOUBLE, SPLITS, close, randn, residual
 
 SETTINGS = [
     {},

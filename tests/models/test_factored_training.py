@@ -31,7 +31,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, size
 from tests.conftest import tree_equal
-from tests.models.factored_nets import DOUBLE, SPLITS, close, randn, residual
+from tests.models.thin_nets import DOUBLE, SPLITS, close, randn, residual
 
 
 def decaying(rows, columns, dtype=torch.float32, power=1.0):

@@ -25,7 +25,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
-from tests.models.fixed_rank_nets import DOUBLE, close, images, net, randn
+from tests.models.thin_nets import DOUBLE, close, images, net, randn
 
 
 class Largest(TorchDispatchMode):
