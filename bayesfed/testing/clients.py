@@ -22,6 +22,7 @@ from bayesfed.federated import (
     Task,
     View,
 )
+from bayesfed.federated.clients.side import ClientSide
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same
 from bayesfed.trees import Tree
@@ -180,7 +181,7 @@ def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
         f"client-{i}": Dataset(torch.full((2, 1), -1.0 if i == 3 else 1.0), torch.zeros(2))
         for i in (5, 3, 1, 0)
     }
-    pool, locals = make(data), {"train": _Counter()}
+    pool, sides = make(data), {"train": ClientSide(_Counter())}
     names = [profile.name for profile in pool.profiles]
     law(names == sorted(data), f"profiles are in the order of their names, not {names}")
     law([profile.samples for profile in pool.profiles] == [2, 2, 2, 2], "profiles count rows")
@@ -201,7 +202,7 @@ def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
             for name in names
         ]
         answers = {}
-        for task, (asked, outcome) in zip(tasks, pool.map(locals, tasks), strict=True):
+        for task, (asked, outcome) in zip(tasks, pool.map(sides, tasks), strict=True):
             law(asked.client == task.client, "answers come in the order of the tasks")
             if isinstance(outcome, Reply):
                 law(outcome.info["threads"] == 1, "a step runs on one intra-op thread")

@@ -1,4 +1,4 @@
-"""Laws of the fixed-rank manifold: projections, retractions, transports and coordinates, checked at
+"""Laws of the fixed-rank manifold: projections, retractions, and transports, checked at
 any point without dense matrices.
 
 The operations are arguments, so the laws can be run on your own as well as on the package's. All
@@ -20,8 +20,6 @@ from bayesfed.geometry import (
     Tangent,
     apply_tangent,
     check_tangent,
-    from_coordinates,
-    from_vector,
     inner,
     metric_retraction,
     norm,
@@ -30,8 +28,6 @@ from bayesfed.geometry import (
     random_tangent,
     singular_values,
     to_ambient,
-    to_coordinates,
-    to_vector,
     transport,
 )
 from bayesfed.geometry.thin import gaussian, product_norm
@@ -41,8 +37,6 @@ from bayesfed.testing.manifold import Retract, check_manifold, check_retraction,
 
 Project = Callable[[FixedRank, Tensor, Tensor], Tangent]
 Transport = Callable[[FixedRank, FixedRank, Tangent], Tangent]
-Write = Callable[[FixedRank, Tangent], Tensor]
-Read = Callable[[FixedRank, Tensor], Tangent]
 
 
 @dataclass(frozen=True)
@@ -58,17 +52,11 @@ class ManifoldOperations:
         ``(point, tangent) -> point``; each must obey the laws of `check_retraction`.
     transport
         ``(point, target, tangent at the point) -> tangent at the target``.
-    coordinates
-        Pairs of functions that write a tangent as a flat vector and read it, both isometric.
     """
 
     project: Project = project_factors
     retractions: Sequence[Retract] = (metric_retraction, orthographic_retraction)
     transport: Transport = transport
-    coordinates: Sequence[tuple[Write, Read]] = (
-        (to_vector, from_vector),
-        (to_coordinates, from_coordinates),
-    )
 
 
 def check_fixed_rank(
@@ -82,8 +70,7 @@ def check_fixed_rank(
 
     The projection is tangent, linear, idempotent, self-adjoint, and the identity on tangents.
     Retractions obey `check_retraction`. The transport is tangent at the target, linear, equal to
-    the projection there, and the identity for a step of zero. Coordinates are linear, isometric and
-    invertible.
+    the projection there, and the identity for a step of zero.
 
     Parameters
     ----------
@@ -108,8 +95,6 @@ def check_fixed_rank(
     for retract in run.retractions:
         check_retraction(point, retract, key.child("retraction"), tolerance=tolerance)
         _transport(point, retract, key.child("transport"), run, limit)
-    for write, read in run.coordinates:
-        _coordinates(point, key.child("coordinates"), write, read, limit)
 
 
 def _is_tangent(point: FixedRank, tangent: Tangent, what: str, limit: float, size: float) -> None:
@@ -218,25 +203,3 @@ def _condition(point: FixedRank) -> float:
     """
     values = singular_values(point)
     return float(values[0] / values[-1])
-
-
-def _coordinates(point: FixedRank, key: Key, write: Write, read: Read, limit: float) -> None:
-    name = getattr(write, "__name__", type(write).__name__)
-    first, second = (
-        random_tangent(point, key.child("first")),
-        random_tangent(point, key.child("second")),
-    )
-    one, other = write(point, first), write(point, second)
-    law(
-        one.ndim == 1 and len(one) >= point.dimension,
-        f"{name}: shape {tuple(one.shape)} for {point.dimension} dimensions",
-    )
-    _close(
-        one @ other, inner(first, second), norm(first) * norm(second), f"{name}: isometric", limit
-    )
-    _close(one @ one, inner(first, first), inner(first, first), f"{name}: isometric", limit)
-    _equal(point, read(point, one), first, f"{name}: read back", limit)
-    noise = gaussian(tuple(one.shape), key.child("noise"), one)
-    disturbed = read(point, one + noise)
-    _is_tangent(point, disturbed, f"{name}: read with noise", limit, float(norm(disturbed)))
-    _equal(point, disturbed, first + read(point, noise), f"{name}: linear", limit)

@@ -213,8 +213,7 @@ class Drawn:
         return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
 
     def __call__(self, told: Tree) -> Tree:
-        """Return supports ``(M, N)`` and active means, given the leaves of `told`.
-        """
+        """Return supports ``(M, N)`` and active means, given the leaves of `told`."""
         result: Tree = {}
         key, device = Key(int(told[SEED])), told[FIGURES].device
         for (name, matrix), (share, magnitude) in zip(

@@ -22,7 +22,9 @@ from bayesfed.trees import Tree
 
 
 class Opened(NamedTuple):
-    """A client's turn as the core gets it: message, memory, rows, options, and each layer's own look at it."""
+    """A client's turn as the core gets it: message, memory, rows, options, and each layer's own
+    look at it.
+    """
 
     message: Tree
     memory: Tree
@@ -33,7 +35,8 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSide:
-    """A local step with the layers around it; a `Local` on messages and memories whose names have owners.
+    """A local step with the layers around it; a `Local` on messages and memories whose names have
+    owners.
 
     Parameters
     ----------
@@ -56,7 +59,9 @@ class ClientSide:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the numbers mean that each layer is given, and last what the core sends; the first is what is sent."""
+        """What the numbers mean that each layer is given, and last what the core sends; the first
+        is what is sent.
+        """
         kinds = [self.core.kind]
         for layer in reversed(self.layers):
             kinds.append(layer.traits.gives.get(kinds[-1], kinds[-1]))

@@ -62,7 +62,9 @@ class Plan:
     _published: dict[int | None, Tree] = field(default_factory=dict, repr=False)
 
     def decided(self, asked: Asked) -> Plan:
-        """Decide what each client is to do, given with the round in which it last heard from the server. Return the plan."""
+        """Decide what each client is to do, given with the round in which it last heard from the
+        server. Return the plan.
+        """
         occasion = self.occasion
         for profile, version in asked:
             key = occasion.key(profile.name).child("assign")
@@ -75,7 +77,9 @@ class Plan:
         return self
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the task of every client that takes part. Each message is encoded when it is needed, so that one is in memory."""
+        """Yield the task of every client that takes part. Each message is encoded when it is
+        needed, so that one is in memory.
+        """
         return (self._task(client, assignment) for client, assignment in self.assignments.items())
 
     def _task(self, client: str, assignment: Assignment) -> Task:
@@ -85,7 +89,11 @@ class Plan:
             seen = seams.published(phase.server, occasion.state, occasion.round, version)
             self._published[version] = seen
         tree = assignment.view.restrict(self._published[version])
-        address: dict[str, Scalar] = {"client": client, "round": occasion.round, "phase": phase.name}
+        address: dict[str, Scalar] = {
+            "client": client,
+            "round": occasion.round,
+            "phase": phase.name,
+        }
         meta = {**assignment.options.header(), **address}
         message = assignment.down.encode(tree, meta, key.child("down"))
         self.entries.asked(client, 8 * len(message))
@@ -173,7 +181,9 @@ class Admission:
         self.pool.settle(arrival.client, heard)
 
     def _opened(self, task: Task, outcome: Outcome) -> bytes:
-        """Return the message of an answer, taken out of its envelope. For a failed client it is empty."""
+        """Return the message of an answer, taken out of its envelope. For a failed client it is
+        empty.
+        """
         if isinstance(outcome, Reply):
             return self.plan.gate.admit(task, outcome)
         self.plan.gate.turn(task)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Task
-from bayesfed.federated.core.protocols import Local, Profile
+from bayesfed.federated.core.protocols import Profile
 from bayesfed.trees import Tree
 
 Arrivals = Iterable[tuple[Task, Outcome]]
@@ -34,11 +35,9 @@ class Between:
         """The profiles of the inner pool."""
         return self.pool.profiles
 
-    def map(
-        self, locals: Mapping[str, Local], tasks: Iterable[Task]
-    ) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Yield what the function makes of each outcome."""
-        for task, outcome in self.pool.map(locals, tasks):
+        for task, outcome in self.pool.map(sides, tasks):
             yield from self.act(task, outcome)
 
     def settle(self, client: str, accepted: bool) -> None:
@@ -67,12 +66,10 @@ class Remembering(Between):
 
     seen: dict[tuple[str, bytes], Outcome] = field(default_factory=dict)
 
-    def map(
-        self, locals: Mapping[str, Local], tasks: Iterable[Task]
-    ) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Yield what the function makes of each outcome, new or repeated."""
         for task in tasks:
             place = (task.client, task.message)
             if place not in self.seen:
-                ((_, self.seen[place]),) = self.pool.map(locals, [task])
+                ((_, self.seen[place]),) = self.pool.map(sides, [task])
             yield from self.act(task, self.seen[place])
