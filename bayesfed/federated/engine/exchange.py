@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 
 from bayesfed.errors import ClientError, RefusedError, UpdateError
 from bayesfed.errors.checks import shown
@@ -145,7 +146,7 @@ class Admission:
             self.pool.settle(client, False)
             plan.entries.failed(client, outcome)
             return None
-        self.replies[client] = outcome
+        self.replies[client] = replace(outcome, packed=b"")
         assignment, key = plan.assignments[client], task.key.child("up")
         arrival = client, plan.occasion.round, packed, assignment, phase.local.kind, key
         return Arrival(*arrival, phase=phase.name)
@@ -169,6 +170,7 @@ class Admission:
     def settle(self, arrival: Arrival) -> None:
         """Record a payload that the link has dealt with, and settle its client."""
         entries, reply = self.plan.entries, self.replies.pop(arrival.client)
+        arrival.packed = b""
         heard = not arrival.refusal and not arrival.silence
         if heard:
             entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
@@ -240,8 +242,8 @@ def collect(
     """
     admission, waiting = Admission(plan, pool), list[Arrival]()
     link, key = plan.occasion.phase.link, plan.occasion.key("link")
-    for task, outcome in answers:
-        arrival = admission.admit(task, outcome)
+    # Nothing here keeps a message, which may be as large as the model, while the next client works.
+    for arrival in starmap(admission.admit, answers):
         if arrival and seams.one_by_one(link):
             admission.settle(next(iter(link.collect([arrival], reducer, key))))
         elif arrival:
