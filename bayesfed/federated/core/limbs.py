@@ -68,10 +68,11 @@ def refused(leaves: Sequence[Tensor]) -> int | None:
 
 
 def zeros(number: int, size: int, device: torch.device | None = None) -> Tensor:
-    """Return limbs of zeros, ``(number, size)`` int64."""
+    """Return limbs of zeros, ``(number, size)`` int64. On the CPU they take no memory until they
+    are written to.
+    """
     if device is not None and device.type != "cpu":
         return torch.zeros(number, size, dtype=torch.int64, device=device)
-    # NumPy's take no memory until they are written to.
     return torch.from_numpy(np.zeros((number, size), np.int64))
 
 
@@ -80,7 +81,7 @@ def floats_for(limbs: Tensor) -> Tensor | None:
     few numbers, or of another type than float32.
     """
     large = len(limbs) == 3 and _kernels([limbs])
-    return torch.zeros(limbs.shape[1], dtype=torch.float64) if large else None
+    return torch.from_numpy(np.zeros(limbs.shape[1])) if large else None
 
 
 def add(leaves: Sequence[Tensor], limbs: Tensor, floats: Tensor | None = None) -> None:
