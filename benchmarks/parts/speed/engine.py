@@ -66,7 +66,8 @@ class InTurn(bf.InProcess):
     machine.
     """
 
-    widths, steps, batch = WIDTHS, STEPS, BATCH
+    widths: tuple[int, ...] = WIDTHS
+    steps, batch = STEPS, BATCH
     loop: Iterator[object] = iter(())
     bare_s = 0.0
 

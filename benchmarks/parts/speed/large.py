@@ -45,7 +45,9 @@ MODEL_MB = 4 * sum((a + 1) * b for a, b in pairwise(WIDTHS)) / 1e6
 def targets(options: argparse.Namespace) -> Iterator[bool]:
     """Measure and print; yield whether each target is met."""
     grown = {name: child(name)[0] for name in ("engine", "bare")}
-    lines = [[name, MODEL_MB, size, size / MODEL_MB] for name, size in grown.items()]
+    lines: list[list[str | float | int]] = [
+        [name, MODEL_MB, size, size / MODEL_MB] for name, size in grown.items()
+    ]
     print(table(["round of", "model MB", "grown MB", "grown / model"], lines))
     found = [child("time") for _ in tqdm(range(1 if options.check else 3), desc="rounds")]
     engine_s, bare_s = (list(values) for values in zip(*found, strict=True))

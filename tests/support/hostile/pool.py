@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.side import Sides
@@ -36,9 +37,16 @@ class Between:
         return self.pool.profiles
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Yield what the function makes of each outcome."""
-        for task, outcome in self.pool.map(sides, tasks):
-            yield from self.act(task, outcome)
+        """Yield what the function makes of each outcome, given the task with its message."""
+        asked = deque[Task]()
+
+        def noted() -> Iterator[Task]:
+            for task in tasks:
+                asked.append(replace(task))
+                yield task
+
+        for _, outcome in self.pool.map(sides, noted()):
+            yield from self.act(asked.popleft(), outcome)
 
     def settle(self, client: str, accepted: bool) -> None:
         """Settle the memory in the inner pool."""
