@@ -32,6 +32,7 @@ from bayesfed.models.low_rank.fixed_rank_layers import (
     FixedRankConv3d,
     FixedRankLayer,
     FixedRankLinear,
+    fixed_rank_layers,
 )
 from bayesfed.models.low_rank.fixed_rank_trees import points
 from bayesfed.models.modules import Dense, Predicate, as_before, is_plain, swapped, weight_matrices
@@ -162,11 +163,8 @@ def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module
     ArgumentError
         If the three leaves of a layer are not a point.
     """
-    values = parameters(net) if tree is None else dict(tree)
-    at = points(values)
-    layers = {
-        name: layer for name, layer in net.named_modules() if isinstance(layer, FixedRankLayer)
-    }
+    values, layers = parameters(net) if tree is None else dict(tree), fixed_rank_layers(net)
+    at = points(values, layers)
     twin = swapped(net, {layer: _ordinary(layer) for layer in layers.values()})
     expected = dict(twin.named_parameters())
     for name in layers.keys() & at.keys():

@@ -26,7 +26,7 @@ projection (47), here without a dense gradient.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesfed.geometry import FixedRank
@@ -75,6 +75,11 @@ class FixedRankLayer(ThinLayer):
         if self.vp is not None:
             left, right = torch.cat([left, self.u], 1), torch.cat([right, self.vp], 1)
         return left, right
+
+
+def fixed_rank_layers(net: nn.Module) -> dict[str, FixedRankLayer]:
+    """Return the layers of fixed rank of a network, by name."""
+    return {name: one for name, one in net.named_modules() if isinstance(one, FixedRankLayer)}
 
 
 class FixedRankLinear(FixedRankLayer):
