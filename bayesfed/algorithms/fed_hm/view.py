@@ -34,8 +34,11 @@ def spectra_of(state: Tree) -> dict[str, Spectrum]:
     own = owned(state, SVD)
     return {
         name: Spectrum(
-            *(own[f"{part}/{name}"] for part in PARTS),
-            *(float(own[f"{part}/{name}"]) for part in FIGURES),
+            own[f"u/{name}"],
+            own[f"values/{name}"],
+            own[f"v/{name}"],
+            float(own[f"rest/{name}"]),
+            float(own[f"residual/{name}"]),
         )
         for name in owned(own, "values")
     }
