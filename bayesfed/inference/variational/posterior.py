@@ -23,7 +23,7 @@ from bayesfed.inference.variational.tilted import Tilt, tilted
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
-# Prefix of a client's own parameters in its memory.
+# Prefix of a client's own parameters in what the method's local step keeps.
 LOCAL = "local/"
 
 
@@ -48,6 +48,8 @@ class FittedGuide:
         The server's posterior, from which that of a client was made.
     client
         The client's name; empty for the server, and for a client without one.
+    place
+        Prefix of a client's own parameters in its memory.
     """
 
     pair: Pair
@@ -57,6 +59,7 @@ class FittedGuide:
     own: Tree = field(default_factory=dict)
     server: FittedGuide | None = None
     client: str = ""
+    place: str = LOCAL
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ class FittedGuide:
         PosteriorError
             If the client never took part, or its local latents do not fit the rows.
         """
-        kept = under(memory, LOCAL)
+        kept = under(memory, self.place)
         if missing := [leaf for leaf in self.layout.local if leaf not in kept]:
             hint = "a client that took part, or `Predictive(result.posterior, ...)` for a new one"
             raise PosteriorError(
@@ -354,7 +357,7 @@ class FittedGuide:
         if missing := sorted(
             name
             for name, memory in memories.items()
-            if under(memory, LOCAL) and not len(data.get(name, ()))
+            if under(memory, self.place) and not len(data.get(name, ()))
         ):
             hint = "the rows of all clients that were fitted, {name: rows}"
             raise PosteriorError(
