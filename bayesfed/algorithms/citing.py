@@ -30,8 +30,10 @@ _RULES: dict[str, tuple[str, ...]] = {
     "Gbma": ("sery2020analog",),
     "ChannelInversion": ("xing2021federated",),
 }
-# Wrappers, by the server or link that they leave in an algorithm.
-_AROUND = {"Noised": "private", "OpenServer": "secure", "Cell": "on_devices"}
+# Wrappers, by the layer, server or link that they leave in an algorithm.
+_AROUND = {"Private": "private", "OpenServer": "secure", "Cell": "on_devices"}
+# Parts of a server or a layer that have papers of their own.
+_SERVER = ("fusion", "rule", "optimiser")
 
 
 def citation(algorithm: Algorithm | str) -> str:
@@ -70,11 +72,15 @@ def citation(algorithm: Algorithm | str) -> str:
 
 
 def _parts(algorithm: Algorithm) -> Iterator[str]:
-    """Yield the names of the parts of an algorithm's servers and links, the innermost first."""
+    """Yield the names of the parts of servers, layers and links, the innermost first."""
     for phase in algorithm.phases:
+        layers, link = phase.layers[::-1], phase.link
+        for layer in layers:
+            link = layer.link(link)
         for whole, inner, parts in (
-            (phase.server, "server", ("fusion", "rule", "optimiser")),
-            (phase.link, "link", ("power",)),
+            (phase.server, "server", _SERVER),
+            *((layer, "server", _SERVER) for layer in layers),
+            (link, "link", ("power",)),
         ):
             nested: list[object] = [whole]
             while (within := getattr(nested[-1], inner, None)) is not None:
