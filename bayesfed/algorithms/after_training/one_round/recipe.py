@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
-from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, empty, posterior_of
-from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
+from bayesfed.algorithms.after_training.laplace.sums import NLL, empty, posterior_of
+from bayesfed.algorithms.after_training.one_round.sums import GAUSSIAN, LINEAR, Expansion, Maximum
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
@@ -144,7 +144,7 @@ def one_round(
         raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, without(state, OWN), net, scored, form)
+        return posterior_of(state, without(state, GAUSSIAN), net, scored, form)
 
     return compose(
         "one_round",
@@ -153,7 +153,7 @@ def one_round(
         Maximum(form, prior_precision * bayes, bayes),
         training=work,
         initial=begun | (empty(form, prior_precision) if bayes else {}),
-        predictor=lambda state: Model(net, without(state, OWN)),
+        predictor=lambda state: Model(net, without(state, GAUSSIAN)),
         posterior=posterior if bayes else None,
         view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
         codec=Cast(64 if wide else 32),

@@ -26,6 +26,8 @@ from bayesfed.trees import Tree, under, without
 
 # Prefix of the linear terms.
 LINEAR = "linear/"
+# Prefix of the Gaussian's leaves in the state, beside the network's parameters.
+GAUSSIAN = f"{OWN}/"
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class Maximum:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return without(state, GAUSSIAN)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the maximum. A round in which no client has data changes
@@ -193,14 +195,14 @@ class Maximum:
             for one, (name, right) in zip(curvatures, linear.items(), strict=True)
         }
         best = self.structure.split(solved, {name: state[name] for name in self.structure.names})
-        network = without(state, OWN) | best
+        network = without(state, GAUSSIAN) | best
         if not self.gaussian:
             return network, {}
         kept = without(means, LINEAR) | {
             ROWS: torch.tensor([rows]),
             PRECISION: torch.tensor([self.precision], dtype=torch.float64),
         }
-        return network | {OWN + name: leaf for name, leaf in kept.items()}, {}
+        return network | {GAUSSIAN + name: leaf for name, leaf in kept.items()}, {}
 
 
 def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:
