@@ -261,8 +261,8 @@ def test_weights_and_codecs_follow_the_plan(digits, settings):
         )
     alpha = ALPHAS[found["optimal"].options.size]
     assert isinstance(found["optimal"].up, Budgeted)
-    assert isinstance(found["optimal"].view, Kept)
-    assert isinstance(found["uniform"].view, Slice)
+    assert isinstance(found["optimal"].view.view, Kept)
+    assert isinstance(found["uniform"].view.view, Slice)
     assert found["optimal"].weight == aggregation_weight(alpha, found["optimal"].up.beta)
     assert found["uniform"].weight == 1
 

@@ -168,10 +168,26 @@ def test_fine_tuning_touches_what_is_chosen_and_begins_with_the_personal_model(u
     both = bf.run(
         bf.personalised(bf.fed_per(net, training=WORK), steps=5), train, rounds=2, progress=False
     )
-    assert {name.partition("/")[0] for name in both.snapshot.memories["client-000"]} == {
-        "own",
+    assert {name.rpartition("/")[0] for name in both.snapshot.memories["client-000"]} == {
+        "model/own",
         "tuned",
     }
+    # Where clients are sent changes, it begins with the model that they make of them.
+    plain = bf.stc(net, training=WORK)
+    changes = bf.run(
+        bf.personalised(plain, steps=5, where=lambda name, module: name.startswith("3.")),
+        train,
+        rounds=3,
+        progress=False,
+    )
+    before, after = (bf.run(plain, train, rounds=count, progress=False) for count in (2, 3))
+    assert tree_equal(
+        {name: changes.snapshot.state[name] for name in after.snapshot.state}, after.snapshot.state
+    )
+    tuned, received = changes.clients["client-002"].model.parameters, before.model.parameters
+    for name, leaf in received.items():
+        near = torch.allclose(tuned[name], leaf, atol=1e-6)
+        assert near is name.startswith("1."), name
     adapted = bf.lora(net, 2, bf.Key(0, "lora"))
     small = bf.run(
         bf.personalised(bf.fed_lora(adapted, training=bf.Training(steps=2)), steps=2),
@@ -417,10 +433,6 @@ def over_flower(result, algorithm):
             "'gradient' or 'moments'",
         ),
         (
-            lambda net, result, test: bf.personalised(bf.stc(net)),
-            "messages that hold a network's parameters, found changes of the model",
-        ),
-        (
             lambda net, result, test: bf.personalised(bf.p_fed_bayes(net)),
             "without posterior, found 1 phases, 0 sizes, a posterior",
         ),
@@ -444,7 +456,7 @@ def over_flower(result, algorithm):
             "its memory, found one that is kept at the client",
         ),
     ],
-    ids=range(12),
+    ids=range(11),
 )
 def test_wrong_settings_are_refused(make, match, unlike, shared, net):
     with pytest.raises(ArgumentError, match=match):
