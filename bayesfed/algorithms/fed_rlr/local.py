@@ -25,8 +25,8 @@ from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_r
 from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
-from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.models.low_rank.fixed_rank_trees import points, probes, tangents, with_points
+from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Shapes, Tree, leaf_of, shapes
 

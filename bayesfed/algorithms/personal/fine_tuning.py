@@ -95,7 +95,8 @@ def personalised(
     Parameters
     ----------
     algorithm
-        Method of one phase and one size of model, whose messages hold the model's parameters.
+        Method of one phase and one size of model, whose messages hold the model's parameters, or
+        changes of them (`stc`).
     steps, batch_size, optimiser
         Fine-tuning of a round, as in `Training`. Default optimiser: ``Sgd(0.05)``.
     likelihood
@@ -107,9 +108,8 @@ def personalised(
     Raises
     ------
     ArgumentError
-        If the method has several phases, several sizes or a posterior, sends changes of the model
-        to its clients (`stc`), or its network has running statistics; if `where` chooses nothing;
-        if a number is outside its domain.
+        If the method has several phases, several sizes or a posterior, or its network has running
+        statistics; if `where` chooses nothing; if a number is outside its domain.
 
     Examples
     --------
