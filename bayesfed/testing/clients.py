@@ -11,6 +11,7 @@ from bayesfed.compress.codecs import Cast
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ClientError, UpdateError
 from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Local, View
@@ -175,7 +176,7 @@ def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
         f"client-{i}": Dataset(torch.full((2, 1), -1.0 if i == 3 else 1.0), torch.zeros(2))
         for i in (5, 3, 1, 0)
     }
-    pool, locals = make(data), {"train": _Counter()}
+    pool, sides = make(data), {"train": ClientSide(_Counter())}
     names = [profile.name for profile in pool.profiles]
     law(names == sorted(data), f"profiles are in the order of their names, not {names}")
     law([profile.samples for profile in pool.profiles] == [2, 2, 2, 2], "profiles count rows")
@@ -196,7 +197,7 @@ def check_pool(make: Callable[[Mapping[str, Dataset]], ClientPool]) -> None:
             for name in names
         ]
         answers = {}
-        for task, (asked, outcome) in zip(tasks, pool.map(locals, tasks), strict=True):
+        for task, (asked, outcome) in zip(tasks, pool.map(sides, tasks), strict=True):
             law(asked.client == task.client, "answers come in the order of the tasks")
             if isinstance(outcome, Reply):
                 law(outcome.info["threads"] == 1, "a step runs on one intra-op thread")
