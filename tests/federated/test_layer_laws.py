@@ -121,7 +121,9 @@ def run(algorithm, tiny, **options):
 
 
 def same(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return left.keys() == right.keys() and all(
+        torch.equal(left[name], right[name]) for name in left
+    )
 
 
 def check_model_of_clients(algorithm, states, seen, profiles):
@@ -133,9 +135,16 @@ def check_model_of_clients(algorithm, states, seen, profiles):
             core, _ = phase.scope.parted(state)
             plan = flat.assign(state, round, profiles[client], key.child("assign"))
             whole = plan.view.restrict(published(phase.server, core, round, None))
-            expected, _ = unwired(plan.down.decode(plan.down.encode(whole, {}, key.child("down")), key.child("down"))[0])
+            expected, _ = unwired(
+                plan.down.decode(plan.down.encode(whole, {}, key.child("down")), key.child("down"))[
+                    0
+                ]
+            )
             for name in message.keys() & expected.keys():
-                if message[name].shape == expected[name].shape and message[name].is_floating_point():
+                if (
+                    message[name].shape == expected[name].shape
+                    and message[name].is_floating_point()
+                ):
                     torch.testing.assert_close(
                         message[name].double(), expected[name].double(), atol=1e-5, rtol=1e-4
                     )
@@ -181,9 +190,7 @@ def check_run(name, algorithm, tiny):
 
 def check_late(algorithm, tiny):
     """One client's answers come late."""
-    slow = FedBuff(
-        2, 3, seconds=lambda profile, cost: 2.5 if profile.name == "client-1" else 1.0
-    )
+    slow = FedBuff(2, 3, seconds=lambda profile, cost: 2.5 if profile.name == "client-1" else 1.0)
     try:
         *_, last = rounds(algorithm, tiny.pool(), rounds=3, asynchronous=slow)
     except ArgumentError as problem:

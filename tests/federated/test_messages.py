@@ -9,6 +9,7 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.federated import bits, rounds
+from bayesfed.federated.core.owners import owned
 from bayesfed.keys import Key
 from tests.federated.test_engine import final, turbo
 
@@ -36,7 +37,8 @@ def test_only_active_entries_travel(declared, clients):
         (row, *_) = [row for row in after.rows if row.direction == "up"]
         assert abs(row.bits / 8 - 2 * active) < 600
         for name in declared.sites:
-            mean, log_odds = after.state[f"{name}.mean"], after.state[f"{name}.log_odds"]
+            state = owned(after.state, "model")
+            mean, log_odds = state[f"{name}.mean"], state[f"{name}.log_odds"]
             assert bool((mean[log_odds <= 0] == 0).all())
 
 
@@ -47,10 +49,11 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
     algorithm = turbo(declared, clients, codec=bf.Cast(32), use_prior=False)
     report = final(algorithm, bf.InProcess(clients), rounds=1)
     (phase,) = algorithm.phases
-    message = phase.server.publish(algorithm.initial, 0, None)
+    state = owned(algorithm.initial, "model")
+    message = phase.server.publish(state, 0, None)
     total, count = 0.0, 0
     for profile in bf.InProcess(clients).profiles:
-        assignment = phase.assign(algorithm.initial, 0, profile, Key(0))
+        assignment = phase.assign(state, 0, profile, Key(0))
         fit = phase.local.fit(
             assignment.view.restrict(message),
             {},
@@ -63,5 +66,5 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
             count + profile.samples,
         )
     assert torch.allclose(
-        report.state["1.weight.mean"].double().reshape(-1), total / count, atol=1e-6
+        report.state["model/1.weight.mean"].double().reshape(-1), total / count, atol=1e-6
     )
