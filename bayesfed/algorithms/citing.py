@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 
 from bayesfed.algorithms.registry import method, methods
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.algorithm import Algorithm, Phase
 
 # Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power
 # control.
@@ -30,8 +31,8 @@ _RULES: dict[str, tuple[str, ...]] = {
     "Gbma": ("sery2020analog",),
     "ChannelInversion": ("xing2021federated",),
 }
-# Wrappers, by the server or link that they leave in an algorithm.
-_AROUND = {"Noised": "private", "OpenServer": "secure", "Cell": "on_devices"}
+# Wrappers, by what they leave in an algorithm.
+_AROUND = {"private": "private", "devices": "on_devices", "OpenServer": "secure"}
 
 
 def citation(algorithm: Algorithm | str) -> str:
@@ -69,19 +70,23 @@ def citation(algorithm: Algorithm | str) -> str:
     return "\n\n".join(entries[key] for key in dict.fromkeys(keys))
 
 
-def _parts(algorithm: Algorithm) -> Iterator[str]:
-    """Yield the names of the parts of an algorithm's servers and links, the innermost first."""
-    for phase in algorithm.phases:
-        for whole, inner, parts in (
-            (phase.server, "server", ("fusion", "rule", "optimiser")),
-            (phase.link, "link", ("power",)),
-        ):
-            nested: list[object] = [whole]
-            while (within := getattr(nested[-1], inner, None)) is not None:
-                nested.append(within)
-            for one in reversed(nested):
-                yield _AROUND.get(type(one).__name__, "")
-                yield from (type(getattr(one, part, None)).__name__ for part in parts)
+def _parts(value: object) -> Iterator[str]:
+    """Yield the names of what an algorithm's servers, layers and links are made of, the innermost
+    first.
+    """
+    if isinstance(value, Algorithm):
+        for phase in value.phases:
+            yield from _parts(phase)
+    elif isinstance(value, Phase):
+        yield from _parts(value.server)
+        for layer in reversed(value.layers):
+            yield from _parts(layer)
+            yield _AROUND.get(layer.owner, "")
+        yield from _parts(value.link)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _parts(getattr(value, field.name))
+        yield _AROUND.get(type(value).__name__, type(value).__name__)
 
 
 def _entries() -> dict[str, str]:

@@ -29,15 +29,15 @@ from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
-MEAN, SD = ".mean", "sd"
+MEAN, SD, SHARED = "mean/", "sd/", "shared/sd"
 # Larger grid numbers would not be exact in float64, nor worth sending.
 LARGEST = 2.0**40
 
 
 @dataclass(frozen=True)
 class PosteriorGrid:
-    """Code ``NAME.mean`` on a grid whose step follows from its posterior sd, ``NAME.sd`` or the
-    shared ``sd``; other leaves with `inner`.
+    """Code ``mean/NAME`` on a grid whose step follows from its posterior sd, ``sd/NAME`` or
+    ``shared/sd``; other leaves with `inner`.
 
     Unbiased; the mean squared error of a mean is ``2 nats sigma^2``. Sender and receiver draw the
     dither from the key of the message.
@@ -60,7 +60,7 @@ class PosteriorGrid:
     """
 
     nats: float = 0.01
-    inner: Coded = Coded(exceptions={"sd": Float(32), "*.sd": Float(32)})
+    inner: Coded = Coded(exceptions={SHARED: Float(32), SD + "*": Float(32)})
 
     def __post_init__(self) -> None:
         if not 0 < self.nats < math.inf:
@@ -160,7 +160,7 @@ class PosteriorGrid:
 
 
 def _means(tree: Mapping[str, Tensor]) -> list[str]:
-    return [name for name in tree if name.endswith(MEAN)]
+    return [name for name in tree if name.startswith(MEAN)]
 
 
 def _spreads(tree: Mapping[str, Tensor]) -> list[str]:
@@ -168,13 +168,13 @@ def _spreads(tree: Mapping[str, Tensor]) -> list[str]:
 
 
 def _spread_of(name: str, tree: Mapping[str, Tensor]) -> str:
-    own = name.removesuffix(MEAN) + ".sd"
-    for spread in (own, SD):
+    own = SD + name.removeprefix(MEAN)
+    for spread in (own, SHARED):
         if spread in tree:
             return spread
     raise WireError(
         f"leaf {name!r}",
-        f"{own!r} or {SD!r} beside it",
+        f"{own!r} or {SHARED!r} beside it",
         sorted(tree),
         "Coded for models without posterior sd",
     )

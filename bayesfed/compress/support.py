@@ -1,5 +1,5 @@
 """Sparse leaves: only the values where a mask is set. The mask itself is sent as the boolean leaf
-``NAME.support``.
+``support/NAME``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import WireError
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
-# Suffix of the names of masks.
-SUPPORT = ".support"
+# Beginning of the names of masks.
+SUPPORT = "support/"
 
 
 def gather_active(tree: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tree:
-    """Return the active entries of every leaf ``NAME.*`` that has the shape of the mask called
+    """Return the active entries of every leaf ``KIND/NAME`` that has the shape of the mask called
     NAME; other leaves stay whole.
     """
     return {
@@ -62,9 +62,7 @@ def move_active(values: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 def supports_of(tree: Mapping[str, Tensor]) -> Tree:
     """Return the masks that a tree has, by the names of what they are masks of."""
-    return {
-        name.removesuffix(SUPPORT): leaf for name, leaf in tree.items() if name.endswith(SUPPORT)
-    }
+    return under(tree, SUPPORT)
 
 
 def moved(name: str, leaf: Tensor, before: Tree, after: Tree) -> Tensor:
@@ -73,11 +71,11 @@ def moved(name: str, leaf: Tensor, before: Tree, after: Tree) -> Tensor:
     Parameters
     ----------
     name, leaf
-        A leaf; one of active entries is ``NAME.*`` of shape ``(n,)``.
+        A leaf; one of active entries is ``KIND/NAME`` of shape ``(n,)``.
     before, after
         Masks by NAME, of the leaf as it is and as it is wanted.
     """
-    site = name.rpartition(".")[0]
+    site = name.partition("/")[2]
     old, new = before.get(site), after.get(site)
     if old is None or new is None or leaf.ndim != 1 or old.shape != new.shape:
         return leaf
@@ -89,12 +87,12 @@ def moved(name: str, leaf: Tensor, before: Tree, after: Tree) -> Tensor:
 
 def mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
     """Return the mask of the entries that are sent of a leaf; None if all are."""
-    mask = masks.get(name.rpartition(".")[0])
+    mask = masks.get(name.partition("/")[2])
     return mask if mask is not None and mask.shape == leaf.shape else None
 
 
 def _mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
-    mask = masks.get(name.rpartition(".")[0])
+    mask = masks.get(name.partition("/")[2])
     return (
         mask
         if mask is not None and mask.shape == leaf.shape and leaf.dtype is not torch.bool

@@ -42,6 +42,8 @@ def settings_of(algorithm: Algorithm) -> dict[str, Setting]:
     for phase in algorithm.phases:
         for part in ("local", "server", "link"):
             settings |= _read(f"{phase.name}.{part}", getattr(phase, part), DEPTH, seen)
+        for layer in phase.layers:
+            settings |= _read(f"{phase.name}.layers.{layer.owner}", layer, DEPTH, seen)
     return settings
 
 

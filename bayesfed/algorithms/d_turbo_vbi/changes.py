@@ -31,7 +31,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.layers.exchange import Exchange
 from bayesfed.federated.layers.holding import Holding
 from bayesfed.inference.turbo.blocks import support_evidence
-from bayesfed.inference.turbo.elbo import Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, Spread, spread_leaf
 from bayesfed.keys import Key
 from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.declared import Declared
@@ -132,7 +132,7 @@ class Changes:
 
     def uplink(self) -> Codec:
         """Return the codec of clients' payloads, whose errors `Exchange` keeps."""
-        whole = {"sd": Float(32), "*.sd": Float(32), "nll": Float(32), "scores": Float(32)}
+        whole = {name: Float(32) for name in ("shared/sd", "sd/*", "run/*")}
         return Coded(self.up, whole)
 
     def exchanged(
@@ -164,13 +164,12 @@ class Changes:
             state = drawn.state(state, told, declared, server.spread)
         if not self.learn:
             server = replace(server, warm_up=NEVER)
-        points = [name for name in declared.initial if name not in declared.sites]
         layer = Exchange(
-            held=(*holding.held, "*.mean", *points),
+            held=(*holding.held, "mean/*", f"{POINT}/*"),
             before=holding.before,
             codec=self.down,
             cache=self.cache,
-            values=(*values, *(f"{name}.prior" for name in declared.sites)),
+            values=(*values, *(f"prior/{name}" for name in declared.sites)),
             masks=supports,
             told=told,
             drawn=drawn if told else None,
@@ -229,7 +228,7 @@ class Drawn:
             )
             signs = torch.from_numpy(random.random(int(support.sum()))) < 0.5
             values = torch.where(signs, -magnitude, magnitude).to(torch.float32)
-            result |= {name + SUPPORT: support.to(device), f"{name}.mean": values.to(device)}
+            result |= {SUPPORT + name: support.to(device), f"mean/{name}": values.to(device)}
         return result
 
     @staticmethod
@@ -248,19 +247,19 @@ class Drawn:
             dict(state),
         )
         for name, site in declared.sites.items():
-            support = held[name + SUPPORT]
+            support = held[SUPPORT + name]
             mean = torch.zeros(site.matrix)
-            mean[support] = held[f"{name}.mean"]
+            mean[support] = held[f"mean/{name}"]
             nothing = support_evidence(
                 state[spread_leaf(name, spread)].double() ** 2, site.precision
             )
             result |= {
-                f"{name}.mean": mean,
-                f"{name}.log_odds": torch.where(support, 20.0, -20.0),
-                f"{name}.evidence": torch.where(
-                    support, state[f"{name}.evidence"], nothing.to(state[f"{name}.evidence"])
+                f"mean/{name}": mean,
+                f"log_odds/{name}": torch.where(support, 20.0, -20.0),
+                f"evidence/{name}": torch.where(
+                    support, state[f"evidence/{name}"], nothing.to(state[f"evidence/{name}"])
                 ),
-                f"{name}.before": support,
+                f"before/{name}": support,
             }
         return result
 

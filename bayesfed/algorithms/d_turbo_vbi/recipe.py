@@ -55,13 +55,13 @@ from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
 from bayesfed.inference.turbo.blocks import Blocks, Structured
-from bayesfed.inference.turbo.elbo import TEMPERATURE, MeanFieldElbo, Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, MeanFieldElbo, Spread, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.keys import Key
 from bayesfed.models.priors.declared import Declared, tempered
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
 LikelihoodScale = Literal["global", "local"]
 # Temperature, in rows for each weight, where the likelihood leaves it open.
@@ -212,7 +212,7 @@ def d_turbo_vbi(
     )
     points = [name for name in declared.initial if name not in declared.sites]
     spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
-    sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
+    sent = [*(f"mean/{name}" for name in declared.sites), *spreads, *(f"{POINT}/{name}" for name in points)]
     expected = (
         {name: tuple(initial[name].shape) for name in sent}
         | {NLL: ()}
@@ -220,10 +220,10 @@ def d_turbo_vbi(
     )
 
     def supports(state: Tree) -> Tree:
-        return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+        return {name: state[f"log_odds/{name}"] > 0 for name in declared.sites}
 
     def published_last(state: Tree) -> Tree:
-        return {f"{name}.support": state[f"{name}.before"] for name in declared.sites}
+        return {f"support/{name}": state[f"before/{name}"] for name in declared.sites}
 
     def view(turn: Turn) -> View:
         active = Active(supports(turn.state), expected, tuple(spreads))
@@ -236,21 +236,19 @@ def d_turbo_vbi(
 
     def model(state: Tree) -> Model:
         weights = {
-            name: state[f"{name}.mean"].reshape(site.shape) for name, site in declared.sites.items()
+            name: state[f"mean/{name}"].reshape(site.shape) for name, site in declared.sites.items()
         }
-        return Model(declared.net, {name: state[name] for name in points} | weights)
+        return Model(declared.net, under(state, f"{POINT}/") | weights)
 
     def posterior(state: Tree) -> DeclaredPosterior:
-        return DeclaredPosterior(
-            declared, server.belief(state), {name: state[name] for name in points}
-        )
+        return DeclaredPosterior(declared, server.belief(state), under(state, f"{POINT}/"))
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
     scored = Scored(HeldOut(descent, objective) if auto else descent)
     heard: Server = server
     up, feeds = inner_codec(codec)
-    layer = Holding(held=("*.support",), before=published_last, feedback=feeds)
+    layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
         whole = (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
         given = declared, server, initial, layer, supports, whole
@@ -272,6 +270,7 @@ def d_turbo_vbi(
         codec=codec,
         up=up,
         link=link,
+        owner="",
         layers=(layer,),
     )
 
@@ -374,5 +373,5 @@ class _Scattered:
 
 
 def _back(name: str, leaf: Tensor, masks: Tree) -> Tensor:
-    mask = masks.get(name.rpartition(".")[0])
+    mask = masks.get(name.partition("/")[2])
     return leaf if mask is None or not leaf.ndim else scatter_active(leaf, mask)

@@ -21,7 +21,7 @@ from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.training.held_out_scores import SCORES, better
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
-from bayesfed.inference.turbo.elbo import TEMPERATURE, Spread, encode_inclusion, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
 from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.belief import Belief, SiteBelief
@@ -47,7 +47,7 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
 
 # Leaves of the state that belong to no site: the last field, what is remembered of the fit; and one
 # of the payload.
-FIELD, WATCH, NLL = "field", "watch", "nll"
+FIELD, WATCH, NLL = "run/field", "run/watch", "run/nll"
 # Rounds in a row that may be lost before the run ends.
 MOST_LOST = 4
 # Log-odds of an entry that is active without a doubt.
@@ -83,7 +83,7 @@ class TurboStep:
     inclusion_levels
         Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it.
         With 1 it is not sent: clients compute it from the means that they have and from the site's
-        mean prior log-odds, ``NAME.prior``.
+        mean prior log-odds, ``prior/NAME``.
     """
 
     declared: Declared
@@ -101,7 +101,9 @@ class TurboStep:
         parameters.
         """
         state: Tree = {
-            name: leaf for name, leaf in points.items() if name not in self.declared.sites
+            f"{POINT}/{name}": leaf
+            for name, leaf in points.items()
+            if name not in self.declared.sites
         }
         state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: Watch().leaf()}
         scales = {name: initial_scale(points[name]) for name in self.declared.sites}
@@ -110,15 +112,15 @@ class TurboStep:
             support = self.exchange.start(site)
             first = sd or 0.1 * (narrowest if self.spread == "shared" else scales[name])
             state |= {
-                f"{name}.mean": points[name].reshape(site.matrix).clone(),
+                f"mean/{name}": points[name].reshape(site.matrix).clone(),
                 # Active with certainty at first: no data have been seen that could switch an entry
                 # off.
-                f"{name}.log_odds": torch.full(site.matrix, CERTAIN),
-                f"{name}.prior_log_odds": support.prior_log_odds,
-                f"{name}.evidence": support.evidence,
-                f"{name}.messages": support.messages,
-                f"{name}.transitions": support.transitions,
-                f"{name}.before": torch.ones(site.matrix, dtype=torch.bool),
+                f"log_odds/{name}": torch.full(site.matrix, CERTAIN),
+                f"prior_log_odds/{name}": support.prior_log_odds,
+                f"evidence/{name}": support.evidence,
+                f"messages/{name}": support.messages,
+                f"transitions/{name}": support.transitions,
+                f"before/{name}": torch.ones(site.matrix, dtype=torch.bool),
                 spread_leaf(name, self.spread): torch.full(
                     site.matrix if self.spread == "weight" else (), first
                 ),
@@ -128,38 +130,38 @@ class TurboStep:
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish means, inclusion probabilities, sds, points and supports.
         """
-        hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET} | {
+        hidden = {f"{leaf}/{name}" for name in self.declared.sites for leaf in SECRET} | {
             FIELD,
             WATCH,
         }
         result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
-            log_odds = state[f"{name}.log_odds"]
+            log_odds = state[f"log_odds/{name}"]
             if self.inclusion_levels > 1:
-                result[f"{name}.inclusion"] = encode_inclusion(
+                result[f"inclusion/{name}"] = encode_inclusion(
                     torch.sigmoid(log_odds), self.inclusion_levels
                 )
             else:
-                result[f"{name}.prior"] = self._mean_prior(name, state)
-            result[f"{name}.support"] = log_odds > 0
+                result[f"prior/{name}"] = self._mean_prior(name, state)
+            result[f"support/{name}"] = log_odds > 0
         return result
 
     def _mean_prior(self, name: str, state: Tree) -> Tensor:
         """Return the mean log-odds, over a site's active entries, that q(s) has beyond the
         evidence; `CERTAIN` where whole rows are active or not.
         """
-        log_odds, certain = state[f"{name}.log_odds"], state[f"{name}.log_odds"].new_tensor(CERTAIN)
+        log_odds, certain = state[f"log_odds/{name}"], state[f"log_odds/{name}"].new_tensor(CERTAIN)
         active = log_odds > 0
         if self.declared.sites[name].rows_are_clusters or not bool(active.any()):
             return certain
-        return (log_odds - state[f"{name}.evidence"])[active].mean().clamp(max=certain)
+        return (log_odds - state[f"evidence/{name}"])[active].mean().clamp(max=certain)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average, then exchange messages between the modules, site by site."""
         total = summed(reducer, "moments")
-        earlier = {name: state[f"{name}.before"] for name in self.declared.sites}
+        earlier = {name: state[f"before/{name}"] for name in self.declared.sites}
         state = state | {
-            f"{name}.before": state[f"{name}.log_odds"] > 0 for name in self.declared.sites
+            f"before/{name}": state[f"log_odds/{name}"] > 0 for name in self.declared.sites
         }
         if not total.weight:
             return state, {}
@@ -178,7 +180,7 @@ class TurboStep:
         result |= {
             name: leaf
             for name, leaf in mean.items()
-            if name.removesuffix(".mean") not in self.declared.sites
+            if not name.startswith("mean/")
         }
         heard = {
             name: self._heard(site, state, result, mean)
@@ -193,12 +195,12 @@ class TurboStep:
             )
             belief = replace(belief, log_odds=self._held(site, belief.log_odds))
             result |= {
-                f"{name}.mean": torch.where(belief.active, mean[f"{name}.mean"], 0.0),
-                f"{name}.log_odds": belief.log_odds,
-                f"{name}.prior_log_odds": support.prior_log_odds,
-                f"{name}.evidence": support.evidence,
-                f"{name}.messages": support.messages,
-                f"{name}.transitions": support.transitions,
+                f"mean/{name}": torch.where(belief.active, mean[f"mean/{name}"], 0.0),
+                f"log_odds/{name}": belief.log_odds,
+                f"prior_log_odds/{name}": support.prior_log_odds,
+                f"evidence/{name}": support.evidence,
+                f"messages/{name}": support.messages,
+                f"transitions/{name}": support.transitions,
             }
             new = self.belief_of(site, result)
             totals.add(
@@ -218,14 +220,14 @@ class TurboStep:
     def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
         """Return the state of a round that switched nothing off, and its figures."""
         active = torch.cat(
-            [(state[f"{name}.log_odds"] > 0).flatten() for name in self.declared.sites]
+            [(state[f"log_odds/{name}"] > 0).flatten() for name in self.declared.sites]
         )
         info = {"density": float(active.double().mean()), "reactivated": 0.0, "switched_off": 0.0}
         if self.use_prior:
             sites = self.declared.sites.items()
             divergences = [
                 kl_divergence(
-                    self.belief_of(site, state), state[f"{name}.prior_log_odds"], site.precision
+                    self.belief_of(site, state), state[f"prior_log_odds/{name}"], site.precision
                 )
                 for name, site in sites
             ]
@@ -253,11 +255,11 @@ class TurboStep:
         name, old = site.name, self.belief_of(site, state)
         if self.spread == "weight":
             # Nobody trained the inactive entries: one that returns starts from the spike's sd.
-            result[f"{name}.sd"] = torch.where(old.active, mean[f"{name}.sd"], old.sd)
+            result[f"sd/{name}"] = torch.where(old.active, mean[f"sd/{name}"], old.sd)
         fresh = self.belief_of(
             site,
             result
-            | {f"{name}.mean": mean[f"{name}.mean"], f"{name}.log_odds": state[f"{name}.log_odds"]},
+            | {f"mean/{name}": mean[f"mean/{name}"], f"log_odds/{name}": state[f"log_odds/{name}"]},
         )
         # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
         seen = old if self.before_averaging else replace(fresh, shapes=old.shapes, rates=old.rates)
@@ -333,7 +335,7 @@ class TurboStep:
         """
         before, now = (
             sum(int(leaf.sum()) for leaf in earlier.values()),
-            sum(int(state[f"{name}.before"].sum()) for name in earlier),
+            sum(int(state[f"before/{name}"].sum()) for name in earlier),
         )
         return (before - now) / max(1, before)
 
@@ -345,11 +347,11 @@ class TurboStep:
         """
         returned = active = entries = 0
         for name in self.declared.sites:
-            log_odds = state[f"{name}.log_odds"]
+            log_odds = state[f"log_odds/{name}"]
             before = earlier[name] | (log_odds > 0)
             back = before & (log_odds <= 0)
-            result[f"{name}.log_odds"] = torch.where(back, HELD, log_odds)
-            result[f"{name}.mean"] = mean[f"{name}.mean"]
+            result[f"log_odds/{name}"] = torch.where(back, HELD, log_odds)
+            result[f"mean/{name}"] = mean[f"mean/{name}"]
             returned, active, entries = (
                 returned + int(back.sum()),
                 active + int(before.sum()),
@@ -371,8 +373,8 @@ class TurboStep:
     def _warn_of_empty_layers(self, state: Tree, result: Tree) -> None:
         active = {
             name: (
-                bool((state[f"{name}.log_odds"] > 0).any()),
-                bool((result[f"{name}.log_odds"] > 0).any()),
+                bool((state[f"log_odds/{name}"] > 0).any()),
+                bool((result[f"log_odds/{name}"] > 0).any()),
             )
             for name in self.declared.sites
         }
@@ -389,7 +391,7 @@ class TurboStep:
 
     def belief_of(self, site: Site, state: Tree) -> SiteBelief:
         """Return one site's posterior; inactive entries have the spike's sd."""
-        log_odds, mean = state[f"{site.name}.log_odds"], state[f"{site.name}.mean"]
+        log_odds, mean = state[f"log_odds/{site.name}"], state[f"mean/{site.name}"]
         spike = (site.precision.rates[0] / site.precision.shapes[0]) ** 0.5
         sd = torch.where(log_odds > 0, state[spread_leaf(site.name, self.spread)], spike)
         unit = mean.new_ones(2, 1, 1)
@@ -399,7 +401,7 @@ class TurboStep:
         """Return one site's support messages."""
         return SupportState(
             *(
-                state[f"{name}.{leaf}"]
+                state[f"{leaf}/{name}"]
                 for leaf in ("prior_log_odds", "evidence", "messages", "transitions")
             )
         )

@@ -38,10 +38,10 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.descent import draws_globally
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Sgd
@@ -132,7 +132,7 @@ def fed_rlr(
             "fed_rlr", "layers of fixed rank", "none", "a rank, or fixed_rank(net, rank)"
         )
     sending = transmission
-    if isinstance(link, OverTheAir) and not sending.adds:
+    if link and not seams.one_by_one(link) and not sending.adds:
         actual = type(sending).__name__
         raise ArgumentError(
             "fed_rlr, OverTheAir", "a transmission that adds", actual, "Tangents(), or Digital()"

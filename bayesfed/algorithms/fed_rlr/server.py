@@ -11,8 +11,8 @@ from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
 from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
 from bayesfed.trees import Tree
@@ -66,10 +66,11 @@ class Retract:
         return result, {f"{name}.rank": float(point.rank) for name, point in points(result).items()}
 
     def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
-        if isinstance(reducer, Sum) and self.transmission.adds and reducer.total is not None:
-            updates = [reducer.total]
-        elif isinstance(reducer, Keep) and not self.transmission.adds:
-            updates = [reducer.updates[client] for client in sorted(reducer.updates)]
+        total, kept = seams.total_of(reducer), seams.gathered(reducer, Keep)
+        if total is not None and self.transmission.adds:
+            updates = [total]
+        elif kept is not None and not self.transmission.adds:
+            updates = [kept.updates[client] for client in sorted(kept.updates)]
         else:
             updates = []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:

@@ -85,6 +85,15 @@ class Private(EqualWeights):
         takes=VECTORS,
     )
 
+    @property
+    def client_bound(self) -> float:
+        """Norm to which clients clip their changes by themselves."""
+        return self.at_client
+
+    def tightened(self, slack: float) -> Private:
+        """Return the layer with a bound at clients that is so much lower."""
+        return replace(self, at_client=self.at_client - slack)
+
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Clip what the client sends. Changes of values are measured from the message."""
         if self.at_client == math.inf:

@@ -15,8 +15,7 @@ from bayesfed.errors import UpdateError
 from bayesfed.federated.core.algorithm import Server
 from bayesfed.federated.core.layers import Stale
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.seams import published
-from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.core.seams import published, total_of
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.elastic.sorting import sort_channels
@@ -38,16 +37,11 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
     UpdateError
         If another reducer was used, or the clients sent another kind.
     """
-    if not isinstance(reducer, Sum) or reducer.total is None or reducer.total.kind != kind:
-        actual = (
-            f"kind {reducer.total.kind!r}"
-            if isinstance(reducer, Sum) and reducer.total
-            else type(reducer).__name__
-        )
-        raise UpdateError(
-            "server step", f"a sum of kind {kind!r}", actual, f"a local whose kind is {kind!r}"
-        )
-    return reducer.total
+    total = total_of(reducer)
+    if total is None or total.kind != kind:
+        actual, hint = f"kind {total.kind!r}" if total else type(reducer).__name__, f"a local whose kind is {kind!r}"
+        raise UpdateError("server step", f"a sum of kind {kind!r}", actual, hint)
+    return total
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ class Whole:
 
     expected: Shapes
 
+    @property
+    def leaves(self) -> tuple[Shapes, bool]:
+        """The leaves of an update; clients cover all their entries."""
+        return self.expected, False
+
     def restrict(self, tree: Tree) -> Tree:
         """Return the tree as it is."""
         return tree
@@ -46,7 +51,7 @@ class Active:
     Parameters
     ----------
     masks
-        ``(M, N)`` booleans by site. Of a leaf ``SITE.*`` with the shape of the mask, only the
+        ``(M, N)`` booleans by site. Of a leaf ``KIND/SITE`` with the shape of the mask, only the
         active entries are sent.
     expected
         Names and full shapes of the payload.
@@ -82,7 +87,7 @@ class Active:
         return Update(_scaled(dense, weight), weight, kind)
 
     def _mask(self, name: str) -> Tensor | None:
-        mask = self.masks.get(name.rpartition(".")[0])
+        mask = self.masks.get(name.partition("/")[2])
         return (
             mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
         )
@@ -123,6 +128,11 @@ class Slice:
                 names,
                 "a narrower network",
             )
+
+    @property
+    def leaves(self) -> tuple[Shapes, bool]:
+        """The leaves of an update; clients cover leading entries only."""
+        return self.full, True
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the leading entries of every leaf."""

@@ -237,14 +237,11 @@ class InProcess:
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
-        ways = {"process": self._processes, "thread": self._threads}
-        way = (
-            ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
-        )
-        for task, outcome in way(sides, tasks):
-            if isinstance(outcome, Reply):
-                self._memories.pend(task.client, outcome.memory)
-            yield task, outcome
+        if not self._workers:
+            way = self._together if self.cohorts else self._serial
+            return way(sides, tasks)
+        way = self._processes if self._kind == "process" else self._threads
+        return (self._noted(*answer) for answer in way(sides, tasks))
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
@@ -270,21 +267,18 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _noted(self, task: Task, outcome: Outcome) -> tuple[Task, Outcome]:
+        if isinstance(outcome, Reply):
+            self._memories.pend(task.client, outcome.memory)
+        return task, outcome
+
     def _recall(self, client: str) -> Tree:
         return self._memories.read(client)
 
     def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield (
-                task,
-                answered(
-                    task,
-                    sides,
-                    self._data,
-                    self._recall(task.client),
-                    self._secrets.get(task.client),
-                ),
-            )
+            secret, memory = self._secrets.get(task.client), self._recall(task.client)
+            yield self._noted(task, answered(task, sides, self._data, memory, secret))
 
     def _together(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         asked = deque[Task]()
@@ -301,7 +295,7 @@ class InProcess:
 
         if self.cohorts:
             for outcome in self.cohorts.answers(sides, turns()):
-                yield asked.popleft(), outcome
+                yield self._noted(asked.popleft(), outcome)
 
     def _processes(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         if not isinstance(self._crew, Workers) or self._crew.site.sides is not sides:

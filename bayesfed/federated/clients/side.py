@@ -93,7 +93,8 @@ class ClientSide:
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Opened:
         """Return the turn as the core gets it."""
-        (core, told), visits = unwired(message), list[Visit]()
+        core, told = unwired(message) if self.layers else (message, {})
+        visits = list[Visit]()
         own, kept = self.scope.parted(memory)
         for layer, kind in zip(self.layers, self.kinds[1:], strict=True):
             said = told.get(layer.owner, {})
@@ -109,7 +110,8 @@ class ClientSide:
             fit, told[layer.owner], after = layer.send(visit, fit)
             kept[layer.owner] = visit.memory if after is None else after
         memory = self.scope.joined(memory, own, kept)
-        return fit._replace(payload=wired(fit.payload, told), memory=memory)
+        payload = wired(fit.payload, told) if self.layers else fit.payload
+        return fit._replace(payload=payload, memory=memory)
 
     def coded(self, memory: Tree, payload: Tree, decode: Callable[[], Tree]) -> Tree:
         """Return the memory, once a payload is coded; it is decoded only if a layer asks for it."""

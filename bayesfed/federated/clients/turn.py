@@ -18,7 +18,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
-from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.core.options import LocalOptions, read_options
 from bayesfed.federated.core.protocols import Direction, Fit, Info, Link, Scalar
 from bayesfed.keys import Key
@@ -71,38 +71,37 @@ Outcome = Reply | ClientError
 def answer(
     task: Task, side: ClientSide, data: Dataset, memories: Tree, secret: bytes | None = None
 ) -> Outcome:
-    """Run one client; a failure comes back as a `ClientError` that names the stage, never as a raise.
+    """Run one client on its rows, as `answered`."""
+    return answered(task, {task.phase: side}, {task.client: data}, memories, secret)
+
+
+def answered(
+    task: Task,
+    sides: Sides,
+    data: Mapping[str, Dataset],
+    memories: Tree,
+    secret: bytes | None = None,
+) -> Outcome:
+    """Load a client's rows and run it; a failure comes back as a `ClientError` that names the
+    stage, never as a raise.
 
     Parameters
     ----------
     secret
         The client's own, in keyed mode: a message that was not sealed with it is not trained on.
     """
-    start, stage = time.perf_counter(), "decode"
+    stage, side = "load", sides[task.phase]
     try:
+        rows, stage, start = data[task.client], "decode", time.perf_counter()
         message, options = read(task, side, secret)
         stage = "fit"
-        fit = fitted(task, side, data, memories, message, options)
+        fit = fitted(task, side, rows, memories, message, options)
         stage = "encode"
         return reply(task, side, fit, secret, start)
     except (Exception, SystemExit) as problem:
+        # Whatever a user's network, likelihood or local step raises belongs to this client alone,
+        # leaving among it.
         return failure(task, stage, problem)
-
-
-def answered(
-    task: Task,
-    sides: Mapping[str, ClientSide],
-    data: Mapping[str, Dataset],
-    memories: Tree,
-    secret: bytes | None = None,
-) -> Outcome:
-    """Load a client's rows and run it; rows that cannot be loaded are a failure of that client at stage "load"."""
-    rows = loaded(task, data)
-    return (
-        rows
-        if isinstance(rows, ClientError)
-        else answer(task, sides[task.phase], rows, memories, secret)
-    )
 
 
 def loaded(task: Task, data: Mapping[str, Dataset]) -> Dataset | ClientError:
@@ -115,7 +114,6 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
     try:
         return work()
     except (Exception, SystemExit) as problem:
-        # Whatever a user's network, likelihood or local step raises belongs to this client alone, leaving among it.
         return failure(task, stage, problem)
 
 
@@ -128,7 +126,9 @@ def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
 
 
 def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:
-    """Decode the message to a client as (tree, options), the options as the record that its local step reads."""
+    """Decode the message to a client as (tree, options), the options as the record that its local
+    step reads.
+    """
     message = masked(task.message, task.envelope("down"), secret)
     tree, header = task.down.decode(message, task.key.child("down"))
     own = {name: value for name, value in header.items() if name not in ADDRESS}

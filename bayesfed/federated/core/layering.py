@@ -57,7 +57,7 @@ def layered(
         raise ArgumentError(where, "a method of one phase", names, hint)
     phases = []
     for number, phase in enumerate(algorithm.phases):
-        one = layer if isinstance(layer, Layer) else layer(number)
+        one = layer(number) if callable(layer) else layer
         around = (*phase.layers, one) if inside else (one, *phase.layers)
         phases.append(replace(phase, layers=around))
         check_order(phases[-1], where)

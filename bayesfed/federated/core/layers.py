@@ -22,6 +22,7 @@ hook           where   when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -175,6 +176,15 @@ class Layer:
 
     owner: str
     traits: ClassVar[Traits] = Traits()
+
+    @property
+    def client_bound(self) -> float:
+        """Norm to which clients clip their changes by themselves; infinity if they do not."""
+        return math.inf
+
+    def tightened(self, slack: float) -> Layer:
+        """Return the layer with a bound at clients that is so much lower."""
+        return self
 
     def start(self, moment: Moment) -> Tree:
         """Return the layer's leaves of the state before round 0."""

@@ -6,17 +6,19 @@ is of a class; everything else calls these functions.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.federated.core.algorithm import Phase, Server
 from bayesfed.federated.core.layers import Stale
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated.core.protocols import Link, View
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
-from bayesfed.trees import Tree
+from bayesfed.trees import Shapes, Tree
+
+Gathered = TypeVar("Gathered")
 
 
 @runtime_checkable
@@ -100,6 +102,19 @@ def adds(phase: Phase) -> bool:
 def total_of(reducer: Reducer) -> Update | None:
     """Return the sum of a reducer; None if there is none, or the reducer is no sum."""
     return reducer.total if isinstance(reducer, Sum) else None
+
+
+def gathered(reducer: Reducer, kind: type[Gathered]) -> Gathered | None:
+    """Return a reducer if it is of a kind; None if it is another."""
+    return reducer if isinstance(reducer, kind) else None
+
+
+def leaves_of(view: View) -> tuple[Shapes, bool] | None:
+    """Return the leaves of the updates that a view makes, and whether it covers leading entries
+    only: its attribute ``leaves``; None if clients cannot make them by themselves.
+    """
+    found: tuple[Shapes, bool] | None = getattr(view, "leaves", None)
+    return found
 
 
 def inner_codec(codec: Codec) -> tuple[Codec, bool]:

@@ -24,7 +24,7 @@ from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip, V
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, check
+from bayesfed.trees import Shapes, Tree, check
 
 
 def assembled(phase: Phase) -> Phase:
@@ -94,6 +94,8 @@ class ServerSide:
         if seams.inner_codec(planned.up)[1]:
             actual, hint = "an ErrorFeedback in an assignment", "layered(algorithm, feedback())"
             raise ArgumentError(f"phase {self.phase.name!r}", "a plain codec", actual, hint)
+        if not self.phase.layers:
+            return planned
         return replace(planned, view=Through(planned.view, self, owns, self._moment(core, round)))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
@@ -105,7 +107,14 @@ class ServerSide:
             message, own = layer.publish(owns[layer.owner], message, moment, version)
             if own:
                 told[layer.owner] = own
-        return wired(message, told)
+        return wired(message, told) if self.phase.layers else message
+
+    def shown(self, state: Tree, round: int) -> Tree:
+        """Return what a client that never heard from the server sees of the core's leaves, by their
+        own names.
+        """
+        seen = self.publish(state, round, None)
+        return unwired(seen)[0] if self.phase.layers else seen
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Take the step: the layers from the outermost, the core within them all."""
@@ -120,9 +129,9 @@ class ServerSide:
             if depth == len(layers):
                 return self._core_step(core, gathered, total, round)
             layer = layers[depth]
-            if layer.traits.needs == "each" and isinstance(gathered, Keep):
-                updates = {name: gathered.updates[name] for name in sorted(gathered.updates)}
-                if updates:
+            kept = seams.gathered(gathered, Keep) if layer.traits.needs == "each" else None
+            if kept:
+                if updates := {name: kept.updates[name] for name in sorted(kept.updates)}:
                     total, info = layer.combine(owns[layer.owner], updates, moment)
                     figures.update(info)
             own, told_here = owns[layer.owner], told.get(layer.owner, {})
@@ -152,7 +161,7 @@ class ServerSide:
         self, core: Tree, gathered: Reducer, total: Update | None, round: int
     ) -> tuple[Tree, Info]:
         server = self.phase.server
-        if isinstance(gathered, Sum | Keep) and seams.adds(self.phase):
+        if seams.adds(self.phase):
             if total is None and not seams.steps_alone(server):
                 return core, {}
             gathered = Sum(total)
@@ -193,6 +202,11 @@ class Through:
     side: ServerSide
     owns: Mapping[str, Tree] = field(repr=False)
     moment: Moment = field(repr=False)
+
+    @property
+    def leaves(self) -> tuple[Shapes, bool] | None:
+        """The leaves of an update, as the core's view has them."""
+        return seams.leaves_of(self.view)
 
     def restrict(self, tree: Tree) -> Tree:
         """Restrict the core's leaves; what layers tell is told to all."""

@@ -112,7 +112,7 @@ def ranked_exchange(
 
 def adds(phase: Phase, reducer: Reducer) -> bool:
     """Return whether payloads are received one by one and only their sum is needed."""
-    return isinstance(reducer, Sum) and seams.one_by_one(phase.link)
+    return seams.gathered(reducer, Sum) is not None and seams.one_by_one(phase.link)
 
 
 def _added(
@@ -123,7 +123,8 @@ def _added(
     try:
         own = ((profile, version) for profile, version in asked if pool.owns(profile.name))
         collect(plan, pool, pool.map(sides, plan.decided(own).tasks()), reducer)
-        partial = reducer.partial if isinstance(reducer, Sum) else None
+        total = seams.gathered(reducer, Sum)
+        partial = total.partial if total else None
     except Exception as problem:
         if pool.group.size == 1:
             raise
@@ -188,8 +189,8 @@ def _stepped(
     entries.infos = dict(sorted(entries.infos.items()))
     # Stable, so that a client's own rows stay in their order.
     entries.rows.sort(key=lambda row: row.client)
-    if total is not None and isinstance(reducer, Sum):
-        reducer.include(total)
+    if total is not None and (adding := seams.gathered(reducer, Sum)):
+        adding.include(total)
     return _taken(occasion, reducer, entries, states)
 
 

@@ -48,7 +48,7 @@ class Exchange(Holding):
     values
         Patterns of the names of leaves that are sent whole.
     masks
-        ``model -> masks by site``, where only active entries of the leaves ``SITE.*`` are sent.
+        ``model -> masks by site``, where only active entries of the leaves ``KIND/SITE`` are sent.
         Default: all entries are.
     told, drawn
         Leaves from which clients draw in round 0 the values and supports of the leaves that have
@@ -111,7 +111,7 @@ class Exchange(Holding):
         whole, masks = dict(message), self.masks(moment.model)
         told |= of(START, self.told or {}) if first else {}
         for name in self._names(own):
-            if name not in message or (first and name.rpartition(".")[0] not in masks):
+            if name not in message or (first and name.partition("/")[2] not in masks):
                 # A leaf of which nothing is drawn.
                 continue
             change = torch.zeros_like(message[name]) if first else own[f"{_sum(behind)}/{name}"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core.protocols import Arrival, Link, Scalar
+from bayesfed.federated.core.seams import one_by_one
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
@@ -52,7 +53,7 @@ class Cell:
     @property
     def one_by_one(self) -> bool:
         """Whether the inner link receives payloads one by one."""
-        return bool(getattr(self.link, "one_by_one", False))
+        return one_by_one(self.link)
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return what the inner link packs."""

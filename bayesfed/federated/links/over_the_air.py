@@ -24,6 +24,7 @@ from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import check, having
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar
+from bayesfed.federated.core.seams import gathered
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
@@ -151,7 +152,7 @@ class OverTheAir:
         ArgumentError
             If the reducer is not a sum.
         """
-        if not isinstance(reducer, Sum):
+        if gathered(reducer, Sum) is None:
             hint = "Digital() for rules that need updates apart"
             raise ArgumentError("OverTheAir", "a sum", type(reducer).__name__, hint)
         everyone, signal = list(arrivals), _Signal(self)

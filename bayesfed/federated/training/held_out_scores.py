@@ -28,7 +28,7 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 # The leaf of the payload with the scores, and the factors of the variances that they are for.
-SCORES = "scores"
+SCORES = "run/scores"
 FACTORS = (1.0, 0.5, 2.0)
 # Temperatures between which is chosen.
 LOWEST, HIGHEST = 1e-6, 1.0

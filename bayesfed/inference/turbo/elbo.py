@@ -38,21 +38,22 @@ from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.models.priors.belief import SiteBelief
 from bayesfed.models.priors.declared import Declared, Site
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, has_ties
+from bayesfed.trees import Tree, has_ties, under
 
 Spread = Literal["shared", "layer", "weight"]
-SHARED = "sd"
+# Kinds of the names of leaves, ``KIND/NAME``: so no name of a parameter meets one of ours.
+SHARED, POINT = "shared/sd", "point"
 # Share of the way to its optimum that a precision goes after each step, and the longest step of its
 # logarithm. A larger share lets sds grow to those of the prior before the first rounds have found
 # any curvature, from which networks with convolutions do not recover.
 RATE, LONGEST = 0.01, 0.5
 # The leaf of a message with the temperature, where it changes from round to round.
-TEMPERATURE = "temperature"
+TEMPERATURE = "run/temperature"
 
 
 def spread_leaf(site: str, spread: Spread) -> str:
     """Return the name of the leaf that holds a site's posterior sd."""
-    return SHARED if spread == "shared" else f"{site}.sd"
+    return SHARED if spread == "shared" else f"sd/{site}"
 
 
 def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
@@ -80,11 +81,12 @@ def decode_inclusion(code: Tensor) -> Tensor:
 class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
-    The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte
-    each) of the active entries, ``NAME.support`` (booleans), and the sd. With ``NAME.prior`` (one
-    number, log-odds) in place of ``NAME.inclusion``, q(s) follows from that and from the means.
+    The received message has, for each site NAME: ``mean/NAME`` and ``inclusion/NAME`` (one byte
+    each) of the active entries, ``support/NAME`` (booleans), and the sd. With ``prior/NAME`` (one
+    number, log-odds) in place of ``inclusion/NAME``, q(s) follows from that and from the means.
     With neither, active entries are active with certainty. The message sent back has the active
-    means, the sd and the points. A message with the leaf ``temperature`` has that of its round in
+    means, the sd (``sd/NAME``, or ``shared/sd``) and the points, ``point/NAME``. A message with
+    the leaf ``run/temperature`` has that of its round in
     place of the likelihood's.
 
     Parameters
@@ -111,11 +113,11 @@ class MeanFieldElbo:
         """Rebuild dense means, masks and precisions; train means, log sds and points."""
         trained, fixed = {}, {}
         for name, site in self.declared.sites.items():
-            mask = message[f"{name}.support"]
-            mean = scatter_active(message[f"{name}.mean"], mask)
-            trained[f"{name}.mean"] = mean
+            mask = message[f"support/{name}"]
+            mean = scatter_active(message[f"mean/{name}"], mask)
+            trained[f"mean/{name}"] = mean
             if not bool(mask.all()):
-                fixed[f"{name}.mask"] = mask.to(mean.dtype)
+                fixed[f"mask/{name}"] = mask.to(mean.dtype)
             leaf = spread_leaf(name, self.spread)
             sd = message[leaf]
             if self.spread == "weight":
@@ -124,24 +126,23 @@ class MeanFieldElbo:
             belief = SiteBelief(
                 mean, sd, torch.full_like(mean, math.inf), *2 * [mean.new_ones(2, 1, 1)]
             )
-            if (inclusion := message.get(f"{name}.inclusion")) is not None:
+            if (inclusion := message.get(f"inclusion/{name}")) is not None:
                 belief = replace(
                     belief, log_odds=scatter_active(torch.logit(decode_inclusion(inclusion)), mask)
                 )
-            elif (prior := message.get(f"{name}.prior")) is not None:
+            elif (prior := message.get(f"prior/{name}")) is not None:
                 # An active entry has q(s) of at least a half.
                 own = self.blocks.update(
                     self.blocks.start(belief, site.precision), prior.expand_as(mean), site.precision
                 )
                 belief = replace(belief, log_odds=own.log_odds.clamp(min=0.0).to(mean))
-            fixed[f"{name}.precision"] = torch.where(
+            fixed[f"precision/{name}"] = torch.where(
                 mask, self.blocks.start(belief, site.precision).expected_precision, 0.0
             )
         if TEMPERATURE in message:
             fixed[TEMPERATURE] = message[TEMPERATURE]
-        return trained | {
-            name: message[name].clone() for name in message if name in self._points
-        }, fixed
+        points = {n: leaf.clone() for n, leaf in message.items() if n.startswith(f"{POINT}/")}
+        return trained | points, fixed
 
     def loss(
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
@@ -173,8 +174,8 @@ class MeanFieldElbo:
         """
         parts = []
         for name in self.declared.sites:
-            mean, log_sd = trained[f"{name}.mean"], trained[spread_leaf(name, self.spread)]
-            mask, precision = fixed.get(f"{name}.mask"), fixed[f"{name}.precision"]
+            mean, log_sd = trained[f"mean/{name}"], trained[spread_leaf(name, self.spread)]
+            mask, precision = fixed.get(f"mask/{name}"), fixed[f"precision/{name}"]
             squares, variance = precision.flatten() @ mean.square().flatten(), (2 * log_sd).exp()
             if log_sd.ndim:
                 second, logs = (
@@ -220,21 +221,21 @@ class MeanFieldElbo:
             log_sd.grad = None
 
     def _active(self, name: str, trained: Tree, fixed: Tree) -> float:
-        mask = fixed.get(f"{name}.mask")
-        return float(trained[f"{name}.mean"].numel() if mask is None else mask.sum())
+        mask = fixed.get(f"mask/{name}")
+        return float(trained[f"mean/{name}"].numel() if mask is None else mask.sum())
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Send active means, sds and points."""
         masks = {
-            name: fixed[f"{name}.mask"].bool()
+            name: fixed[f"mask/{name}"].bool()
             for name in self.declared.sites
-            if f"{name}.mask" in fixed
+            if f"mask/{name}" in fixed
         }
         spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
         tree = {name: leaf.exp() if name in spreads else leaf for name, leaf in trained.items()}
         for name, site in self.declared.sites.items():
             masks.setdefault(
-                name, torch.ones(site.matrix, dtype=torch.bool, device=tree[f"{name}.mean"].device)
+                name, torch.ones(site.matrix, dtype=torch.bool, device=tree[f"mean/{name}"].device)
             )
         return gather_active(tree, masks)
 
@@ -267,10 +268,9 @@ class MeanFieldElbo:
         return output
 
     def _weights(self, trained: Tree, fixed: Tree) -> tuple[Tree, Mapping[str, Noise]]:
-        weights = {name: leaf for name, leaf in trained.items() if name in self._points}
-        spreads = {}
+        weights, spreads = under(trained, f"{POINT}/"), {}
         for name, site in self.declared.sites.items():
-            mean, mask = trained[f"{name}.mean"], fixed.get(f"{name}.mask")
+            mean, mask = trained[f"mean/{name}"], fixed.get(f"mask/{name}")
             weights[name] = (mean if mask is None else mean * mask).view(site.shape)
             spreads[name] = Noise(site, trained[spread_leaf(name, self.spread)], mask)
         return weights, spreads
@@ -291,13 +291,6 @@ class MeanFieldElbo:
         )
         return frozenset(
             name for name, value in self.declared.net.named_parameters() if owners[id(value)] > 1
-        )
-
-    @cached_property
-    def _points(self) -> frozenset[str]:
-        return (
-            frozenset(name for name, _ in self.declared.net.named_parameters())
-            - self.declared.sites.keys()
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.seams import gathered
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import shapes
@@ -87,15 +88,12 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
     UpdateError
         If the reducer adds, or the clients sent another kind.
     """
-    if not isinstance(reducer, Keep) or any(
-        update.kind != kind for update in reducer.updates.values()
-    ):
+    kept = gathered(reducer, Keep)
+    if kept is None or any(update.kind != kind for update in kept.updates.values()):
         actual = f"{type(reducer).__name__}, or another kind"
         raise UpdateError(
             "server step", f"every update of kind {kind!r}", actual, "a phase with reducer=Keep"
         )
     return [
-        reducer.updates[client]
-        for client in sorted(reducer.updates)
-        if reducer.updates[client].weighs
+        kept.updates[client] for client in sorted(kept.updates) if kept.updates[client].weighs
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import LostRoundError, Roster
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import UpdateError
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar, View
 from bayesfed.federated.core.update import Kind, Reducer, Update
@@ -215,15 +216,10 @@ class Open(Gather):
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Gather all answers, then unmask."""
         came = [*super().collect(arrivals, reducer, key)]
-        views = [arrival.assignment.view for arrival in came]
-        if (
-            isinstance(reducer, Unmasked)
-            and views
-            and isinstance(views[0], Letter)
-            and views[0].roster
-        ):
-            reducer.finish(views[0].roster)
+        sums = seams.gathered(reducer, Unmasked)
+        if sums and came and (roster := cast(Letter, came[0].assignment.view).roster):
+            sums.finish(roster)
         for arrival in came:
-            if not arrival.refusal and isinstance(reducer, Unmasked):
-                arrival.silence = reducer.reason
+            if sums and not arrival.refusal:
+                arrival.silence = sums.reason
             yield arrival

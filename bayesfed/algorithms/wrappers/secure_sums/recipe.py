@@ -24,7 +24,6 @@ import torch
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.algorithms.wrappers.secure_sums import collecting
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
@@ -234,18 +233,13 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     """Let clients of a private method clip to a little less, so that a change that is rounded to
     integers has the norm that epsilon is for.
     """
-    private = [layer for layer in phase.layers if isinstance(layer, Private)]
     entries = point.length - 1
     slack = entries**0.5 * point.resolution / 2
-    for layer in private:
-        if slack > layer.clip / 100:
-            expected = f"rounding of at most a hundredth of the clip, {layer.clip:g}"
-            raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
-    layers = tuple(
-        replace(layer, at_client=layer.at_client - slack) if isinstance(layer, Private) else layer
-        for layer in phase.layers
-    )
-    return replace(phase, layers=layers)
+    bounds = [layer.client_bound for layer in phase.layers if layer.traits.bounds]
+    if bounds and slack > (least := min(bounds)) / 100:
+        expected = f"rounding of at most a hundredth of the clip, {least:g}"
+        raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
+    return replace(phase, layers=tuple(layer.tightened(slack) for layer in phase.layers))
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import math
 
-from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.views import Slice, Whole
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.engine.assembly import Through
 from bayesfed.federated.links.digital import USUAL_NORM, Digital
-from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.keys import Key
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]
@@ -34,7 +31,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
     (phase,) = algorithm.phases
-    if isinstance(phase.link, OverTheAir):
+    if not seams.one_by_one(phase.link):
         raise ArgumentError(
             where, "the link Digital()", "OverTheAir", "one of the two: the channel adds by itself"
         )
@@ -49,8 +46,8 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         raise ArgumentError(
             where, "no check of norms", f"Digital(max_norm={phase.link.max_norm:g})", hint
         )
-    private = [layer for layer in phase.layers if isinstance(layer, Private)]
-    if any(layer is not phase.layers[0] or layer.at_client == math.inf for layer in private):
+    bounds = [layer for layer in phase.layers if layer.traits.bounds]
+    if any(layer is not phase.layers[0] or layer.client_bound == math.inf for layer in bounds):
         # Whatever changes a payload after it was clipped, the server cannot undo.
         hint = "private(..., at_client=True), as the last step before secure"
         expected = "a private method whose clients clip last"
@@ -103,10 +100,10 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
             "numbers, and masked numbers cannot be shortened"
         )
         raise ArgumentError(where, "no codec on the up-link", type(planned.up).__name__, hint)
-    view = planned.view.view if isinstance(planned.view, Through) else planned.view
-    if not isinstance(view, Whole | Slice):
+    leaves = seams.leaves_of(planned.view)
+    if leaves is None:
         hint = "fed_avg, fed_prox, fed_lora, hetero_fl"
         expected = "clients that send whole leaves, or leading slices of them"
-        raise ArgumentError(where, expected, f"the view {type(view).__name__}", hint)
-    shapes = view.expected if isinstance(view, Whole) else view.full
-    return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), isinstance(view, Slice)
+        raise ArgumentError(where, expected, f"the view {type(planned.view).__name__}", hint)
+    shapes, leading = leaves
+    return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), leading

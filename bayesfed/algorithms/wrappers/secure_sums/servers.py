@@ -20,6 +20,7 @@ from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, neighbours
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
 from bayesfed.errors import UpdateError
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Server
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.seams import published
@@ -47,11 +48,8 @@ class KeysServer:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the roster of those who sent keys."""
-        keys = (
-            {name: answer["keys"] for name, answer in reducer.answers.items()}
-            if isinstance(reducer, GatheredKeys)
-            else {}
-        )
+        came = seams.gathered(reducer, GatheredKeys)
+        keys = {name: one["keys"] for name, one in came.answers.items()} if came else {}
         check_count(len(keys), self.point, round)
         if (chosen := self.choose(len(keys))) is None:
             reason = (
@@ -78,10 +76,8 @@ class SharesServer:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with what clients have shared."""
-        roster, answers = (
-            Roster.read(state),
-            reducer.answers if isinstance(reducer, Gathered) else {},
-        )
+        roster, came = Roster.read(state), seams.gathered(reducer, Gathered)
+        answers = came.answers if came else {}
         boxes, digests, seeds, sharing = (
             array.copy() for array in (roster.boxes, roster.digests, roster.seeds, roster.sharing)
         )
@@ -118,9 +114,10 @@ class MaskedServer:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sum."""
         roster = Roster.read(state)
-        if isinstance(reducer, ModularSum) and reducer.total is not None:
-            active = np.array([name in reducer.clients for name in roster.names])
-            roster = replace(roster, active=active, total=reducer.total.view(np.uint8))
+        came = seams.gathered(reducer, ModularSum)
+        if came and came.total is not None:
+            active = np.array([name in came.clients for name in roster.names])
+            roster = replace(roster, active=active, total=came.total.view(np.uint8))
         return state | roster.write(), {}
 
 
@@ -150,7 +147,8 @@ class OpenServer:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the wrapped server's next state, and the numbers of lost rounds."""
         roster, own = Roster.read(state), without(state, PREFIX)
-        total = reducer.total if isinstance(reducer, Unmasked) else None
+        came = seams.gathered(reducer, Unmasked)
+        total = came.total if came else None
         stepped, info = step_on(self.server, self.point, own, total, round)
         lost = (
             state[LOST]
@@ -185,15 +183,11 @@ class FixedPointServer:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the wrapped server's next state."""
-        clients = len(reducer.clients) if isinstance(reducer, ModularSum) else 0
+        came = seams.gathered(reducer, ModularSum)
+        clients = len(came.clients) if came else 0
         check_count(clients, self.point, round)
-        state, info = step_on(
-            self.server,
-            self.point,
-            state,
-            reducer.total if isinstance(reducer, ModularSum) else None,
-            round,
-        )
+        total = came.total if came else None
+        state, info = step_on(self.server, self.point, state, total, round)
         return state, {**info, "summed": float(clients)}
 
 
@@ -205,9 +199,7 @@ def step_on(
     """
     if total is not None:
         return server.step(state, Sum(point.decode(total)), round)
-    return (
-        server.step(state, Sum(), round) if getattr(server, "steps_alone", False) else (state, {})
-    )
+    return server.step(state, Sum(), round) if seams.steps_alone(server) else (state, {})
 
 
 def check_count(clients: int, point: FixedPoint, round: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 
@@ -20,9 +21,9 @@ from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Server
-from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.engine.assembly import ServerSide
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.flights import Flight, from_tree, to_tree
 from bayesfed.federated.engine.entries import Entries, Occasion
@@ -108,7 +109,7 @@ class Window:
         """
         entries, taken, asked, draws = Entries(occasion), list[Flight](), set[str](), 0
         phase, state = occasion.phase, occasion.state
-        current, _ = unwired(seams.published(phase.server, state, occasion.round, None))
+        current = cast(ServerSide, phase.server).shown(state, occasion.round)
         if seams.stale(phase.server) == "rebased":
             self._bases[occasion.round] = current
         while len(taken) < self.buffer.size:
@@ -232,8 +233,8 @@ class Gathered:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Keep the updates."""
-        if isinstance(reducer, Keep):
-            self.updates = reducer.updates
+        if kept := seams.gathered(reducer, Keep):
+            self.updates = kept.updates
         return state, {}
 
 
