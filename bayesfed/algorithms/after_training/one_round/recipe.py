@@ -144,7 +144,7 @@ def one_round(
         raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, without(state, OWN), net, scored, form)
+        return posterior_of(state, without(state, f"{OWN}/"), net, scored, form)
 
     return compose(
         "one_round",
@@ -153,7 +153,7 @@ def one_round(
         Maximum(form, prior_precision * bayes, bayes),
         training=work,
         initial=begun | (empty(form, prior_precision) if bayes else {}),
-        predictor=lambda state: Model(net, without(state, OWN)),
+        predictor=lambda state: Model(net, without(state, f"{OWN}/")),
         posterior=posterior if bayes else None,
         view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
         codec=Cast(64 if wide else 32),

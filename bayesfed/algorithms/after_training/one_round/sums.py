@@ -14,6 +14,7 @@ from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, PRECISION,
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import of
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
@@ -176,7 +177,7 @@ class Maximum:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return without(state, f"{OWN}/")
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the maximum. A round in which no client has data changes
@@ -193,14 +194,14 @@ class Maximum:
             for one, (name, right) in zip(curvatures, linear.items(), strict=True)
         }
         best = self.structure.split(solved, {name: state[name] for name in self.structure.names})
-        network = without(state, OWN) | best
+        network = without(state, f"{OWN}/") | best
         if not self.gaussian:
             return network, {}
         kept = without(means, LINEAR) | {
             ROWS: torch.tensor([rows]),
             PRECISION: torch.tensor([self.precision], dtype=torch.float64),
         }
-        return network | {OWN + name: leaf for name, leaf in kept.items()}, {}
+        return network | of(OWN, kept), {}
 
 
 def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:
