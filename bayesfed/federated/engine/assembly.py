@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core import seams
@@ -165,7 +166,15 @@ class ServerSide:
             if total is None and not seams.steps_alone(server):
                 return core, {}
             gathered = Sum(total)
-        return server.step(core, gathered, round)
+        step = server.step(core, gathered, round)
+        if not (
+            isinstance(step, tuple)
+            and len(step) == 2
+            and all(isinstance(part, dict) for part in step)
+        ):
+            where = f"{type(server).__name__}.step, phase {self.phase.name!r}"
+            raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
+        return step
 
 
 def _parted(total: Update) -> tuple[Update, dict[str, Tree]]:
