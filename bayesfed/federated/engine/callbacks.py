@@ -201,7 +201,7 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """Return a callback that copies one leaf of the state into `frames`, by round.
 
-    ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+    ``keep("prior_log_odds/1.weight", frames)`` follows the message v_{h -> s} of a layer.
 
     Parameters
     ----------
