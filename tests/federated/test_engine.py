@@ -73,15 +73,15 @@ def test_samplers_obey_the_laws(sampler):
 def test_views_obey_the_laws():
     mask = torch.rand(4, 5) < 0.5
     check_view(Whole({"a": (4, 5), "b": ()}), {"a": torch.randn(4, 5), "b": torch.tensor(2.0)})
-    sparse = Active({"layer": mask}, {"layer.mean": (4, 5), "sd": ()})
+    sparse = Active({"layer": mask}, {"mean/layer": (4, 5), "sd": ()})
     check_view(
-        sparse, {"layer.mean": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments"
+        sparse, {"mean/layer": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments"
     )
-    tree = {"layer.mean": torch.randn(4, 5), "sd": torch.tensor(0.1)}
-    payload = sparse.restrict(tree | {"layer.support": mask})
-    assert torch.equal(payload.pop("layer.support"), mask)
+    tree = {"mean/layer": torch.randn(4, 5), "sd": torch.tensor(0.1)}
+    payload = sparse.restrict(tree | {"support/layer": mask})
+    assert torch.equal(payload.pop("support/layer"), mask)
     assert torch.equal(
-        sparse.lift(payload, 1.0, "moments").total["layer.mean"], tree["layer.mean"] * mask
+        sparse.lift(payload, 1.0, "moments").total["mean/layer"], tree["mean/layer"] * mask
     )
 
 
@@ -109,7 +109,7 @@ def test_an_entry_that_returns_has_the_spikes_sd(clients):
         reports = list(rounds(pushed, bf.InProcess(clients), rounds=4))
     assert reports[2].server["reactivated"] > 0
     assert all(bool(torch.isfinite(leaf).all()) for leaf in reports[-1].state.values())
-    assert min(float(reports[-1].state[f"model/{name}.sd"].min()) for name in declared.sites) > 0
+    assert min(float(reports[-1].state[f"sd/{name}"].min()) for name in declared.sites) > 0
 
 
 def test_locals_obey_the_laws(net, declared, clients):
@@ -124,7 +124,7 @@ def test_locals_obey_the_laws(net, declared, clients):
     )
     algorithm = turbo(declared, clients)
     (phase,) = algorithm.phases
-    state = owned(algorithm.initial, "model")
+    state, _ = phase.scope.parted(algorithm.initial)
     message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
         phase.server.publish(state, 0, None)
     )

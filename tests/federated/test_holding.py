@@ -40,18 +40,18 @@ def listening(layer):
 
 
 def test_what_changed_is_put_together_with_what_is_held():
-    side, data, key = listening(Holding(held=("w", "*.support"))), None, bf.Key(0)
+    side, data, key = listening(Holding(held=("w", "support/*"))), None, bf.Key(0)
     first = {
         "w": torch.tensor([1.0, 2.0]),
-        "a.support": torch.tensor([True, False]),
+        "support/a": torch.tensor([True, False]),
         "b": torch.zeros(2),
     }
     fit = side.fit(first, {}, data, key, bf.LocalOptions())
     assert tree_equal(fit.payload, first)
-    assert set(fit.memory) == {"model/own", "held/held/w", "held/held/a.support"}
+    assert set(fit.memory) == {"model/own", "held/held/w", "held/held/support/a"}
     change = {
         "/held/change/w": torch.tensor([0.5, 0.0]),
-        "/held/change/a.support": torch.tensor([True, True]),
+        "/held/change/support/a": torch.tensor([True, True]),
         "b": torch.ones(2),
     }
     fit = side.fit(change, fit.memory, data, key, bf.LocalOptions())
@@ -59,7 +59,7 @@ def test_what_changed_is_put_together_with_what_is_held():
         fit.payload,
         {
             "w": torch.tensor([1.5, 2.0]),
-            "a.support": torch.tensor([False, True]),
+            "support/a": torch.tensor([False, True]),
             "b": torch.ones(2),
         },
     )
@@ -103,12 +103,12 @@ def test_up_to_date_clients_hear_flips_and_others_the_support(declared):
     algorithm = bf.d_turbo_vbi(declared, observations=10, training=WORK)
     (phase,) = map(assembled, algorithm.phases)
     state, name = dict(algorithm.initial), next(iter(declared.sites))
-    state[f"model/{name}.log_odds"][0, :3] = -1.0
+    state[f"log_odds/{name}"][0, :3] = -1.0
     heard = phase.server.publish(state, 4, 3)
-    assert int(heard[f"/exchange/change/{name}.support"].sum()) == 3
-    assert f"{name}.support" not in heard
+    assert int(heard[f"/exchange/change/support/{name}"].sum()) == 3
+    assert f"support/{name}" not in heard
     for version in (None, 1, 2):
-        assert int((~phase.server.publish(state, 4, version)[f"{name}.support"]).sum()) == 3
+        assert int((~phase.server.publish(state, 4, version)[f"support/{name}"]).sum()) == 3
 
 
 def stc(net, **changes):

@@ -9,7 +9,6 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.federated import bits, rounds
-from bayesfed.federated.core.owners import owned
 from bayesfed.keys import Key
 from tests.federated.test_engine import final, turbo
 
@@ -37,8 +36,7 @@ def test_only_active_entries_travel(declared, clients):
         (row, *_) = [row for row in after.rows if row.direction == "up"]
         assert abs(row.bits / 8 - 2 * active) < 600
         for name in declared.sites:
-            state = owned(after.state, "model")
-            mean, log_odds = state[f"{name}.mean"], state[f"{name}.log_odds"]
+            mean, log_odds = after.state[f"mean/{name}"], after.state[f"log_odds/{name}"]
             assert bool((mean[log_odds <= 0] == 0).all())
 
 
@@ -49,7 +47,7 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
     algorithm = turbo(declared, clients, codec=bf.Cast(32), use_prior=False)
     report = final(algorithm, bf.InProcess(clients), rounds=1)
     (phase,) = algorithm.phases
-    state = owned(algorithm.initial, "model")
+    state, _ = phase.scope.parted(algorithm.initial)
     message = phase.server.publish(state, 0, None)
     total, count = 0.0, 0
     for profile in bf.InProcess(clients).profiles:
@@ -62,9 +60,9 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
             assignment.options,
         )
         total, count = (
-            total + profile.samples * fit.payload["1.weight.mean"].double(),
+            total + profile.samples * fit.payload["mean/1.weight"].double(),
             count + profile.samples,
         )
     assert torch.allclose(
-        report.state["model/1.weight.mean"].double().reshape(-1), total / count, atol=1e-6
+        report.state["mean/1.weight"].double().reshape(-1), total / count, atol=1e-6
     )
