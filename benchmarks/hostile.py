@@ -4,10 +4,10 @@
     # what several do to the mean and to robust rules: `parts/hostile/byzantine.py`
     python benchmarks/hostile.py --only byzantine [--check]
 
-- One hostile client of four, in 26 ways, against every recipe (`bayesfed.testing.hostile`): refused
+- One hostile client of four, in 26 ways, against every recipe (`tests.support.hostile`): refused
   with a typed reason, or cast where the codec reads other widths; the round is made, and the state
   is bit for bit that of the run without the client.
-- Mutants (`bayesfed.testing.hostile.mutations`) of the messages of every codec, and of every
+- Mutants (`tests.support.hostile.mutations`) of the messages of every codec, and of every
   recipe's both ways: with their old digest each must be refused, with a good one refused or read as
   what the header promises. Anything else than `WireError` stops the run.
 - Bombs: small messages that promise much. Time is processor time, the least of three refusals;
@@ -45,16 +45,16 @@ from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inspect import table
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.shipped import message_codecs, small_trees
-from bayesfed.testing.hostile.bombs import bombs
-from bayesfed.testing.hostile.canaries import Canaries
-from bayesfed.testing.hostile.cases import cases
-from bayesfed.testing.hostile.mutations import KINDS, check_mutants, reseal
-from bayesfed.testing.hostile.pool import Arrivals, Between
-from bayesfed.testing.hostile.sections import section_bombs
-from bayesfed.testing.hostile.verdict import Hostilities
-from bayesfed.testing.recipes import tiny_recipes
 from bayesfed.trees import Tree
+from tests.support.codecs.shipped import message_codecs, small_trees
+from tests.support.hostile.bombs import bombs
+from tests.support.hostile.canaries import Canaries
+from tests.support.hostile.cases import cases
+from tests.support.hostile.mutations import KINDS, check_mutants, reseal
+from tests.support.hostile.pool import Arrivals, Between
+from tests.support.hostile.sections import section_bombs
+from tests.support.hostile.verdict import Hostilities
+from tests.support.recipes import tiny_recipes
 
 LIMIT, MUTANTS, FORGED, CANARIES, CHUNK, ROUNDS = 1 << 20, 100_000, 10_000, 10_000, 100, 4
 LETTERS = {

@@ -9,6 +9,10 @@ the first name costs.
   Nothing of `federated` imports `algorithms`, not even for its types. No files import each other in
   a circle; imports under ``TYPE_CHECKING`` make none, and a name that a lazy ``__init__`` passes on
   leads to the file that defines it.
+- The source (`parts/house/guards.py`): tokens of code, which leave out layout, comments and
+  docstrings; lines over 100 columns; and guesses about the parts of a method.
+- The surface (`parts/house/surface.py`): the names on `bayesfed`, and the calls between a round and
+  the loss of a client.
 - The first name: seconds of ``import bayesfed as bf; bf.mlp`` or ``bf.run``, whichever is slower,
   after torch and pyro; median of five fresh interpreters.
 
@@ -28,7 +32,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from parts.house.guards import guesses, long_lines, tokens_of
 from parts.house.imports import Imports, circles
+from parts.house.surface import frames, names, strangers
 from parts.shared.targets import target
 
 from bayesfed.inspect import table
@@ -43,6 +49,7 @@ ENTRIES, TOP_ENTRIES, LINES, TEST_LINES, CLI_LINES, FIRST_S, TESTS_S = (
     1.0,
     240,
 )
+TOKENS, COLUMNS, NAMES, FRAMES = 345_000, 100, 130, 10
 FIRST = (
     "import time, torch, pyro; start = time.perf_counter(); import bayesfed as bf; bf.{name}; "
     "print(time.perf_counter() - start)"
@@ -82,7 +89,8 @@ def main() -> int:
             )
             + "\n"
         )
-    met = [*rooms(folders), *imports(package), *lengths(lines), first_name(show=not options.check)]
+    met = [*rooms(folders), *imports(package), *lengths(lines), *code(package, source), *surface()]
+    met.append(first_name(show=not options.check))
     if options.full:
         met.append(tests())
     return 0 if all(met) else 1
@@ -179,6 +187,32 @@ def lengths(lines: dict[Path, int]) -> list[bool]:
         )
     )
     return met
+
+
+def code(package: Sequence[Path], every: Sequence[Path]) -> list[bool]:
+    """Print the targets on tokens, columns and guesses."""
+    counts = Counter({file: tokens_of(ROOT / file) for file in package if file.suffix == ".py"})
+    rooms = Counter[str]()
+    for file, count in counts.items():
+        rooms[file.parts[1]] += count
+    dear = [f"{room}: {count}" for room, count in rooms.most_common(8)]
+    long, guessed = long_lines(ROOT, every, COLUMNS), guesses(ROOT, package)
+    return [
+        judged("tokens of code", sum(counts.values()), TOKENS, dear),
+        judged(f"lines over {COLUMNS} columns", len(long), 0, long),
+        judged("guesses about parts outside one file", len(guessed), 0, guessed),
+    ]
+
+
+def surface() -> list[bool]:
+    """Print the targets on names and calls."""
+    found, calls = names(), frames()
+    odd = strangers(found)
+    return [
+        judged("names on bayesfed", len(found), NAMES, []),
+        judged("names on bayesfed that are others'", len(odd), 0, odd),
+        judged("calls between the round and a client's loss", len(calls), FRAMES, calls),
+    ]
 
 
 def first_name(*, show: bool) -> bool:

@@ -110,29 +110,20 @@ def against_peers(python: Path, repeats: int) -> Iterator[bool]:
         grid, u, links = model(shape, HARD), evidence(shape), agreement(HARD)
         with peer(python, "pgmax", links, u) as pgmax, peer(python, "fbgbp", links, u) as fbgbp:
             work = {"PGMax": peer_sweep(pgmax, 10), "fbgbp": peer_sweep(fbgbp, 10)}
-            work |= {
-                "bp, numba": sweep(grid, u, 200, backend="numba"),
-                "bp, torch": sweep(grid, u, 60, backend="torch"),
-            }
+            work["bp"] = sweep(grid, u, 200)
             if shape == SQUARE:
                 work["tables 2 x 2"] = sweep(general(shape, links), weights(u), 16)
             seconds = turns(f"sweeps {name(shape)}", work, repeats)
         report(f"a sweep, {name(shape)}, hard", seconds, shape, against=("PGMax", "fbgbp"))
-        numba = seconds["bp, numba"]
         yield at_least(
-            f"PGMax / bp with numba, sweep, {name(shape)} (stretch 300)",
-            ratio(seconds["PGMax"], numba),
+            f"PGMax / bp, sweep, {name(shape)} (stretch 300)",
+            ratio(seconds["PGMax"], seconds["bp"]),
             150,
         )
         yield at_least(
-            f"fbgbp / bp with numba, sweep, {name(shape)} (stretch 100)",
-            ratio(seconds["fbgbp"], numba),
+            f"fbgbp / bp, sweep, {name(shape)} (stretch 100)",
+            ratio(seconds["fbgbp"], seconds["bp"]),
             50,
-        )
-        yield at_least(
-            f"PGMax / bp with torch, sweep, {name(shape)}",
-            ratio(seconds["PGMax"], seconds["bp, torch"]),
-            30,
         )
         if shape == SQUARE:
             yield at_least(
@@ -182,7 +173,7 @@ def against_copies(repeats: int) -> Iterator[bool]:
     for shape in (LAYER, SQUARE, LARGE):
         count, steps = math.prod(shape), 24 if shape == LARGE else 200
         work = {
-            "bp": sweep(model(shape, HARD), evidence(shape), steps, backend="numba"),
+            "bp": sweep(model(shape, HARD), evidence(shape), steps),
             "memory": copies(size, 1),
             "own size": copies(WORKING_SET * count // 2, max(1, 20_000_000 // count)),
         }
@@ -214,7 +205,7 @@ def against_copies(repeats: int) -> Iterator[bool]:
             )
         )
     print(
-        f"bp with numba against copies; memory: {size >> 20} MiB arrays, own size: "
+        f"bp against copies; memory: {size >> 20} MiB arrays, own size: "
         f"{WORKING_SET} bytes a variable in all, bytes read and written"
     )
     headings = [
@@ -303,10 +294,7 @@ def to_convergence(python: Path, repeats: int) -> Iterator[bool]:
 def differences(python: Path, theirs: Tensor, u: Tensor) -> dict[str, float]:
     """Return how far everybody's marginals of the mild problem are from PGMax's."""
     grid = model(LAYER, MILD)
-    found = {
-        f"bp with {backend}": infer(grid, u, method="bp", tol=1e-6, backend=backend).marginals
-        for backend in ("numba", "torch")
-    }
+    found = {"bp": infer(grid, u, method="bp", tol=1e-6).marginals}
     found["tables 2 x 2"] = (
         infer(general(LAYER, agreement(MILD)), weights(u), method="bp", tol=1e-5)
         .marginals[..., 1]
@@ -454,7 +442,7 @@ def sweep(graph: Grid | Tables, u: Tensor, steps: int, **options: Any) -> Callab
 def call(graph: Grid, u: Tensor, method: Literal["bp", "strip"]) -> float:
     """Measure a call to convergence."""
     start = time.perf_counter()
-    _ = infer(graph, u, method=method, backend="numba", warn=False).extrinsic
+    _ = infer(graph, u, method=method, warn=False).extrinsic
     return time.perf_counter() - start
 
 
@@ -576,7 +564,7 @@ def peak_bytes() -> float:
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    result = infer(grid, u, method="bp", backend="numba", tol=0.0, max_sweeps=8, warn=False)
+    result = infer(grid, u, method="bp", tol=0.0, max_sweeps=8, warn=False)
     seen.append(resident())
     done.set()
     watcher.join()

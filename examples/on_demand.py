@@ -13,6 +13,7 @@ digits are easier than what it trains.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from matplotlib.figure import Figure
 
 import bayesfed as bf
 from bayesfed.federated import energy_j, evaluate, latency_s, score
-from bayesfed.inspect import plot_client_costs, plot_plans, save, table
+from bayesfed.federated.engine.ledger import Row
+from bayesfed.inspect import plot_client_costs, save, table
 from bayesfed.models import channel_graph, shrunk_shares
 
 DEADLINE_S = 5.0
@@ -98,7 +100,7 @@ def main() -> None:
         plot_client_costs(last, latency_s=DEADLINE_S, energy_j=budgets)[0],
         chosen.out / "clients.png",
     )
-    save(plot_plans(ledger)[0], chosen.out / "plans.png")
+    plot_plans(ledger).savefig(chosen.out / "plans.png", dpi=110)
     axes = Figure(figsize=(6, 3.6), layout="constrained").subplots()
     for method, curve in curves.items():
         axes.plot(*zip(*curve, strict=True), label=method)
@@ -155,6 +157,28 @@ def spent(result: bf.Result) -> list[tuple[float, float]]:
         total += energy_j(record.rows)
         curve.append((total, record.metrics["accuracy"]))
     return curve
+
+
+def plot_plans(ledger: Sequence[Row]) -> Figure:
+    """Draw each client's share of the network's work in each round (top), and the kilobits that it
+    really sent (bottom); rounds in which it did not take part are blank.
+    """
+    planned = [row for row in ledger if row.direction == "up" and row.cost.alpha]
+    names = sorted({row.client for row in planned})
+    alphas, kilobits = torch.full(
+        (2, len(names), 1 + max(row.round for row in planned)), float("nan")
+    )
+    for row in planned:
+        place = names.index(row.client), row.round
+        alphas[place], kilobits[place] = row.cost.alpha, row.bits / 1e3
+    figure = Figure(figsize=(5.5, 2.0 + 0.4 * len(names)), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for axes, values, label in ((above, alphas, "alpha"), (below, kilobits, "kb sent")):
+        image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+        figure.colorbar(image, ax=axes, label=label)
+    below.set_xlabel("round")
+    return figure
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from bayesfed.cli.runs import run_file
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError
 from bayesfed.inspect.learning_curves import plot_curves
-from bayesfed.running.comparison import comparison, curves
+from bayesfed.running import Folder
+from bayesfed.running.comparison import comparison, curves_csv
 from bayesfed.running.experiments import experiment
-from bayesfed.running.folders import Folder
 
 
 def compare(
@@ -66,7 +66,7 @@ def compare(
     runs = {
         name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()
     }
-    write_whole(into / "curves.csv", curves(runs).encode())
+    write_whole(into / "curves.csv", curves_csv(runs).encode())
     plot_curves(runs).savefig(into / "curves.png", dpi=110)
     for path, folder in zip(paths, folders, strict=True):
         if path in files:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from importlib.metadata import requires
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.inspect.tables import table
+from bayesfed.inspect import table
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Split
 from bayesfed.running.experiments.kinds import options

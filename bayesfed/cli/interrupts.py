@@ -4,7 +4,6 @@ later, in ways that say nothing of it.
 
 from __future__ import annotations
 
-import _thread
 import signal
 import threading
 from collections.abc import Iterator
@@ -46,8 +45,5 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _again() -> None:
-    if hasattr(signal, "pthread_kill"):
-        # Unlike `interrupt_main` this wakes a thread that sleeps or waits.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
+    # Unlike `interrupt_main` this wakes a thread that sleeps or waits.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -9,28 +9,20 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.compress.leaf import LeafCodec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec, LeafCodec
+from bayesfed.data import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.robust import Rule
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.engine.samplers import Sampler
-from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.federated import Algorithm, Capacity, Link, Optimiser, Rule, Sampler
 from bayesfed.inference.variational.fusion import Fusion
-from bayesfed.inspect.tables import table
-from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.models.priors.weights import WeightPrior
-from bayesfed.models.random_fields.support_priors import Support
+from bayesfed.inspect import table
+from bayesfed.models import Likelihood, Support, WeightPrior
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Settings, Split
 from bayesfed.running.experiments.kinds import keys, kinds_of, options, reader_of
 from bayesfed.running.experiments.scope import is_given
 from bayesfed.running.experiments.words import nearest, words
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless import Device
 
 # Heading, with the keys that take such a name; type.
 KINDS: dict[str, Any] = {

@@ -111,14 +111,6 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pairs(arguments: argparse.Namespace) -> int:
-    from bayesfed.testing import pairs
-
-    axes = [pairs.axis(name) for name in arguments.tables or pairs.AXES]
-    whole = [pairs.show(axis, say) for axis in axes]
-    return 0 if all(whole) else FAILED
-
-
 def _doctor(arguments: argparse.Namespace) -> int:
     from bayesfed.cli import doctor
 
@@ -202,12 +194,6 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         help="one of them, for its keys; `experiment` for those at the top of a file",
     )
-    pairs = add(
-        "pairs",
-        _pairs,
-        "which recipe runs with which net, link and data: one round of each, tried now",
-    )
-    pairs.add_argument("tables", nargs="*", metavar="TABLE", help="net, link, data (default: all)")
     add(
         "doctor",
         _doctor,

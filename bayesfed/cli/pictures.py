@@ -7,14 +7,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.checkpoint import newest
+from bayesfed.federated import newest
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
-from bayesfed.inspect.calibration.reliability import plot_reliability
+from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves
-from bayesfed.inspect.partitions import plot_partition
-from bayesfed.inspect.pictures import save
+from bayesfed.running import Folder
 from bayesfed.running.experiments.build import Built, build
-from bayesfed.running.folders import Folder
 from bayesfed.running.scores import predictive
 
 

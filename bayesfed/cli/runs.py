@@ -9,19 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from bayesfed.data.files import write_whole
-from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated import Callback, ClientPool, RoundReport, Snapshot, checkpoint, newest
 from bayesfed.federated.clients.ranks import Ranks, led
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.engine.callbacks import Callback
-from bayesfed.federated.engine.checkpoint import checkpoint, newest
 from bayesfed.federated.engine.records import to_line
-from bayesfed.federated.engine.reports import RoundReport, Snapshot
+from bayesfed.running import run
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import Folder, note_versions, save
-from bayesfed.running.further_scores import further_scores
-from bayesfed.running.launch import run
-from bayesfed.running.scores import scoring
+from bayesfed.running.scores import further_scores, scoring
 
 
 def folder_of(file: ExperimentFile, out: Path) -> Folder:

@@ -16,8 +16,8 @@ from .quantisers.lattice import Lattice as Lattice
 from .quantisers.probabilistic import Probabilistic as Probabilistic
 from .quantisers.qsgd import FedPaqQuantiser as FedPaqQuantiser
 from .quantisers.qsgd import Qsgd as Qsgd
-from .quantisers.sparse import Sparse as Sparse
 from .quantisers.sparsify import KernelWise as KernelWise
+from .quantisers.sparsify import Sparse as Sparse
 from .quantisers.sparsify import TopK as TopK
 from .quantisers.ternary import Ternary as Ternary
 from .quantisers.uniform import Uniform as Uniform

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal

@@ -25,11 +25,13 @@ import struct
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, TypeAdapter
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from bayesfed.errors import WireError
 from bayesfed.trees import Tree
@@ -87,6 +89,18 @@ class Leaf:
         return math.prod(max(length, 1) for length in self.shape)
 
 
+_Length = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Shape = Annotated[tuple[_Length, ...], Field(max_length=MAX_DIMENSIONS)]
+
+
+class _Header(TypedDict):
+    meta: dict[str, Any]
+    leaves: list[tuple[str, str, _Shape, _Length]]
+
+
+_HEADER = TypeAdapter(_Header)
+
+
 class _Proven(threading.local):
     """The last message that this thread sealed or whose digest it verified."""
 
@@ -140,33 +154,17 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         If the message is damaged, not of this format or above the limit.
     """
     if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
-        raise WireError(
-            "message",
-            f"24 to {limit} bytes",
-            f"{len(message)} bytes",
-            "a higher limit if it is honest",
-            field="size",
-        )
+        raise _too_large("message", f"24 to {limit} bytes", f"{len(message)} bytes")
     body = memoryview(message)[:-DIGEST]
     if bytes(body[:4]) != MAGIC:
         raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
     if not is_intact(message):
         raise WireError(
-            "message",
-            "a matching digest",
-            "another one",
-            "sending it again",
-            field="digest",
+            "message", "a matching digest", "another one", "sending it again", field="digest"
         )
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
-        raise WireError(
-            "message header",
-            f"a {HEADER_SHARE}nd of {limit} bytes",
-            length,
-            "a higher limit if it is honest",
-            field="size",
-        )
+        raise _too_large("message header", f"a {HEADER_SHARE}nd of {limit} bytes", length)
     entries, meta = _header(bytes(body[8 : 8 + length]), length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
         raise WireError(
@@ -181,17 +179,14 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         leaves.append(Leaf(name, dtype, shape, body[start : start + size]))
         start += size
     _proven.message = message if type(message) is bytes else None
-    if (
-        decoded := sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)
-    ) > limit:
-        raise WireError(
-            "message",
-            f"leaves of at most {limit} bytes",
-            decoded,
-            "a higher limit if it is honest",
-            field="size",
-        )
+    decoded = sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)
+    if decoded > limit:
+        raise _too_large("message", f"leaves of at most {limit} bytes", decoded)
     return leaves, meta
+
+
+def _too_large(where: str, expected: str, actual: object) -> WireError:
+    return WireError(where, expected, actual, "a higher limit if it is honest", field="size")
 
 
 def digest_of(body: bytes | memoryview) -> bytes:
@@ -253,13 +248,8 @@ def opened(leaf: Leaf) -> Tensor:
     """Return the tensor of a leaf made by `plain`."""
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
-        raise WireError(
-            f"leaf {leaf.name!r}",
-            f"{size} bytes",
-            len(leaf.section),
-            "sending it again",
-            field="shape",
-        )
+        where, found = f"leaf {leaf.name!r}", len(leaf.section)
+        raise WireError(where, f"{size} bytes", found, "sending it again", field="shape")
     dtype = DTYPES[leaf.dtype]
     if not leaf.size:
         return torch.empty(leaf.shape, dtype=dtype)
@@ -278,30 +268,18 @@ def _header(
     try:
         if len(raw) != length:
             raise ValueError("the header is cut short")
-        header = json.loads(raw, parse_constant=_not_finite, parse_float=_finite, parse_int=_short)
-        meta, entries = header["meta"], []
-        for name, dtype, shape, size in header["leaves"]:
-            lengths = (*shape, size)
-            if (
-                not isinstance(name, str)
-                or dtype not in DTYPES
-                or not all(type(n) is int and 0 <= n < 1 << 63 for n in lengths)
-            ):
-                raise ValueError("a leaf is not a name, a dtype, a shape and a size")
-            if len(shape) > MAX_DIMENSIONS:
-                raise ValueError(f"a leaf of {len(shape)} dimensions")
-            entries.append((name, str(dtype), tuple(shape), size))
-        if len({entry[0] for entry in entries}) != len(entries):
+        header = _HEADER.validate_json(raw, strict=True)
+        meta, entries = header["meta"], header["leaves"]
+        if not all(dtype in DTYPES for _, dtype, *_ in entries):
+            raise ValueError("a leaf of another dtype")
+        if len({name for name, *_ in entries}) != len(entries):
             raise ValueError("a leaf appears twice")
-        if not isinstance(meta, dict) or not all(map(_is_scalar, meta.values())):
+        if not all(map(_is_scalar, meta.values())):
             raise ValueError("meta holds something that is not a scalar")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except ValueError as problem:
+        where, expected = "message header", "meta and leaves as JSON"
         raise WireError(
-            "message header",
-            "meta and leaves as JSON",
-            problem,
-            "a message from seal",
-            field="header",
+            where, expected, problem, "a message from seal", field="header"
         ) from problem
     return entries, meta
 
@@ -316,19 +294,3 @@ def _is_scalar(value: object) -> bool:
             return math.isfinite(value)
         case _:
             return False
-
-
-def _short(text: str) -> int:
-    # Parsing a number takes time quadratic in its length.
-    if len(text) > 20:
-        raise ValueError(f"an integer of {len(text)} digits")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _not_finite(text)
-
-
-def _not_finite(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")

@@ -24,13 +24,9 @@ from .sizes import power_law as power_law
 from .splits import held_out_rows as held_out_rows
 from .splits import split_clients as split_clients
 from .splits import split_rows as split_rows
-from .synthetic import SparseRegression as SparseRegression
 from .synthetic import blobs as blobs
 from .synthetic import digits as digits
-from .synthetic import sparse_regression as sparse_regression
 from .texts.pretrained import minilm_folder as minilm_folder
 from .texts.sentiment import sentiment as sentiment
 from .texts.texts import Texts as Texts
 from .texts.tokens import tokenised as tokenised
-from .transformed import dihedral as dihedral
-from .transformed import permutations as permutations

@@ -48,12 +48,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if not (isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor)):
             targets, classes = as_targets(self.targets, self.classes, "Dataset targets")
-            for name, value in (
-                ("inputs", as_tensor(self.inputs, "Dataset inputs")),
-                ("targets", targets),
-                ("classes", classes),
-            ):
-                object.__setattr__(self, name, value)
+            inputs = as_tensor(self.inputs, "Dataset inputs")
+            vars(self).update(inputs=inputs, targets=targets, classes=classes)
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
             raise DataError(
                 "Dataset",
@@ -139,10 +135,7 @@ def unchecked(
 ) -> Dataset:
     """Return a data set without checks, of rows that were checked before."""
     data = object.__new__(Dataset)
-    object.__setattr__(data, "inputs", inputs)
-    object.__setattr__(data, "targets", targets)
-    object.__setattr__(data, "classes", classes)
-    object.__setattr__(data, "domains", domains)
+    vars(data).update(inputs=inputs, targets=targets, classes=classes, domains=domains)
     return data
 
 

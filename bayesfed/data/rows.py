@@ -1,14 +1,18 @@
-"""Rows of a user's data as one tensor: arrays, lists, tensors or images of one shape."""
+"""Rows of a user's data as one data set: arrays, lists, tensors or images of one shape, with their
+labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bayesfed.data.dataset import Dataset
+from bayesfed.data.readers.labels import class_numbers, named_numbers, regression_targets
 from bayesfed.errors import DataError
 
 # Pillow's modes with one byte per colour. 16-bit and floating-point images would be clipped to
@@ -44,11 +48,44 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
             raise DataError(
                 at(number), expected, array.shape, "resizing, cutting or padding to one shape"
             )
-        factor = (1 / 255 if array.dtype == np.uint8 else 1.0) if scale is None else scale
-        arrays.append(array.astype(np.float32) * np.float32(factor))
+        arrays.append(scaled(array, scale))
     if not arrays:
         raise DataError("rows", "at least one", "none", "another source")
     return torch.from_numpy(np.stack(arrays))
+
+
+def scaled(values: np.ndarray[Any, Any], scale: float | None) -> np.ndarray[Any, Any]:
+    """Return numbers as float32 times a factor; None is that of `as_inputs`."""
+    factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if scale is None else scale
+    return values.astype(np.float32) * np.float32(factor)
+
+
+def labelled(
+    inputs: Tensor,
+    labels: Sequence[object],
+    classes: Sequence[str] | None,
+    at: Callable[[int], str],
+    *,
+    regression: bool = False,
+    names: Sequence[str] | None = None,
+    domains: tuple[str, ...] = (),
+) -> Dataset:
+    """Return inputs with their targets: numbers for a regression, positions in `names` if these are
+    given, or labels of any kind.
+
+    Raises
+    ------
+    DataError
+        As `regression_targets`, `named_numbers` and `class_numbers`.
+    """
+    if regression:
+        return Dataset(inputs, regression_targets(labels, at), (), domains)
+    found = (
+        class_numbers(labels, classes, at)
+        if names is None
+        else named_numbers(labels, names, classes, at)
+    )
+    return Dataset(inputs, *found, domains)
 
 
 def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:

@@ -59,10 +59,8 @@ _MOVED = {
         "RoundCost",
         "device_rate",
         "fleet",
-        "jetsons",
         "plan",
         "round_cost",
-        "uniform_range",
         "work_cycles",
     ],
 }

@@ -10,12 +10,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.callbacks import Callback
+from bayesfed.federated import Algorithm, Callback, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
-from bayesfed.federated.engine.samplers import Sampler, everyone
 
 
 @dataclass(frozen=True, kw_only=True)

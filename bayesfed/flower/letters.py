@@ -26,16 +26,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from bayesfed.compress.described import describe, described
-from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, opened, plain, seal, unseal
+from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.federated.clients.memory.stores import Slot
-from bayesfed.federated.clients.turn import Reply, Task
+from bayesfed.federated import Reply, Slot, Task
 from bayesfed.federated.core.protocols import Info, Link, Profile
 
-VERSION = 1
+VERSION = 2
 Fields = Mapping[str, str | int | float | bool]
 # Largest size in bytes of a letter without the message in it.
 ROOM = 1 << 26
@@ -72,9 +69,9 @@ class Name:
             "client": profile.name,
             "samples": profile.samples,
             "experiment": self.experiment,
-            "figures": json.dumps(list(profile.device)),
+            "figures": _text(profile.device),
         }
-        return _sealed("name", fields, {"device": _numbers("device", profile.device)})
+        return _sealed("name", fields)
 
 
 @dataclass(frozen=True)
@@ -110,20 +107,11 @@ class Question:
             "phase": task.phase,
             "seed": str(task.seed),
             "run": task.run,
-        }
-        memory: Fields = {
             "slot_round": slot.round if slot else -1,
             "slot_phase": slot.phase if slot else "",
         }
-        return _sealed(
-            "question",
-            {**fields, **memory},
-            {
-                "message": task.message,
-                "down": describe(task.down, self.also),
-                "up": describe(task.up, self.also),
-            },
-        )
+        codecs = {"down": describe(task.down, self.also), "up": describe(task.up, self.also)}
+        return _sealed("question", fields, {"message": task.message, **codecs})
 
 
 @dataclass(frozen=True)
@@ -165,25 +153,8 @@ class Answer:
 
     def write(self) -> bytes:
         """Return the letter."""
-        fields: Fields = {
-            "client": self.client,
-            "round": self.round,
-            "phase": self.phase,
-            "stage": self.stage,
-            "reason": self.reason,
-            "field": self.field,
-        }
-        more: Fields = {
-            "field": self.field,
-            "seconds": self.seconds,
-            "remembers": self.remembers,
-            "figures": json.dumps(list(self.info)),
-        }
-        return _sealed(
-            "answer",
-            {**fields, **more},
-            {"packed": self.packed, "info": _numbers("info", self.info)},
-        )
+        fields = {name: value for name, value in vars(self).items() if name != "packed"}
+        return _sealed("answer", fields | {"info": _text(self.info)}, {"packed": self.packed})
 
 
 def read_request(
@@ -219,14 +190,13 @@ def read_request(
                 repr(phase),
                 "one experiment on both sides",
             )
-        down, up = (described(bytes(sections[name].section), also) for name in ("down", "up"))
-        message = bytes(sections["message"].section)
+        down, up = (described(sections[name], also) for name in ("down", "up"))
         task = Task(
             str(meta["client"]),
             int(meta["round"]),
             phase,
             int(meta["seed"]),
-            message,
+            sections["message"],
             down,
             up,
             links[phase],
@@ -253,21 +223,21 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
     kind, meta, sections = _opened(letter, limit)
     if kind == "name":
         with _fields(kind, "name"):
-            device = _figures(meta["figures"], sections["device"])
+            device = _figures(meta["figures"])
             if type(meta["samples"]) is not int or meta["samples"] < 0:
                 raise ValueError(f"{meta['samples']!r} rows")
             return Name(
                 Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"])
             )
     with _fields(kind, "answer"):
-        info, seconds = _figures(meta["figures"], sections["info"]), float(meta["seconds"])
+        info, seconds = _figures(meta["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
             raise ValueError("a round or seconds out of range")
         return Answer(
             client=str(meta["client"]),
             round=meta["round"],
             phase=str(meta["phase"]),
-            packed=bytes(sections["packed"].section),
+            packed=sections["packed"],
             info=info,
             seconds=seconds,
             remembers=meta["remembers"] is True,
@@ -294,36 +264,26 @@ def _fields(kind: str, expected: str) -> Iterator[None]:
         ) from problem
 
 
-def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes | Leaf] | None = None) -> bytes:
-    leaves = (
-        part if isinstance(part, Leaf) else Leaf(name, "u1", (len(part),), part)
-        for name, part in (sections or {}).items()
-    )
+def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes] | None = None) -> bytes:
+    leaves = (Leaf(name, "u1", (len(part),), part) for name, part in (sections or {}).items())
     return seal(leaves, {"kind": kind, "version": VERSION, **fields})
 
 
-def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, Leaf]]:
+def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     leaves, meta = unseal(letter, limit=limit + ROOM)
     if meta.get("version") != VERSION:
         hint = "one version of bayesfed on both sides"
         raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), hint)
-    return str(meta.get("kind")), meta, {leaf.name: leaf for leaf in leaves}
+    return str(meta.get("kind")), meta, {leaf.name: bytes(leaf.section) for leaf in leaves}
 
 
-def _numbers(name: str, figures: Mapping[str, float]) -> Leaf:
-    # As float64, so that NaN, for example from a client without rows, is preserved.
-    return plain(
-        name, torch.tensor([float(value) for value in figures.values()], dtype=torch.float64)
-    )
+def _text(figures: Mapping[str, float]) -> str:
+    # NaN, for example from a client without rows, is preserved.
+    return json.dumps({name: float(value) for name, value in figures.items()})
 
 
-def _figures(names: str, leaf: Leaf) -> dict[str, float]:
-    listed = json.loads(names)
-    values = opened(leaf)
-    if (
-        DTYPES[leaf.dtype] is not torch.float64
-        or not isinstance(listed, list)
-        or tuple(values.shape) != (len(listed),)
-    ):
+def _figures(text: str) -> dict[str, float]:
+    figures = json.loads(text)
+    if not isinstance(figures, dict):
         raise ValueError("figures without names")
-    return {str(name): float(value) for name, value in zip(listed, values.tolist(), strict=True)}
+    return {name: float(value) for name, value in figures.items()}

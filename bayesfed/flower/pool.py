@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from bayesfed.errors import (
-    ArgumentError,
-    CheckpointError,
-    ClientError,
-    DataError,
-    WireError,
-)
-from bayesfed.federated.clients.memory.stores import Slot
+from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
+from bayesfed.federated import Profile, Slot
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.letters import Answer, Question, read_reply
-from bayesfed.flower.messages import FlowerMail, Grid, Mail, Received
+from bayesfed.flower.memories import RemoteMemories
+from bayesfed.flower.messages import FlowerMail, Received
 from bayesfed.flower.roster import Roster
-from bayesfed.trees import Tree
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 log = logging.getLogger("bayesfed.flower")
 # Flower compares the clocks of two machines, which may differ by this much.
 GRACE_S = 60.0
 LOOK_S = 1.0
-ROUND, PHASE = "slot.round", "slot.phase"
 
 
 @dataclass
@@ -49,7 +43,7 @@ class _Turn:
     outcome: Outcome | None = None
 
 
-class Flower:
+class Flower(RemoteMemories):
     """A pool of clients on the nodes of a Flower grid.
 
     All tasks of a phase are sent before waiting for the first answer. If a client's SuperNode comes
@@ -102,10 +96,11 @@ class Flower:
         poll_s: float = 0.2,
         experiment: str = "",
         codecs: Iterable[type] = (),
-        mail: Mail | None = None,
+        mail: FlowerMail | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
+        super().__init__()
         times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
         if any(value is not None and not value > 0 for value in times.values()):
             raise ArgumentError("Flower", "times above 0", times, "deadline_s=600.0")
@@ -121,8 +116,6 @@ class Flower:
         self._open: dict[str, _Turn] = {}
         self._closed: dict[str, Task] = {}
         self._late: list[tuple[Task, Outcome]] = []
-        self._slots: dict[str, Slot] = {}
-        self._fresh: dict[str, Slot | None] = {}
         self.bytes_sent, self.bytes_received = 0, 0
         self.profiles: tuple[Profile, ...] = self._greeted(wanted, hello_s)
 
@@ -147,47 +140,6 @@ class Flower:
             yield from self._taken()
             yield turn.task, turn.outcome
         yield from self._taken()
-
-    def settle(self, client: str, accepted: bool) -> None:
-        """Record which memory of the client is valid: that of its latest answer, or the one
-        before.
-        """
-        if client in self._fresh:
-            slot = self._fresh.pop(client)
-            if accepted and slot is not None:
-                self._slots[client] = slot
-            elif accepted:
-                self._slots.pop(client, None)
-
-    def memories(self) -> dict[str, Tree]:
-        """Return the round and the phase of each client's memory as two leaves; the memory itself
-        is on the client's disk.
-        """
-        return {
-            client: {
-                ROUND: torch.tensor(slot.round),
-                PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8),
-            }
-            for client, slot in sorted(self._slots.items())
-        }
-
-    def restore(self, memories: Mapping[str, Tree]) -> None:
-        """Go back to these memories; each client does so with its next message.
-
-        Raises
-        ------
-        CheckpointError
-            If they are the memories themselves, from a run in process.
-        """
-        slots = {}
-        for client, tree in memories.items():
-            if tree.keys() != {ROUND, PHASE}:
-                hint = "a checkpoint of a run over Flower"
-                raise CheckpointError(
-                    f"memory of {client!r}", f"leaves {ROUND}, {PHASE}", sorted(tree), hint
-                )
-            slots[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
-        self._slots, self._fresh = slots, {}
 
     def _greeted(self, wanted: int | frozenset[str], hello_s: float) -> tuple[Profile, ...]:
         end, roster = self._clock() + hello_s, self._roster

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bayesfed.errors import BayesfedError, ClientError
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated import Profile
 from bayesfed.flower.letters import Hello, Name, read_reply
 from bayesfed.flower.messages import Received
 

@@ -9,13 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.clients.memory.memories import ClientMemory
-from bayesfed.federated.clients.memory.stores import InFolder, Slot
+from bayesfed.federated import ClientMemory, InFolder, Profile, Reply, Slot, answer
 from bayesfed.federated.clients.side import ClientSide
-from bayesfed.federated.clients.turn import Reply, answer
-from bayesfed.federated.core.protocols import Profile
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 

@@ -4,21 +4,17 @@ unless its name says dense.
 Its files, lowest first:
 
 ====================== =============================================================================
-`thin`                 QR, SVD and norm of a product of thin factors, a randomised SVD
-`ranks`                ranks for a compression ratio: uniform, by energy, greedy
+`thin`                 QR, SVD and norm of a product of thin factors
 `fixed_rank`           points ``u s v^T``: from dense matrices and factors and back, distance, a
                        linear layer's product
+`ranks`                ranks for a compression ratio; a rank that shrinks by energy and grows
 `tangents`             tangent vectors: the projection from two thin products, inner products, a
                        linear layer's product
-`retractions`          metric and orthographic retraction, the latter's inverse, vector transport
-`sums`                 weighted sums of points, recompressed, and of tangents, exact
-`coordinates`          tangents as flat vectors, plain or with exactly as many numbers as there are
-                       dimensions
-`adaptation`           a rank that shrinks by energy and grows along the gradient
+`retractions`          metric and orthographic retraction, vector transport
+`sums`                 weighted sums of points, recompressed
 ====================== =============================================================================
 
-A step of Riemannian gradient descent on one layer (its laws are in
-`bayesfed.testing.check_fixed_rank`)::
+A step of Riemannian gradient descent on one layer::
 
     probe = zero_tangent(point, requires_grad=True)
     loss(apply(point, x) + apply_tangent(point, probe, x)).backward()

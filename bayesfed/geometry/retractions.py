@@ -29,7 +29,6 @@ from bayesfed.geometry.fixed_rank import FixedRank, _same_shape
 from bayesfed.geometry.tangents import (
     Tangent,
     check_tangent,
-    difference,
     project_factors,
     to_ambient,
 )
@@ -90,31 +89,6 @@ def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
     u, left = signed_qr(point.u @ core + tangent.up)
     v, right = signed_qr(point.v @ core.mT + tangent.vp)
     return FixedRank(u, left @ torch.linalg.solve(core, right.mT), v)
-
-
-def inverse_orthographic(point: FixedRank, other: FixedRank) -> Tangent:
-    """Return the tangent at `point` that `orthographic_retraction` takes to `other`: the projection
-    of ``other - point``.
-
-    With Y for `other`, this is exact wherever ``u^T Y v`` is invertible, that is for all points of
-    the same rank, near or far, except for a null set. A client's model that is sent as a tangent at
-    the shared point is thus sent without loss.
-
-    Raises
-    ------
-    ArgumentError
-        If shapes or ranks differ. Between different ranks the projection exists (`difference`), but
-        the retraction does not lead back.
-    """
-    _same_shape("inverse_orthographic", point, other)
-    if other.rank != point.rank:
-        raise ArgumentError(
-            "inverse_orthographic",
-            f"rank {point.rank}",
-            f"rank {other.rank}",
-            "difference, with its error",
-        )
-    return difference(point, other)
 
 
 def transport(point: FixedRank, target: FixedRank, tangent: Tangent) -> Tangent:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, from_factors
-from bayesfed.geometry.tangents import Tangent
 
 
 def concatenated(
@@ -65,29 +64,6 @@ def sum_points(
         As `concatenated`, or if the rank is outside its range.
     """
     return from_factors(*concatenated(points, weights), rank)
-
-
-def sum_tangents(tangents: Sequence[Tangent], weights: Sequence[float] | Tensor) -> Tangent:
-    """Return the weighted sum of tangents at one point, which is exact since their space is linear.
-
-    Parameters
-    ----------
-    tangents
-        K tangents at the same point.
-    weights
-        K finite numbers, of any sign and sum.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no tangent, their shapes differ, or the weights are not one finite number for
-        each tangent.
-    """
-    values = _weights("sum_tangents", weights, len(tangents))
-    total = values[0] * tangents[0]
-    for tangent, weight in zip(tangents[1:], values[1:], strict=True):
-        total = total + weight * tangent
-    return total
 
 
 def _weights(where: str, weights: Sequence[float] | Tensor, count: int) -> list[float]:

@@ -18,7 +18,6 @@ and ``G^T U`` are then the gradients of ``up`` and ``vp``::
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -68,28 +67,18 @@ class Tangent:
         check_shape("Tangent, up", self.up, (self.up.shape[0], rank))
         check_shape("Tangent, vp", self.vp, (self.vp.shape[0], rank))
 
-    def _with(self, other: Tangent, function: Callable[[Tensor, Tensor], Tensor]) -> Tangent:
+    def __add__(self, other: Tangent) -> Tangent:
         for name in ("core", "up", "vp"):
             check_shape(f"sum of tangents, {name}", getattr(other, name), getattr(self, name).shape)
-        return Tangent(
-            function(self.core, other.core),
-            function(self.up, other.up),
-            function(self.vp, other.vp),
-        )
-
-    def __add__(self, other: Tangent) -> Tangent:
-        return self._with(other, torch.add)
+        return Tangent(self.core + other.core, self.up + other.up, self.vp + other.vp)
 
     def __sub__(self, other: Tangent) -> Tangent:
-        return self._with(other, torch.sub)
+        return self + -1.0 * other
 
     def __mul__(self, scale: float | Tensor) -> Tangent:
         return Tangent(self.core * scale, self.up * scale, self.vp * scale)
 
     __rmul__ = __mul__
-
-    def __neg__(self) -> Tangent:
-        return Tangent(-self.core, -self.up, -self.vp)
 
 
 def project(point: FixedRank, gv: Tensor, gtu: Tensor) -> Tangent:
@@ -144,8 +133,8 @@ def project_factors(point: FixedRank, a: Tensor, b: Tensor) -> Tangent:
 def difference(base: FixedRank, other: FixedRank) -> Tangent:
     """Project ``other - base`` onto the tangent space at `base`; the ranks may differ.
 
-    This is the consensus term of FedRLR, and the inverse of the orthographic retraction
-    (`inverse_orthographic`).
+    This is the consensus term of FedRLR. Between points of one rank it is the inverse of the
+    orthographic retraction wherever ``u^T Y v`` is invertible, Y being `other`.
 
     Raises
     ------

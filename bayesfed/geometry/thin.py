@@ -8,7 +8,7 @@ largest entry in size of each left singular vector is positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from bayesfed.trees import is_finite
 
 # Above this number of rows, sums over a column are taken in 64 bits.
 LONG = 1 << 15
-# A linear map of columns, (N, k) to (M, k): a matrix that is never formed.
-Product = Callable[[Tensor], Tensor]
 
 
 def signed_qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,61 +91,6 @@ def product_norm(a: Tensor, b: Tensor) -> Tensor:
     ra, rb = (torch.linalg.qr(accurate(factor), mode="r").R.to(factor.dtype) for factor in (a, b))
     size: Tensor = torch.linalg.matrix_norm(ra @ rb.mT)
     return size
-
-
-def randomised_svd(
-    product: Product,
-    transposed: Product,
-    columns: int,
-    count: int,
-    key: Key,
-    like: Tensor,
-    *,
-    oversample: int = 8,
-    passes: int = 2,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the leading singular triplets of a matrix G from its products alone (Halko, Martinsson
-    and Tropp 2011, algorithms 4.4 and 5.1).
-
-    Parameters
-    ----------
-    product, transposed
-        Functions from X ``(N, k)`` to ``G X`` ``(M, k)``, and from Y ``(M, k)`` to ``G^T Y``
-        ``(N, k)``.
-    columns
-        N.
-    count
-        Number of triplets.
-    key
-        Random key of the probe.
-    like
-        A tensor whose dtype and device are used.
-    oversample
-        Number of columns of the probe beyond `count`.
-    passes
-        Number of power iterations. Each costs two products and divides the error of a slowly
-        decaying spectrum by the square of its gap.
-
-    Returns
-    -------
-    tuple
-        U ``(M, count)``, singular values ``(count,)``, V ``(N, count)``.
-    """
-    q, _ = signed_qr(product(gaussian((columns, min(count + oversample, columns)), key, like)))
-    for _ in range(passes):
-        q, _ = signed_qr(transposed(q))
-        q, _ = signed_qr(product(q))
-    v, s, u = signed_svd(transposed(q))
-    left, right = _signed(q @ u, v)
-    return left[:, :count], s[:count], right[:, :count]
-
-
-def outside(basis: Tensor, matrix: Tensor) -> Tensor:
-    """Remove from the columns of a matrix their part in the space of an orthonormal basis; done
-    twice, which leaves only rounding errors of it.
-    """
-    matrix = matrix - basis @ across(basis, matrix)
-    return matrix - basis @ across(basis, matrix)
 
 
 def gaussian(shape: tuple[int, ...], key: Key, like: Tensor) -> Tensor:

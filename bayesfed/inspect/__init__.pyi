@@ -1,10 +1,8 @@
 from .calibration.reliability import plot_reliability as plot_reliability
-from .calibration.selective import plot_risk_coverage as plot_risk_coverage
-from .calibration.shifted import plot_outside as plot_outside
-from .calibration.shifted import plot_severity as plot_severity
+from .calibration.telling import plot_outside as plot_outside
+from .calibration.telling import plot_risk_coverage as plot_risk_coverage
+from .calibration.telling import plot_severity as plot_severity
 from .devices import plot_client_costs as plot_client_costs
-from .devices import plot_device_costs as plot_device_costs
-from .devices import plot_plans as plot_plans
 from .export import to_arviz as to_arviz
 from .maps import plot_support_maps as plot_support_maps
 from .maps import plot_unit_maps as plot_unit_maps

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset, concatenated
+from bayesfed.data import Dataset, concatenated
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
 from bayesfed.federated.core.algorithm import Partial, Posterior
@@ -238,16 +238,18 @@ def pooled(where: str, data: Rows) -> Dataset:
         If there are none.
     """
     check_rows(where, data)
-    parts = (
-        [part for part in data.values() if len(part)]
-        if isinstance(data, Mapping)
-        else []
-        if data is None
-        else [data]
-    )
-    if not sum(map(len, parts)):
+    rows = all_rows(data)
+    if rows is None or not len(rows):
         raise ArgumentError(where, "at least one row", "none", "a test set, or clients with rows")
-    return concatenated(parts)
+    return rows
+
+
+def all_rows(data: Rows) -> Dataset | None:
+    """Return the rows of all clients as one data set, in their order; None if there are none."""
+    if not isinstance(data, Mapping):
+        return data
+    parts = [part for part in data.values() if len(part)]
+    return concatenated(parts) if parts else None
 
 
 def are_fitted(data: Dataset, fitted: Iterable[Dataset]) -> np.ndarray:

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset, concatenated
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
-from bayesfed.inspect.at_clients import Part, Rows, are_fitted, parts_of
+from bayesfed.federated import Algorithm, Record, bits
+from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
 from bayesfed.inspect.drawn import Drawn, steps, thinned
 from bayesfed.keys import Key
@@ -99,7 +97,7 @@ def to_arviz(
     groups: dict[str, dict[str, np.ndarray]] = {}
     coords: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
-    rows = pooled_rows(data)
+    rows = all_rows(data)
     if algorithm.posterior is not None:
         posterior, key = algorithm.posterior(state), Key(seed, "arviz")
         first = posterior.draw(key.child("draw", 0))
@@ -128,18 +126,6 @@ def to_arviz(
         coords["row"] = np.arange(len(rows))
         dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
     return build(groups, coords, dims, {"federation": federation(history, own or {})}, backend)
-
-
-def pooled_rows(data: Rows) -> Dataset | None:
-    """Return the rows of all clients as one data set, in their order; None if there are none."""
-    parts = (
-        [part for part in data.values() if len(part)]
-        if isinstance(data, Mapping)
-        else []
-        if data is None
-        else [data]
-    )
-    return concatenated(parts) if parts else None
 
 
 def _of_rows(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.federated.engine.ledger import bits, energy_j, latency_s
-from bayesfed.federated.engine.reports import Record
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Record, bits, energy_j, latency_s
+from bayesfed.inspect.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,6 +49,9 @@ class Curve:
     seeds: int
 
 
+Panels = dict[str, dict[str, dict[str, Curve]]]
+
+
 def spent(history: Sequence[Record], against: str) -> list[float]:
     """Return what was spent after each round: rounds, megabytes, joules, seconds of the devices, or
     of the clock.
@@ -67,17 +70,40 @@ def spent(history: Sequence[Record], against: str) -> list[float]:
     )
 
 
-def curve(histories: Sequence[Sequence[Record]], metric: str, against: str) -> Curve | None:
+def curves(runs: Runs) -> Panels:
+    """Return the curves of every metric against every cost, by name of the experiment: those that
+    were measured, where something was spent.
+    """
+    panels: Panels = {metric: {against: {} for against in AGAINST} for metric in LABELS}
+    for name, histories in runs.items():
+        for against in AGAINST:
+            totals = [spent(history, against) for history in histories]
+            for metric in LABELS:
+                if (found := _curve(histories, metric, totals)) is not None:
+                    panels[metric][against][name] = found
+    return panels
+
+
+def columns(panels: Panels, runs: Runs) -> list[str]:
+    """Return the costs to draw against: those that were spent, and the clock's seconds only where
+    not all experiments have devices.
+    """
+    spending = {
+        against: {name for row in panels.values() for name in row[against]} for against in AGAINST
+    }
+    return [
+        against
+        for against, names in spending.items()
+        if names and not (against == "seconds" and len(spending["device_s"]) == len(runs))
+    ]
+
+
+def _curve(
+    histories: Sequence[Sequence[Record]], metric: str, totals: Sequence[Sequence[float]]
+) -> Curve | None:
     """Return the curve over the rounds that all seeds have; None where it was never measured or
     nothing was spent.
     """
-    return curve_over(histories, metric, [spent(history, against) for history in histories])
-
-
-def curve_over(
-    histories: Sequence[Sequence[Record]], metric: str, totals: Sequence[Sequence[float]]
-) -> Curve | None:
-    """Return `curve`, given what each seed had spent after each round."""
     length = min(map(len, histories), default=0)
     chosen = [
         place
@@ -114,39 +140,19 @@ def plot_curves(runs: Runs) -> Figure:
     MissingExtraError
         If matplotlib is not installed.
     """
-    measured = [
-        name
-        for name in LABELS
-        if any(curve(histories, name, "round") for histories in runs.values())
-    ]
-    drawn = {
-        name: [
-            any(curve(histories, metric, name) for metric in measured)
-            for histories in runs.values()
-        ]
-        for name in AGAINST
-    }
-    columns = [
-        name
-        for name, has in drawn.items()
-        if any(has) and not (name == "seconds" and all(drawn["device_s"]))
-    ]
+    panels = curves(runs)
+    measured, across = [name for name in LABELS if panels[name]["round"]], columns(panels, runs)
     if not measured:
         hint = "a run of at least one round"
         raise ArgumentError(
             "plot_curves", f"one of {', '.join(LABELS)}", f"none in {sorted(runs)}", hint
         )
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    figure = Figure(
-        figsize=(1 + 3.8 * len(columns), 0.6 + 2.7 * len(measured)), layout="constrained"
-    )
-    grid = figure.subplots(len(measured), len(columns), squeeze=False, sharey="row")
+    figure = new_figure(1 + 3.8 * len(across), 0.6 + 2.7 * len(measured))
+    grid = figure.subplots(len(measured), len(across), squeeze=False, sharey="row")
+    numbers = {name: number for number, name in enumerate(runs)}
     for row, metric in enumerate(measured):
-        for column, against in enumerate(columns):
-            _draw(grid[row][column], runs, metric, against)
+        for column, against in enumerate(across):
+            _draw(grid[row][column], panels[metric][against], numbers, metric, against)
             if column == 0:
                 grid[row][column].set_ylabel(LABELS[metric])
             if row == len(measured) - 1:
@@ -159,18 +165,19 @@ def plot_curves(runs: Runs) -> Figure:
         handles.append(Patch(color="grey", alpha=0.2, linewidth=0))
         labels.append(f"one sd of {' or '.join(map(str, seeds))} seeds to each side")
     if len(runs) > 1 or seeds:
-        lines = math.ceil(len(handles) / (2 * len(columns)))
+        lines = math.ceil(len(handles) / (2 * len(across)))
         figure.legend(
             handles, labels, loc="outside upper center", ncols=math.ceil(len(handles) / lines)
         )
     return figure
 
 
-def _draw(axes: Axes, runs: Runs, metric: str, against: str) -> None:
-    for number, (name, histories) in enumerate(runs.items()):
-        if (found := curve(histories, metric, against)) is None:
-            continue
+def _draw(
+    axes: Axes, drawn: Mapping[str, Curve], numbers: Mapping[str, int], metric: str, against: str
+) -> None:
+    for name, found in drawn.items():
         # Ten colours; then they come again, dashed.
+        number = numbers[name]
         colour, style = f"C{number % 10}", ("-", "--", ":", "-.")[number // 10 % 4]
         axes.plot(
             found.x,

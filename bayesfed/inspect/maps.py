@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record
 from bayesfed.inspect.figures import new_figure
 
 if TYPE_CHECKING:

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Personal, Posterior, Predictor
-from bayesfed.federated.engine.reports import Record, Snapshot
+from bayesfed.federated import Algorithm, Personal, Posterior, Predictor, Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect.at_clients import own_posterior
 from bayesfed.inspect.tables import table
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models import Categorical, Likelihood, Normal
 from bayesfed.trees import Tree
 
 # Scores that are better the larger they are.

@@ -7,16 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record, bits
 from bayesfed.inspect.figures import given_or_new
-from bayesfed.models.priors.belief import SiteBelief
+from bayesfed.models import SiteBelief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,69 +128,43 @@ def plot_against_bits(
     return axes
 
 
-def plot_forest(
-    site: SiteBelief,
-    *,
-    chosen: Sequence[tuple[int, int]] | None = None,
-    count: int = 20,
-    mass: float = 0.9,
-    axes: Axes | None = None,
-) -> Axes:
-    """Plot means and central intervals of some weights of a layer, coloured by inclusion
-    probability.
+def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) -> Axes:
+    """Plot means and central 90 % intervals of the weights of a layer that are likeliest active,
+    coloured by inclusion probability; ties are broken by |mean|.
 
     Parameters
     ----------
     site
         Belief of the layer.
-    chosen
-        Pairs (unit, input), from top to bottom. Default: the `count` weights with the largest
-        inclusion probability, ties broken by |mean|.
     count
-        Number of weights if none are chosen.
-    mass
-        Posterior mass of the interval, in (0, 1).
+        Number of weights.
     axes
         Axes to draw on. Default: those of a new figure.
 
     Raises
     ------
     ArgumentError
-        If `count` or `mass` is out of range, or a chosen weight is not in the layer.
+        If `count` is below 1.
     MissingExtraError
         If Matplotlib is not installed.
     """
-    if count < 1 or not 0 < mass < 1:
-        raise ArgumentError(
-            "plot_forest", "count >= 1 and mass in (0, 1)", (count, mass), "20, 0.9"
-        )
-    units, columns = site.mean.shape
-    if chosen is None:
-        ranked = np.lexsort(
-            (-site.mean.abs().flatten().numpy(), -site.inclusion.flatten().numpy())
-        )[:count]
-        chosen = [divmod(int(i), columns) for i in ranked]
-    if not chosen or any(
-        not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen
-    ):
-        raise ArgumentError(
-            "plot_forest", f"weights inside {units} x {columns}", list(chosen), "chosen=None"
-        )
-    axes = given_or_new(axes, height=1 + 0.22 * len(chosen))
-    order = [unit * columns + column for unit, column in reversed(chosen)]
+    if count < 1:
+        raise ArgumentError("plot_forest", "count >= 1", count, "20")
     mean, sd, inclusion = (
-        value.expand_as(site.mean).flatten()[order].numpy()
+        value.expand_as(site.mean).flatten().numpy()
         for value in (site.mean, site.sd, site.inclusion)
     )
-    half = float(torch.special.ndtri(torch.tensor(0.5 + mass / 2, dtype=torch.float64)))
-    height = np.arange(len(order))
-    axes.hlines(height, mean - half * sd, mean + half * sd, color="0.4", linewidth=1.5)
-    dots = axes.scatter(mean, height, s=14, c=inclusion, vmin=0, vmax=1, cmap="viridis", zorder=3)
-    axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set_yticks(
-        height, [f"unit {i // columns}, input {i % columns}" for i in order], fontsize=7
+    order = np.lexsort((-np.abs(mean), -inclusion))[:count][::-1]
+    mean, half, height = mean[order], NormalDist().inv_cdf(0.95) * sd[order], np.arange(len(order))
+    axes = given_or_new(axes, height=1 + 0.22 * len(order))
+    axes.hlines(height, mean - half, mean + half, color="0.4", linewidth=1.5)
+    dots = axes.scatter(
+        mean, height, s=14, c=inclusion[order], vmin=0, vmax=1, cmap="viridis", zorder=3
     )
-    axes.set_xlabel(f"weight: mean and {mass:.0%} interval")
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    named = [divmod(int(place), site.mean.shape[1]) for place in order]
+    axes.set_yticks(height, [f"unit {unit}, input {i}" for unit, i in named], fontsize=7)
+    axes.set_xlabel("weight: mean and 90% interval")
     if (figure := axes.get_figure()) is not None:
         figure.colorbar(dots, ax=axes, label="inclusion probability")
     return axes

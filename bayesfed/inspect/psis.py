@@ -10,12 +10,19 @@ exist (those below 1 / k); k-hat is the estimate of k.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import ModuleType
 
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import shown
+from bayesfed.federated.core.algorithm import Posterior, Weighing
+from bayesfed.inference.variational.posterior import FittedGuide
+from bayesfed.inspect.at_clients import Rows, pooled
 from bayesfed.inspect.compat import pareto_shape
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
 
 # Number of draws needed for importance weights with k = 0.5: 10 ** (1 / (1 - k)) (Vehtari et al.
 # 2024, section 3.2.3).
@@ -75,3 +82,20 @@ def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
     if float(tail[length // 4]) <= float(below):
         return math.inf
     return pareto_shape(values.numpy(), backend)
+
+
+def k_hat_of(
+    posterior: Posterior, memories: Mapping[str, Tree], data: Rows, draws: int, key: Key
+) -> float:
+    """Return k-hat of a posterior for the rows that were fitted, as `Result.k_hat` does."""
+    where = "Result.k_hat"
+    if isinstance(posterior, FittedGuide) and posterior.stays:
+        if not isinstance(data, Mapping):
+            expected = f"rows by client, since {posterior.stays[0]} stays with clients"
+            hint = "the clients that were fitted, {name: rows}"
+            raise ArgumentError(where, expected, shown(data), hint)
+        return k_hat(posterior.log_weights_with_clients(memories, data, key, draws=draws))
+    if not isinstance(posterior, Weighing):
+        found = type(posterior).__name__
+        raise ArgumentError(where, "a posterior with log_weights", found, "federated_svi")
+    return k_hat(posterior.log_weights(pooled(where, data), key, draws=draws))

@@ -1,11 +1,12 @@
-"""Aligned plain-text tables: text to the left, numbers to the right."""
+"""Tables: aligned plain text, text to the left and numbers to the right, and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record, bits
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:
@@ -31,6 +32,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) 
         ).rstrip()
 
     return "\n".join([line(headings), line(["-" * width for width in widths]), *map(line, cells)])
+
+
+def csv_of(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([headings, *rows])
+    return out.getvalue()
 
 
 def _is_number(cell: str) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 
-from bayesfed.inspect.learning_curves import AGAINST, LABELS, Runs, curve
-from bayesfed.inspect.tables import table
+from bayesfed.inspect.learning_curves import Runs, curves
+from bayesfed.inspect.tables import csv_of, table
 from bayesfed.running.folders import Folder
 
 # Uncertainties that tell rows of no class.
@@ -87,22 +85,17 @@ def _cell(values: Sequence[float], digits: int) -> str:
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
 
 
-def curves(runs: Runs) -> str:
+def curves_csv(runs: Runs) -> str:
     """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["experiment", "metric", "against", "x", "mean", "sd", "seeds"])
-    for name, histories in runs.items():
-        drawn = {
-            (metric, against): curve(histories, metric, against)
-            for metric in LABELS
-            for against in AGAINST
-        }
-        for key, one in drawn.items():
-            if one is not None:
-                points = zip(one.x, one.mean, one.sd, strict=True)
-                writer.writerows(
-                    [name, *key, *(f"{figure:.8g}" for figure in point), one.seeds]
-                    for point in points
-                )
-    return out.getvalue()
+    panels = curves(runs)
+    return csv_of(
+        ["experiment", "metric", "against", "x", "mean", "sd", "seeds"],
+        [
+            [name, metric, against, *(f"{figure:.8g}" for figure in point), row[name].seeds]
+            for name in runs
+            for metric, by_cost in panels.items()
+            for against, row in by_cost.items()
+            if name in row
+            for point in zip(row[name].x, row[name].mean, row[name].sd, strict=True)
+        ],
+    )

@@ -17,8 +17,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import platform
 from collections.abc import Sequence
@@ -28,14 +26,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError
+from bayesfed.federated import Record, bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.files.records import lines
-from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.records import from_line
-from bayesfed.federated.engine.reports import Record
-from bayesfed.inspect.personal import PersonalScores
+from bayesfed.inspect import PersonalScores
+from bayesfed.inspect.tables import csv_of
 from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
@@ -221,37 +219,31 @@ def _citation(algorithm: Algorithm) -> str:
 
 
 def _clients(scores: PersonalScores) -> str:
-    out = io.StringIO()
     names = list(next(iter(scores.clients.values())))
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["client", *names])
-    writer.writerows(
-        [client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items()
+    return csv_of(
+        ["client", *names],
+        [
+            [client, *(f"{own[name]:.8g}" for name in names)]
+            for client, own in scores.clients.items()
+        ],
     )
-    return out.getvalue()
 
 
 def _ledger(history: Sequence[Record]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    message = ("round", "client", "phase", "direction")
     costs = ("bits", "channel_uses", "energy_j", "latency_s", "macs")
-    writer.writerow(
-        ["round", "client", "phase", "direction", *costs, "seconds", "accepted", "field", "reason"]
+    return csv_of(
+        [*message, *costs, "seconds", "accepted", "field", "reason"],
+        [
+            [
+                *(getattr(row, name) for name in message),
+                *(getattr(row.cost, name) for name in costs),
+                row.seconds,
+                int(row.accepted),
+                row.field,
+                row.reason,
+            ]
+            for record in history
+            for row in record.rows
+        ],
     )
-    for record in history:
-        for row in record.rows:
-            figures: list[Any] = [getattr(row.cost, name) for name in costs]
-            writer.writerow(
-                [
-                    row.round,
-                    row.client,
-                    row.phase,
-                    row.direction,
-                    *figures,
-                    row.seconds,
-                    int(row.accepted),
-                    row.field,
-                    row.reason,
-                ]
-            )
-    return out.getvalue()

@@ -9,11 +9,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors.checks import checked
-from bayesfed.federated.clients.pools import ClientPool, InProcess
+from bayesfed.federated import Algorithm, ClientPool, FedBuff, InProcess, Sampler, everyone
 from bayesfed.federated.clients.ranks import Ranks, led
-from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
@@ -23,12 +22,10 @@ from bayesfed.federated.engine.arguments import (
     check_clients,
     check_test,
 )
-from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.files.records import RecordFile, history_in
 from bayesfed.federated.engine.ranked import agreed
 from bayesfed.federated.engine.reports import OnClientError, Record, RoundReport, Snapshot
-from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.result import Result
 from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker

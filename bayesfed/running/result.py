@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check, shown
-from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
+from bayesfed.errors.checks import a, check
+from bayesfed.federated import Record, Row, Snapshot, bits
+from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor
 from bayesfed.federated.core.protocols import Direction
-from bayesfed.federated.engine.ledger import Row, bits
-from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.inference.variational.posterior import FittedGuide
-from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
+from bayesfed.inspect import round_table
+from bayesfed.inspect.at_clients import check_rows, predicting_posterior, scores_by_client
 from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
-from bayesfed.inspect.tables import round_table
 from bayesfed.keys import Key
-from bayesfed.models.priors.belief import Belief
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Belief, Likelihood
 from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
@@ -62,12 +59,8 @@ class Result:
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior after the last round: draw from it and predict with it.
-
-        Raises
-        ------
-        ArgumentError
-            If the method has none.
+        """The posterior after the last round: draw from it and predict with it; `ArgumentError` if
+        the method has none.
         """
         if self.algorithm.posterior is None:
             hint = "d_turbo_vbi, or laplace(result.model) after this run"
@@ -76,12 +69,8 @@ class Result:
 
     @property
     def belief(self) -> Belief:
-        """What a declared model believes of each site: means, sds, inclusion probabilities.
-
-        Raises
-        ------
-        ArgumentError
-            If the method's model is not a declared one.
+        """What a declared model believes of each site: means, sds, inclusion probabilities;
+        `ArgumentError` of other models.
         """
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
             raise ArgumentError(
@@ -106,10 +95,8 @@ class Result:
         """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with,
         its own model where the method is personal.
 
-        Raises
-        ------
-        ArgumentError
-            If the method is personal and the clients keep their memories to themselves (Flower).
+        Of a personal method whose clients keep their memories to themselves (Flower):
+        `ArgumentError`.
         """
         names = sorted({name for record in self.history for name in record.clients})
         return {
@@ -127,29 +114,13 @@ class Result:
         """Score what each client predicts with on its own rows, its own model or the transmitted
         one: mean, worst decile, and a table by client.
 
-        Parameters
-        ----------
-        data
-            Rows of each client by name that were not trained on, such as
-            ``split_rows(clients, 0.25)[1]``. Clients without rows are left out.
-        likelihood, draws, seed
-            Likelihood of point models, by default `Categorical()` for classes and `Normal()` for
-            numbers; number of posterior draws; what names them.
-
-        Raises
-        ------
-        ArgumentError
-            If there are no rows, or no client of that name took part in the run.
+        `data` are rows of each client by name that were not trained on, such as
+        ``split_rows(clients, 0.25)[1]``; clients without rows are left out, and `ArgumentError`
+        says if there is none or none took part. The likelihood is that of point models, by default
+        `Categorical()` for classes and `Normal()` for numbers.
         """
-        return personal_scores(
-            self.algorithm,
-            self.snapshot,
-            self.history,
-            data,
-            likelihood=likelihood,
-            draws=draws,
-            seed=seed,
-        )
+        run = self.algorithm, self.snapshot, self.history
+        return personal_scores(*run, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
     def ledger(self) -> tuple[Row, ...]:
@@ -168,12 +139,8 @@ class Result:
         return [(number, figures[name]) for number, figures in found if name in figures]
 
     def final(self, name: str) -> float:
-        """Return the last value of a metric or server figure.
-
-        Raises
-        ------
-        ArgumentError
-            If it was never entered; the message names those that were.
+        """Return the last value of a metric or server figure; `ArgumentError`, with the names that
+        were entered, if this one never was.
         """
         if not (series := self.series(name)):
             known = sorted(
@@ -221,21 +188,9 @@ class Result:
         """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws
         of targets, scores.
 
-        Parameters
-        ----------
-        inputs
-            Inputs of one client, or of anyone.
-        draws, seed
-            Number of draws of the parameters, and their seed.
-        client
-            Name of the client whose inputs they are. Needed if a part of the posterior stays with
-            clients, as local latents do.
-
-        Raises
-        ------
-        ArgumentError
-            If the method has no posterior, or a part of it stays with clients and no client that
-            took part is named.
+        If a part of the posterior stays with clients, as local latents do, name the `client` whose
+        inputs they are, one that took part; else, and without a posterior: `ArgumentError`. `draws`
+        are those of the parameters, and `seed` names them.
         """
         check(
             "Result.predictive, inputs",
@@ -270,8 +225,8 @@ class Result:
         Raises
         ------
         ArgumentError
-            If the method has no posterior, there are no rows, a client is called "all", or a part
-            of the posterior stays with clients and is not known for these rows.
+            If there is no posterior, no row, a client called "all", or a part of the posterior that
+            is not known for these rows.
         """
         return scores_by_client(
             self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
@@ -289,39 +244,20 @@ class Result:
 
         Raises
         ------
-        ArgumentError
-            If the method's posterior has no importance weights, there are no rows, or fewer than
-            100 draws; or the model has local latents, and rows are not by client.
-        PosteriorError
-            If a client that was fitted is not among the rows, or its local latents do not fit them.
+        ArgumentError, PosteriorError
+            If the posterior has no importance weights, there are no rows or fewer than 100 draws,
+            or rows are not by client, or not those of the clients, where local latents need them.
         """
-        from bayesfed.inspect.psis import k_hat
+        from bayesfed.inspect.psis import k_hat_of
 
-        posterior, key = self.posterior, Key(seed, "k_hat")
-        if isinstance(posterior, FittedGuide) and posterior.stays:
-            if not isinstance(data, Mapping):
-                expected, hint = (
-                    f"rows by client, since {posterior.stays[0]} stays with clients",
-                    "the clients that were fitted, {name: rows}",
-                )
-                raise ArgumentError("Result.k_hat", expected, shown(data), hint)
-            return k_hat(
-                posterior.log_weights_with_clients(self.snapshot.memories, data, key, draws=draws)
-            )
-        if not isinstance(posterior, Weighing):
-            found = type(posterior).__name__
-            raise ArgumentError(
-                "Result.k_hat", "a posterior with log_weights", found, "federated_svi"
-            )
-        return k_hat(posterior.log_weights(pooled("Result.k_hat", data), key, draws=draws))
+        return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
     def save_model(self, path: str | Path) -> None:
         """Write the transmitted model's parameters as a safetensors file."""
         from safetensors.torch import save_file
 
-        save_file(
-            {name: leaf.contiguous() for name, leaf in self.model.parameters.items()}, str(path)
-        )
+        leaves = self.model.parameters.items()
+        save_file({name: leaf.contiguous() for name, leaf in leaves}, str(path))
 
     def save(
         self,
@@ -333,28 +269,11 @@ class Result:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records,
         ledger, model, posterior, versions.
 
-        Several seeds of one experiment are saved in the same folder, each in a sub-folder of its
-        own.
+        The folder's name is the experiment's in tables and pictures. Predictions are exported for
+        the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
+        as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
 
-        Parameters
-        ----------
-        folder
-            Folder of the experiment. Its name is the experiment's in tables and pictures.
-        test
-            Rows that the posterior's predictions are exported for.
-        own
-            Held-out rows of each client by name: what it predicts with is scored on them, as by
-            `personal_scores`.
-
-        Returns
-        -------
-        pathlib.Path
-            The folder of this seed, ``folder/seed-N``.
-
-        Raises
-        ------
-        ArgumentError
-            If a run of this seed is there already, or the folder is that of an experiment file.
+        `ArgumentError` if a run of this seed is there already, or an experiment file.
         """
         from bayesfed.running.folders import note_versions, save
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated import Algorithm
 from bayesfed.keys import Key
 
 Setting = bool | int | float | str

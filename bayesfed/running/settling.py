@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Algorithm, Record
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
 

@@ -8,14 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.infer import infer
+from bayesfed.inference import infer
 from bayesfed.inference.turbo.blocks import Blocks, kl_divergence
 from bayesfed.keys import Key
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.precisions import Gammas
-from bayesfed.models.random_fields.grid import Grid
-from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.support_priors import Support
+from bayesfed.models import Gammas, Grid, Ising, SiteBelief, Support
 from bayesfed.testing.law import law
 
 

@@ -7,17 +7,22 @@ from functools import partial
 
 import torch
 
-from bayesfed.compress.codecs import Cast
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast
+from bayesfed.data import Dataset
 from bayesfed.errors import ClientError, UpdateError
-from bayesfed.federated.clients.pools import ClientPool
+from bayesfed.federated import (
+    ClientPool,
+    Digital,
+    Fit,
+    Kind,
+    Local,
+    LocalOptions,
+    Reply,
+    Sampler,
+    Task,
+    View,
+)
 from bayesfed.federated.clients.side import ClientSide
-from bayesfed.federated.clients.turn import Reply, Task
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local, View
-from bayesfed.federated.core.update import Kind
-from bayesfed.federated.engine.samplers import Sampler
-from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same
 from bayesfed.trees import Tree

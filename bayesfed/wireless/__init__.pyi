@@ -8,7 +8,5 @@ from .energy import device_rate as device_rate
 from .energy import round_cost as round_cost
 from .energy import work_cycles as work_cycles
 from .fleets import fleet as fleet
-from .fleets import jetsons as jetsons
-from .fleets import uniform_range as uniform_range
 from .power_control import ChannelInversion as ChannelInversion
 from .power_control import Gbma as Gbma

@@ -37,7 +37,7 @@ class Plan:
     frequency_hz
         Clock frequency to compute at.
     bits
-        Largest number of bits to send, ``alpha beta S``; `payload_bytes` in whole bytes.
+        Largest number of bits to send, ``alpha beta S``.
     cost
         Cost of the round if that many bits are sent. It is within the budgets.
     """
@@ -52,11 +52,6 @@ class Plan:
     def learning_gain(self) -> float:
         """``alpha^4 beta`` (19), in (0, 1]."""
         return self.alpha**4 * self.beta
-
-    @property
-    def payload_bytes(self) -> int:
-        """Length of the longest message that keeps to the plan."""
-        return int(self.bits // 8)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ paper                      here
 ``tau |D_i| W``            `work_cycles`, of the whole network
 ``f``, ``epsilon``         ``frequency_hz``, ``joules_per_cycle_hz2``
 ``|h|``, ``P``, ``b``      ``gain``, ``power_w``, ``bandwidth_hz``
-``N0``, ``r``              ``noise_w_per_hz``, ``rate_bits_per_s``
+``N0``, ``r``              ``noise_w_per_hz``, `device_rate`
 ``alpha W``, ``beta S``    cycles and bits that are really spent
 =========================  ============================================
 
@@ -119,64 +119,18 @@ def work_cycles(
     return macs * passes * samples * epochs / macs_per_cycle
 
 
-def compute_latency_s(cycles: float, frequency_hz: float) -> float:
-    """Return the seconds of computing, ``cycles / f`` (6)."""
-    _positive("compute_latency_s", frequency_hz=frequency_hz)
-    _not_negative("compute_latency_s", cycles=cycles)
-    return cycles / frequency_hz
-
-
-def compute_energy_j(cycles: float, frequency_hz: float, joules_per_cycle_hz2: float) -> float:
-    """Return the joules of computing, ``epsilon f^2 cycles`` (7)."""
-    _positive(
-        "compute_energy_j", frequency_hz=frequency_hz, joules_per_cycle_hz2=joules_per_cycle_hz2
-    )
-    _not_negative("compute_energy_j", cycles=cycles)
-    return joules_per_cycle_hz2 * frequency_hz**2 * cycles
-
-
-def uplink_rate(
-    gain: float, *, power_w: float, bandwidth_hz: float, noise_w_per_hz: float
-) -> float:
-    """Return the rate of the channel in bits per second, ``b log2(1 + |h| P / (N0 b))`` (8).
+def device_rate(device: Device, gain: float) -> float:
+    """Return the rate of a device over its channel in bits per second,
+    ``b log2(1 + |h| P / (N0 b))`` (8).
 
     Raises
     ------
     ArgumentError
-        If a figure is not positive and finite.
+        If the gain is not positive and finite.
     """
-    _positive(
-        "uplink_rate",
-        gain=gain,
-        power_w=power_w,
-        bandwidth_hz=bandwidth_hz,
-        noise_w_per_hz=noise_w_per_hz,
-    )
-    return bandwidth_hz * math.log1p(gain * power_w / (noise_w_per_hz * bandwidth_hz)) / math.log(2)
-
-
-def uplink_latency_s(bits: float, rate_bits_per_s: float) -> float:
-    """Return the seconds of sending (9)."""
-    _positive("uplink_latency_s", rate_bits_per_s=rate_bits_per_s)
-    _not_negative("uplink_latency_s", bits=bits)
-    return bits / rate_bits_per_s
-
-
-def uplink_energy_j(uplink_s: float, power_w: float) -> float:
-    """Return the joules of sending (9)."""
-    _positive("uplink_energy_j", power_w=power_w)
-    _not_negative("uplink_energy_j", uplink_s=uplink_s)
-    return uplink_s * power_w
-
-
-def device_rate(device: Device, gain: float) -> float:
-    """Return the rate of a device over its channel in bits per second (8)."""
-    return uplink_rate(
-        gain,
-        power_w=device.power_w,
-        bandwidth_hz=device.bandwidth_hz,
-        noise_w_per_hz=device.noise_w_per_hz,
-    )
+    _positive("device_rate", gain=gain)
+    noise_w = device.noise_w_per_hz * device.bandwidth_hz
+    return device.bandwidth_hz * math.log1p(gain * device.power_w / noise_w) / math.log(2)
 
 
 def round_cost(
@@ -203,12 +157,19 @@ def round_cost(
     ArgumentError
         If gain or frequency is not positive, or cycles or bits are negative.
     """
-    uplink_s = uplink_latency_s(bits, device_rate(device, gain))
+    _positive("round_cost", frequency_hz=frequency_hz)
+    for name, figure in (("cycles", cycles), ("bits", bits)):
+        if not 0 <= figure < math.inf:
+            raise ArgumentError(
+                f"round_cost.{name}", "a finite figure from 0 up", figure, "a figure in SI units"
+            )
+    # (9), (6) and (7).
+    uplink_s = bits / device_rate(device, gain)
     return RoundCost(
-        compute_latency_s(cycles, frequency_hz),
+        cycles / frequency_hz,
         uplink_s,
-        compute_energy_j(cycles, frequency_hz, device.joules_per_cycle_hz2),
-        uplink_energy_j(uplink_s, device.power_w),
+        device.joules_per_cycle_hz2 * frequency_hz**2 * cycles,
+        uplink_s * device.power_w,
     )
 
 
@@ -217,12 +178,4 @@ def _positive(where: str, **figures: float) -> None:
         if not 0 < value < math.inf:
             raise ArgumentError(
                 f"{where}.{name}", "a positive finite figure", value, "a figure in SI units"
-            )
-
-
-def _not_negative(where: str, **figures: float) -> None:
-    for name, value in figures.items():
-        if not 0 <= value < math.inf:
-            raise ArgumentError(
-                f"{where}.{name}", "a finite figure from 0 up", value, "a figure in SI units"
             )

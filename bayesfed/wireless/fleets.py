@@ -1,6 +1,4 @@
-"""Several devices at once: random fleets as in AnycostFL's section V-A, with the spreads of its
-Fig. 5, and the three boards of its Fig. 1.
-"""
+"""Several devices at once: random fleets as in AnycostFL's section V-A."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def fleet(
     }
     for what, (low, high) in ranges.items():
         if not 0 < low <= high < math.inf:
-            raise ArgumentError(
-                f"fleet.{what}", "0 < low <= high", (low, high), "uniform_range(mean, variance)"
-            )
+            raise ArgumentError(f"fleet.{what}", "0 < low <= high", (low, high), "(1.5, 4.5)")
     like = Device() if like is None else like
     devices = {}
     for name in names:
@@ -75,48 +71,3 @@ def fleet(
             drawn["min_distance_m"] = drawn["max_distance_m"] = drawn.pop("distance_m")
         devices[name] = replace(like, **drawn)
     return devices
-
-
-def uniform_range(mean: float, variance: float) -> Range:
-    """Return the range of a uniform distribution with this mean and variance, for the heterogeneity
-    sweeps of Fig. 5(b, c).
-
-    The paper varies the variances around 7.5e-27 J/(cycle Hz^2) and 400 m without naming the
-    distribution; its default of the former is uniform with that mean.
-
-    Raises
-    ------
-    ArgumentError
-        If the variance is negative or not finite, or so large that the range reaches 0.
-    """
-    if not (0 < mean < math.inf and 0 <= variance < mean**2 / 3):
-        expected = "a positive mean and a variance in [0, mean^2 / 3)"
-        raise ArgumentError("uniform_range", expected, (mean, variance), "a smaller variance")
-    half = math.sqrt(3 * variance)
-    return mean - half, mean + half
-
-
-def _board(cores: int, hertz: float, watts: float) -> Device:
-    # All power of the module is attributed to the clock, epsilon = P / f^3. Small networks reach
-    # 0.1 of the peak of one MAC per core and cycle.
-    return Device(
-        macs_per_cycle=0.1 * cores,
-        min_frequency_hz=hertz / 8,
-        max_frequency_hz=hertz,
-        joules_per_cycle_hz2=watts / hertz**3,
-    )
-
-
-def jetsons() -> dict[str, Device]:
-    """Return devices like the boards of Fig. 1, with their GPU at its highest clock frequency.
-
-    CUDA cores, GPU clock and power budget of the power modes are those of NVIDIA's data sheets and
-    Jetson Linux guides ("Supported Modes and Power Efficiency"): Nano 128 at 921.6 MHz in 10 W,
-    Xavier NX 384 at 1100 MHz in 15 W, AGX Xavier 512 at 900 MHz in 30 W. The share of the peak that
-    training reaches is a guess, 0.1 for all three; it scales seconds and joules of computing alike.
-    """
-    return {
-        "Nano": _board(128, 921.6e6, 10.0),
-        "Xavier NX": _board(384, 1100e6, 15.0),
-        "AGX Xavier": _board(512, 900e6, 30.0),
-    }

@@ -258,10 +258,6 @@ class ChannelInversion:
                 "ChannelInversion", expected, self.threshold, "ChannelInversion(0.3)"
             )
 
-    def on_air_probability(self, estimate_variance: float = 0.0) -> float:
-        """Return ``P(|h + e| >= threshold) = exp(-threshold^2 / (1 + sigma_e^2))``."""
-        return math.exp(-(self.threshold**2) / (1 + estimate_variance))
-
     def precode(
         self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0
     ) -> Precoding:

@@ -16,11 +16,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
-from bayesfed.flower import Loopback
 from bayesfed.inspect import table
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from examples.flower.loopback import Loopback
 
 APP = Path(__file__).parent
 CLIENTS = ("ward-a", "ward-b", "ward-c")

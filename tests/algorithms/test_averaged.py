@@ -5,8 +5,8 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
-from bayesfed.testing import recipes
 from tests.conftest import tree_equal
+from tests.support import recipes
 
 WORK = bf.Training(steps=2, batch_size=8, optimiser=bf.Sgd(0.2))
 

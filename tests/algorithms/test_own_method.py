@@ -14,10 +14,11 @@ from bayesfed.algorithms import registry
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Average, rounds
 from bayesfed.federated.core.algorithm import Publisher, published
-from bayesfed.testing import check_hostile, check_local, check_view
+from bayesfed.testing import check_local, check_view
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import pool_over
+from tests.support.hostile.verdict import check_hostile
 
 WORK = bf.Training(steps=3, batch_size=16)
 BIBTEX = """@article{doe2026pulling,

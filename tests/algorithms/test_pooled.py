@@ -27,9 +27,9 @@ from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, ClientError, DataError
 from bayesfed.keys import Key
-from bayesfed.testing import recipes
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
+from tests.support import recipes
 
 NOISE = 0.5
 

@@ -6,11 +6,11 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ToDensity, no_field
-from bayesfed.data import sparse_regression
 from bayesfed.federated import ramp, score
 from bayesfed.inference import MeanField
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.models.random_fields.support_priors import neighbour_share
+from tests.support.regression import sparse_regression
 
 
 @pytest.mark.slow

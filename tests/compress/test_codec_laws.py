@@ -10,21 +10,15 @@ import torch
 
 from bayesfed.compress import Cast, Coded, ErrorFeedback, Float, PosteriorGrid, Ternary, Uniform
 from bayesfed.compress.lossless.bits import Fixed
-from bayesfed.compress.lossless.elias import EliasGamma
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.compress.lossless.huffman import Huffman
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
-from bayesfed.testing import (
-    LawError,
-    check_codec,
-    check_integer_code,
-    check_leaf_codec,
-    check_mask_code,
-)
-from bayesfed.testing.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
+from bayesfed.testing import LawError, check_codec
+from tests.support.codecs.integers_and_masks import check_integer_code, check_mask_code
+from tests.support.codecs.leaves import check_leaf_codec
+from tests.support.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
 
 # Composed of others, or of one kind with others.
 COSTLY = ("sparse lattice", "lattice 2", "lattice 8", "probabilistic")
@@ -119,9 +113,7 @@ def test_messages_of_posteriors(nats):
     check_codec(PosteriorGrid(nats), bound=bound, further=posterior_trees())
 
 
-@pytest.mark.parametrize(
-    "code", [Fixed(), Huffman(), Range()], ids=lambda code: type(code).__name__
-)
+@pytest.mark.parametrize("code", [Fixed(), Range()], ids=lambda code: type(code).__name__)
 def test_messages_of_integers_and_masks(code):
     check_codec(Coded(Float(32), masks=PlainMask(), integers=code), damages=20)
 
@@ -198,7 +190,7 @@ def test_the_laws_of_codes_can_fail():
     with pytest.raises(LawError, match="predicted"):
         check_integer_code(Loose(), largest=100)
     with pytest.raises(LawError, match="entropy"):
-        check_integer_code(EliasGamma(), entropy=1.02, largest=100)
+        check_integer_code(Golomb(), entropy=1.02, largest=100)
     with pytest.raises(LawError, match="KeyError in place of WireError"):
         check_mask_code(Unchecked(), largest=0)
     with pytest.raises(LawError, match="is off by up to"):

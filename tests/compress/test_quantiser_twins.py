@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.quantisers.cells import CELLS
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import FedPaqQuantiser, Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparse import Sparse
-from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary, ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.errors import ArgumentError, WireError

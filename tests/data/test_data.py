@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.data import blobs, by_domain, read_idx, shards, sparse_regression
+from bayesfed.data import blobs, by_domain, read_idx, shards
 from bayesfed.errors import ArgumentError, DataError
+from tests.support.regression import sparse_regression
 
 
 def idx(array, code):

@@ -109,11 +109,6 @@ def test_bad_lines_name_file_and_line(tmp_path, line, found):
         bf.sentiment(tmp_path, domains=["tweets"])
 
 
-def test_other_encodings_are_asked_for(tmp_path):
-    (tmp_path / FILES["tweets"]).write_bytes(b"1\t2.0\tcaf\xe9")
-    assert bf.sentiment(tmp_path, domains=["tweets"], encoding="latin-1").texts == ("café",)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -9,8 +9,8 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import checkpoint, load
 from bayesfed.federated.core.owners import owned
-from bayesfed.testing.recipes import tiny_recipes
 from bayesfed.trees import parameters
+from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "fed_avg with fed_adam", "stc", "federated_svi pvi", "fed_per"]
 

@@ -29,12 +29,12 @@ from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.shipped import message_codecs
-from bayesfed.testing.hostile.cases import TRAP, Trap
-from bayesfed.testing.hostile.mutations import reseal
-from bayesfed.testing.hostile.pool import Between
 from bayesfed.testing.law import refuses
 from tests.conftest import tree_equal
+from tests.support.codecs.shipped import message_codecs
+from tests.support.hostile.cases import TRAP, Trap
+from tests.support.hostile.mutations import reseal
+from tests.support.hostile.pool import Between
 
 PACKAGE = Path(bf.__file__).parent
 WORK = bf.Training(steps=2, batch_size=16)
@@ -590,9 +590,7 @@ def test_no_reader_can_execute_what_it_reads():
                     for k in node.keywords
                 ):
                     found.append((where, called))
-    # A trap that is set writes pickles; it reads none.
     assert {entry for entry in found if entry[0] not in OWN_CHILDREN} == {
-        ("testing/hostile/cases.py", "import"),
         # Asks whether an error of this rank survives the trip to others; what it reads it wrote
         # itself.
         ("federated/clients/process_group.py", "import"),

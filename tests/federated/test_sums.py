@@ -14,7 +14,7 @@ from bayesfed.compress.codecs import Cast
 from bayesfed.federated import OverTheAir, Sum, Update, rounds
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.keys import Key
-from bayesfed.testing.recipes import tiny_recipes
+from tests.support.recipes import tiny_recipes
 
 RECIPES = tiny_recipes()
 SECURITY = (Path(__file__).parents[2] / "SECURITY.md").read_text()

@@ -10,9 +10,10 @@ import pytest
 
 import bayesfed as bf
 from bayesfed.federated import load, rounds
-from bayesfed.flower import Loopback, new_app
+from bayesfed.flower import new_app
 from bayesfed.flower.experiment import load as experiment_of
 from bayesfed.flower.messages import content_of, record
+from examples.flower.loopback import Loopback
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, Letter, sites
 

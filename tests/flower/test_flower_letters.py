@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 import bayesfed as bf
-from bayesfed.compress.wire import Leaf, seal, unseal
+from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, WireError
 from bayesfed.federated import Digital, Profile, Task
 from bayesfed.federated.clients.memory.stores import Slot
@@ -27,9 +27,9 @@ from bayesfed.flower.sockets import forward
 from bayesfed.flower.starting import main as start
 from bayesfed.flower.starting import new_app
 from bayesfed.keys import Key
-from bayesfed.testing.hostile.mutations import mutants
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, sites
+from tests.support.hostile.mutations import mutants
 
 LINKS = {"train": Digital()}
 TASK = Task(
@@ -69,7 +69,7 @@ def changed(letter, **fields):
 @pytest.mark.parametrize(
     ("letter", "words"),
     [
-        (changed(QUESTION.write(), version=2), "expected version 1, found 2"),
+        (changed(QUESTION.write(), version=3), "expected version 2, found 3"),
         (changed(QUESTION.write(), kind="answer"), "expected kind 'question', found 'answer'"),
         (
             changed(QUESTION.write(), phase="other"),
@@ -77,8 +77,8 @@ def changed(letter, **fields):
         ),
         (changed(QUESTION.write(), seed="x"), "invalid literal"),
         (seal([], unseal(QUESTION.write())[1]), "the fields of 'question'"),
-        (seal([], {"kind": "question", "version": 1}), "the fields of 'question'"),
-        (seal([], {}), "expected version 1, found None"),
+        (seal([], {"kind": "question", "version": 2}), "the fields of 'question'"),
+        (seal([], {}), "expected version 2, found None"),
         (b"", "message: expected 24 to"),
     ],
 )
@@ -92,11 +92,11 @@ def test_a_request_that_is_none_is_refused(letter, words):
     [
         (changed(ANSWER.write(), round="3"), "a round or seconds"),
         (changed(ANSWER.write(), seconds=-1.0), "a round or seconds"),
-        (changed(ANSWER.write(), figures="[]"), "figures without names"),
-        (changed(ANSWER.write(), figures="["), "fields of 'answer'"),
+        (changed(ANSWER.write(), info="[]"), "figures without names"),
+        (changed(ANSWER.write(), info="["), "fields of 'answer'"),
         (changed(Name(Profile("x", 1), "").write(), samples=-1), "-1 rows"),
         (
-            seal([Leaf("device", "f8", (0,), b"")], {"kind": "name", "version": 1}),
+            seal([], {"kind": "name", "version": 2}),
             "fields of 'name'",
         ),
     ],

@@ -9,8 +9,9 @@ from bayesfed import geometry as g
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import LONG
 from bayesfed.keys import Key
-from bayesfed.testing import LawError, ManifoldOperations, check_fixed_rank, check_retraction
+from bayesfed.testing import LawError, check_retraction
 from tests.geometry.geometry_points import CASES, DOUBLE, point, randn, short
+from tests.support.manifold import ManifoldOperations, check_fixed_rank
 
 
 # -------------------------------------------------------------------------------------------------
@@ -115,29 +116,6 @@ def scaled_transport(at, target, tangent):
     return tangent if target is at else 1.01 * g.transport(at, target, tangent)
 
 
-def lossy_write(at, tangent):
-    return g.to_coordinates(at, tangent)[:-1]
-
-
-def loud_write(at, tangent):
-    return 2 * g.to_coordinates(at, tangent)
-
-
-def quiet_read(at, vector):
-    return 0.5 * g.from_coordinates(at, vector)
-
-
-def wrong_read(at, vector):
-    return g.from_coordinates(at, vector.flip(0))
-
-
-def careless_read(at, vector):
-    """Read the plain vector without projecting it."""
-    rank, rows = at.rank, at.shape[0]
-    core, up, vp = vector.split((rank * rank, rows * rank, at.shape[1] * rank))
-    return g.Tangent(core.view(rank, rank), up.view(-1, rank), vp.view(-1, rank))
-
-
 @pytest.mark.parametrize(
     ("broken", "match"),
     [
@@ -159,13 +137,6 @@ def careless_read(at, vector):
             "a step of zero changes the tangent",
         ),
         ({"transport": scaled_transport}, "a step of zero changes the tangent"),
-        (
-            {"coordinates": [(lossy_write, g.from_coordinates)]},
-            "lossy_write: shape .38,. for 39 dimensions",
-        ),
-        ({"coordinates": [(loud_write, quiet_read)]}, "loud_write: isometric"),
-        ({"coordinates": [(g.to_coordinates, wrong_read)]}, "to_coordinates: read back"),
-        ({"coordinates": [(g.to_vector, careless_read)]}, "to_vector: read with noise"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -314,10 +285,6 @@ def nan(*shape):
             ),
         ),
         (
-            lambda p: g.inverse_orthographic(p, point(rank=2)),
-            "inverse_orthographic: expected rank 3, found rank 2; try difference",
-        ),
-        (
             lambda p: g.transport(p, point(9, 6), g.zero_tangent(p)),
             "transport: expected points of shape",
         ),
@@ -335,20 +302,6 @@ def nan(*shape):
             "concatenated: expected points of shape",
         ),
         (lambda p: g.sum_points([p], [1.0], 4), "from_factors: expected a rank from 1 to 3"),
-        (lambda p: g.sum_tangents([], []), "sum_tangents: expected one finite weight"),
-        (lambda p: g.to_vector(p, g.zero_tangent(point(8, 7))), "to_vector, up of the tangent"),
-        (
-            lambda p: g.to_coordinates(p, g.zero_tangent(point(8, 7))),
-            "to_coordinates, up of the tangent",
-        ),
-        (
-            lambda p: g.from_vector(p, randn(39)),
-            r"from_vector: expected a vector of 57, found shape \(39,\)",
-        ),
-        (
-            lambda p: g.from_coordinates(p, randn(57)),
-            r"from_coordinates: expected a vector of 39, found shape \(57,\)",
-        ),
     ],
 )
 def test_errors_say_where_what_and_what_to_try(call, match):

@@ -18,7 +18,7 @@ import torch
 
 from bayesfed.compress import Coded, Lattice, PosteriorGrid, pack, unpack
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.shipped import message_codecs
+from tests.support.codecs.shipped import message_codecs
 
 FOLDER = Path(__file__).parent / "golden"
 KEY, META = Key(0, "golden"), {"client": "k", "round": 3, "scale": 0.5}

@@ -121,8 +121,8 @@ def test_kernels_leave_the_number_of_torchs_threads_alone():
     """
     code = (
         "import torch, bayesfed as bf; torch.set_num_threads(1); "
-        "bf.infer(bf.FactorGraph.grid((300, 300), 0.6, 0.6), method='bp', "
-        "backend='numba'); print(torch.get_num_threads())"
+        "bf.infer(bf.FactorGraph.grid((300, 300), 0.6, 0.6), method='bp'); "
+        "print(torch.get_num_threads())"
     )
     assert (
         subprocess.run(

@@ -8,8 +8,6 @@ import torch
 from bayesfed.keys import Key
 from bayesfed.models import Grid, Link
 
-BACKENDS = ["numba", "torch"]
-
 
 def normal(*shape, name="evidence", scale=2.0):
     return scale * torch.randn(*shape, generator=Key(0, name).generator(), dtype=torch.float64)

@@ -221,18 +221,6 @@ def test_a_chain_of_probabilities_has_the_mass_of_its_start():
     assert same(by_model(chain), by_tables(hand))
 
 
-@pytest.mark.parametrize("parents", [[-1, 0, 0, 1, 1, 2], [1, 2, -1, 5, 3, -1], [-1, -1], [-1]])
-def test_a_tree_is_the_hand_built_one(parents):
-    hand = bipartite(
-        dict.fromkeys(range(len(parents)), 2),
-        [((p, i), {"factor": LOGS}) for i, p in enumerate(parents) if p >= 0],
-    )
-    tree = FactorGraph.tree(parents, CHAIN)
-    assert same(by_model(tree), by_tables(hand))
-    assert tree.lower().is_forest
-    assert tree.shape == (len(parents),)
-
-
 def test_a_kernel_grid_is_one_grid_a_kernel():
     graph = FactorGraph.kernel_grid((2, 8), (2, 2), CHAIN, Link(0.8), field=0.2)
     assert graph.shape == (2, 8)

@@ -242,26 +242,6 @@ def test_bad_pairwise_graphs_are_refused(graph, options, message):
             r"kernel_grid.shape: expected \(out, in \* 6\)",
         ),
         (lambda: FactorGraph.kernel_grid((6,), (3, 2), 0.6, 0.6), "kernel_grid.shape"),
-        (lambda: FactorGraph.tree([], 0.6), "tree.parents: expected for each of n variables"),
-        (lambda: FactorGraph.tree([-1, 2], 0.6), "tree.parents: expected for each of n variables"),
-        (lambda: FactorGraph.tree([-2], 0.6), "tree.parents: expected for each of n variables"),
-        (
-            lambda: FactorGraph.tree([-1, 0.5], 0.6),
-            "tree.parents: expected for each of n variables",
-        ),
-        (
-            lambda: FactorGraph.tree([-1, 2, 1, 1], 0.6),
-            "tree.parents: expected a root above every variable, found a circle above 1",
-        ),
-        (lambda: FactorGraph.tree([0], 0.6), "found a circle above 0"),
-        (
-            lambda: FactorGraph.tree([-1, 0], Link(torch.zeros(1))),
-            "tree.transition: expected one finite table",
-        ),
-        (
-            lambda: FactorGraph.tree([-1, 0], Link(INF)),
-            "tree.transition: expected one finite table",
-        ),
         (lambda: FactorGraph(Grid((2, 2)), names=("a",)), "FactorGraph.names: expected 4 names"),
         (
             lambda: FactorGraph(Grid((2, 2)), order=torch.zeros(4).long()),

@@ -1,14 +1,12 @@
-"""Factor graphs written out, read back and drawn."""
+"""Factor graphs written out and read back."""
 
 import math
-import sys
 
 import networkx as nx
-import numpy as np
 import pytest
 import torch
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.models.random_fields.grid import Grid, Link
 from tests.message_passing.graphs import (
@@ -35,7 +33,7 @@ from tests.message_passing.graphs import (
             field=torch.linspace(-1, 1, 6).double().reshape(2, 3),
         ),
         FactorGraph.chain(5, CHAIN, field=-0.7),
-        FactorGraph.tree([-1, 0, 0, 1, -1], CHAIN),
+        FactorGraph.pairwise(nx.Graph([(0, 1), (0, 2), (1, 3)]), coupling=0.7, field=-0.2),
         FactorGraph.kernel_grid(
             (2, 4),
             (2, 2),
@@ -91,54 +89,3 @@ def test_huge_graphs_are_not_written_out():
         FactorGraph.grid((10**6, 10**6), 0.6, 0.6).to_networkx()
     with pytest.raises(ArgumentError, match="found 2995001 or more"):
         FactorGraph.grid((999, 1000), Link(0.1), Link(0.2)).to_networkx()
-
-
-# Pictures.
-
-
-@pytest.mark.parametrize(
-    ("graph", "corner"),
-    [
-        (FactorGraph.grid((3, 4), 0.6, 0.7), (3.0, -2.0)),
-        (FactorGraph.kernel_grid((1, 8), (2, 2), 0.6, 0.6, field=0.1), (3.5, -1.0)),
-        (FactorGraph.tree([-1, 0, 0, -1], CHAIN), None),
-        (FactorGraph.pairwise(nx.empty_graph(2), coupling=0.1), None),
-    ],
-)
-def test_a_drawing_has_a_circle_a_variable_and_a_square_a_factor(graph, corner):
-    axes = graph.draw()
-    edges, circles, squares = axes.collections
-    count, total = math.prod(graph.shape), len(graph.to_networkx())
-    assert (len(circles.get_offsets()), len(squares.get_offsets())) == (count, total - count)
-    assert len(edges.get_segments()) == graph.to_networkx().number_of_edges()
-    assert [text.get_text() for text in axes.texts] == [str(name) for name in graph.variables]
-    if corner:
-        assert tuple(circles.get_offsets()[-1]) == corner
-    assert graph.draw(axes) is axes
-
-
-def test_a_grid_in_another_order_is_drawn_as_a_grid():
-    nodes = [(i, j) for i in range(3) for j in range(4)]
-    np.random.default_rng(1).shuffle(nodes)
-    graph = FactorGraph.from_networkx(
-        lattice(
-            3,
-            4,
-            row=AGREE,
-            column=AGREE,
-            node=lambda i, j, _: (i, j),
-            nodes=[tuple(map(int, node)) for node in nodes],
-        )
-    )
-    assert graph.order is not None
-    edges = graph.draw().collections[0]
-    assert all(np.abs(np.diff(segment, axis=0)).sum() == 0.5 for segment in edges.get_segments())
-
-
-def test_large_graphs_and_missing_matplotlib_are_said(monkeypatch):
-    for size in ((1000, 1000), (15, 15)):
-        with pytest.raises(ArgumentError, match="draw: expected at most 500 nodes"):
-            FactorGraph.grid(size, 0.6, 0.6).draw()
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"bayesfed\[examples\]"):
-        FactorGraph.grid((2, 2), 0.6, 0.6).draw()

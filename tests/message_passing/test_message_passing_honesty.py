@@ -11,7 +11,6 @@ import bayesfed as bf
 from bayesfed.errors import (
     ArgumentError,
     ConvergenceWarning,
-    MissingExtraError,
     MultistableWarning,
     OrderingWarning,
 )
@@ -85,7 +84,6 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
             lambda grid: infer(grid, torch.zeros(3, 3), method="magic"),
             "auto, exact, bp, strip, chains or gbp, found 'magic'",
         ),
-        (lambda grid: infer(grid, torch.zeros(3, 3), backend="jax"), "'auto', 'numba' or 'torch'"),
         (
             lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=torch.zeros(3)),
             "infer state: expected finite messages of shape",
@@ -179,14 +177,6 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
 def test_bad_input_is_refused(call, words):
     with pytest.raises(ArgumentError, match=words):
         call(Grid((3, 3), stay(0.6), stay(0.6)))
-
-
-def test_numba_missing_is_said_or_done_without(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    grid, evidence = Grid((13, 13), stay(0.6), stay(0.6)), normal(13, 13)
-    assert infer(grid, evidence).converged
-    with pytest.raises(MissingExtraError, match=r"bayesfed\[fast\]"):
-        infer(grid, evidence, backend="numba")
 
 
 def test_disconnected_parts_are_fine():

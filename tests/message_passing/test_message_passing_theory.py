@@ -11,7 +11,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference import FactorGraph, TableGroup, Tables, infer, log_z
 from bayesfed.keys import Key
 from bayesfed.models import Grid, Link
-from tests.message_passing.grids import BACKENDS, enumerate_all, normal, stay, uneven
+from tests.message_passing.grids import enumerate_all, normal, stay, uneven
 
 # The kernels are tested with strong couplings as well.
 pytestmark = pytest.mark.filterwarnings("ignore::bayesfed.errors.UnverifiedWarning")
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::bayesfed.errors.UnverifiedWarni
 # What theory promises
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_extremes_bracket_every_start_and_bethe_is_a_lower_bound(backend):
+def test_extremes_bracket_every_start_and_bethe_is_a_lower_bound():
     for p, scale in ((0.6, 1.0), (0.75, 0.5), (0.9, 1.0)):
         grid, evidence = Grid((10, 12), stay(p), stay(p)), normal(10, 12, scale=scale)
         high, zero, low = (
@@ -31,7 +30,6 @@ def test_extremes_bracket_every_start_and_bethe_is_a_lower_bound(backend):
                 init=init,
                 tol=1e-10,
                 max_sweeps=20_000,
-                backend=backend,
             )
             for init in ("hi", "zero", "lo")
         )
@@ -129,12 +127,11 @@ def test_a_recognised_grid_keeps_the_users_order():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_everything_stays_finite_at_the_edge(dtype):
     evidence = 40 * normal(8, 9).sign().to(dtype)
-    for method, backend in itertools.product(("bp", "strip", "chains", "exact"), BACKENDS):
+    for method in ("bp", "strip", "chains", "exact"):
         found = infer(
             Grid((8, 9), stay(1 - 1e-6), stay(1 - 1e-6)),
             evidence,
             method=method,
-            backend=backend,
             warn=False,
         )
         assert bool(torch.isfinite(found.belief).all())
@@ -159,12 +156,12 @@ def test_extreme_couplings_and_evidence_are_right_not_merely_finite(strength, si
         )
         evidence = evidence + normal(*shape, name="jitter")
         total, marginals, _ = enumerate_all(grid, evidence)
-        for method, backend, dtype in itertools.product(
-            ("exact", "strip", "bp", "chains"), BACKENDS, (torch.float32, torch.float64)
+        for method, dtype in itertools.product(
+            ("exact", "strip", "bp", "chains"), (torch.float32, torch.float64)
         ):
             if shape[0] > 1 and method in ("bp", "chains"):
                 continue
-            found = infer(grid, evidence.to(dtype), method=method, backend=backend, max_sweeps=100)
+            found = infer(grid, evidence.to(dtype), method=method, max_sweeps=100)
             assert found.converged
             assert bool(found.extrinsic.isfinite().all())
             assert float((found.marginals - marginals).abs().max()) < 1e-4
@@ -182,13 +179,11 @@ def test_strong_couplings_leave_float32_for_float64():
         assert single.belief.dtype == torch.float32
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_state_of_a_wider_grid_of_the_same_storage_does_no_harm(backend):
+def test_a_state_of_a_wider_grid_of_the_same_storage_does_no_harm():
     wide = infer(Grid((20, 14), stay(0.65), stay(0.65)), normal(20, 14), method="bp").state
     grid, evidence = Grid((20, 13), stay(0.65), stay(0.65)), normal(20, 13)
     warm, cold = (
-        infer(grid, evidence, method="bp", state=state, tol=1e-9, backend=backend)
-        for state in (wide, None)
+        infer(grid, evidence, method="bp", state=state, tol=1e-9) for state in (wide, None)
     )
     assert torch.allclose(warm.belief, cold.belief, atol=1e-6)
 

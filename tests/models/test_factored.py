@@ -13,11 +13,9 @@ from torch.nn import functional
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.models import (
-    FactoredConv2d,
-    FactoredLinear,
+    FactoredLayer,
     Unrolling,
     align,
-    decay_gradients,
     dense_or_thin,
     factorise,
     frobenius_decay,
@@ -35,7 +33,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
-from tests.models.factored_nets import DOUBLE, SPLITS, close, randn, residual
+from tests.models.thin_nets import DOUBLE, SPLITS, close, randn, residual
 
 SETTINGS = [
     {},
@@ -57,9 +55,9 @@ def full_ranks(net, split="spatial", names=("0", "2.conv1", "2.conv2", "4")):
 # layers
 @pytest.mark.parametrize("shape", [(3, 12), (12,), (2, 5, 12)], ids=str)
 def test_linear_is_the_dense_layer_of_the_product(shape):
-    u, v, bias, x = randn(7, 3, name="u"), randn(12, 3, name="v"), randn(7, name="b"), randn(*shape)
-    close(FactoredLinear(u, v, bias)(x), functional.linear(x, u @ v.mT, bias))
-    close(FactoredLinear(u, v)(x), functional.linear(x, u @ v.mT))
+    u, v, x = randn(7, 3, name="u"), randn(12, 3, name="v"), randn(*shape)
+    for layer in (nn.Linear(12, 7), nn.Linear(12, 7, bias=False)):
+        close(FactoredLayer(layer, u, v)(x), functional.linear(x, u @ v.mT, layer.bias))
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -70,7 +68,7 @@ def test_convolution_is_the_dense_layer_of_the_product(split, settings, mode):
     layer, x = nn.Conv2d(3, 8, (3, 2), padding_mode=mode, **settings), randn(2, 3, 9, 8)
     layout = Unrolling((8, 3, 3, 2), split)
     u, v = randn(layout.size[0], 4, name="u"), randn(layout.size[1], 4, name="v")
-    thin = FactoredConv2d(u, v, (3, 2), layer.bias, padding_mode=mode, split=split, **settings)
+    thin = FactoredLayer(layer, u, v, split)
     layer.weight.data = layout.weight(u @ v.mT)
     close(thin(x), layer(x))
     close(thin(x[0]), layer(x[0]))
@@ -114,7 +112,7 @@ def test_a_layer_runs_at_any_rank(split):
 def test_layers_show_what_they_are():
     net = hybrid(residual(), 1 / 2)
     assert "rank=6" in repr(net[4])
-    assert "split='spatial'" in repr(net[2].conv1)
+    assert "stride=(2, 2)" in repr(net[2].conv1)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -383,48 +381,30 @@ def test_whole_first_is_at_most_the_layers(count):
     ("make", "match"),
     [
         (
-            lambda: FactoredLinear(randn(3, 2), randn(4, 3)),
-            r"FactoredLinear, u and v: expected shapes \(M, R\) and \(N, R\)",
-        ),
-        (lambda: FactoredLinear(randn(3, 0), randn(4, 0)), "FactoredLinear, u and v"),
-        (lambda: FactoredLinear(randn(3), randn(4)), "FactoredLinear, u: expected a matrix"),
-        (
-            lambda: FactoredLinear(randn(3, 2), randn(4, 2, dtype=DOUBLE)),
-            "FactoredLinear, v: expected torch.float32",
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 2), randn(4, 3)),
+            r"FactoredLayer: expected shapes {'u': \(3, 2\), 'v': \(4, 2\)}, found",
         ),
         (
-            lambda: FactoredLinear(randn(3, 2), randn(4, 2), randn(4)),
-            r"FactoredLinear, bias: expected shape \(3,\)",
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 0), randn(4, 0)),
+            r"FactoredLayer: expected shapes {'u': \(3, 1\), 'v': \(4, 1\)}, found",
         ),
         (
-            lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, randn(6)),
-            r"FactoredConv2d, bias: expected shape \(2,\)",
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3), randn(4)),
+            "FactoredLayer, u: expected a matrix",
         ),
         (
-            lambda: FactoredConv2d(randn(7, 2), randn(9, 2), 3),
-            "FactoredConv2d, kernel_size: expected entries that divide 7 rows",
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 2), randn(4, 2, dtype=DOUBLE)),
+            "FactoredLayer, v: expected torch.float32",
         ),
         (
-            lambda: FactoredConv2d(randn(6, 2), randn(8, 2), 3),
-            "FactoredConv2d, kernel_size: expected entries that divide 8 columns",
+            lambda: FactoredLayer(nn.Conv2d(1, 2, 3), randn(6, 2), randn(9, 2)),
+            r"found {'u': \(6, 2\), 'v': \(9, 2\)}",
         ),
         (
-            lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 0),
-            "FactoredConv2d, kernel_size: expected 2 whole numbers, 1 or more",
+            lambda: FactoredLayer(nn.Conv2d(1, 2, 3), randn(6, 2), randn(3, 2), split="cp"),
+            "Unrolling.split: expected 'spatial' or 'pufferfish'",
         ),
-        (
-            lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, split="cp"),
-            "FactoredConv2d, split: expected 'spatial' or 'pufferfish'",
-        ),
-        (
-            lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, padding="same", stride=2),
-            "FactoredConv2d, padding: expected a stride of 1",
-        ),
-        (
-            lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, padding_mode="mirror"),
-            "FactoredConv2d, padding_mode",
-        ),
-        (lambda: Unrolling((3, 4, 5)), "Unrolling.shape: expected .* found \\(3, 4, 5\\)"),
+        (lambda: Unrolling((3,)), "Unrolling.shape: expected .* found \\(3,\\)"),
         (lambda: Unrolling((3, 0)), "Unrolling.shape"),
         (lambda: spectrum(randn(4, 3), 4), "spectrum: expected a rank from 1 to 3"),
         (lambda: spectrum(randn(4, 3), 2, passes=-1), "spectrum: expected oversample and passes"),
@@ -442,7 +422,7 @@ def test_whole_first_is_at_most_the_layers(count):
         ),
         (lambda: spectrum(randn(4, 3), 2).error(3), "Spectrum.error: expected a rank from 1 to 2"),
         (lambda: frobenius_decay({}, -1.0), "frobenius_decay: expected a coefficient of 0 or more"),
-        (lambda: decay_gradients({}, float("nan")), "decay_gradients: expected a coefficient"),
+        (lambda: frobenius_decay({}, float("nan")), "expected a coefficient"),
         (
             lambda: dense_or_thin(residual(), form="sparse"),
             "dense_or_thin, form: expected 'smaller', 'thin' or 'dense'",

@@ -60,7 +60,8 @@ def test_exact_draws_match_exact_marginals(size):
 
 
 def test_draws_from_trees_are_exact():
-    tree = FactorGraph.tree([-1, 0, 0, 1, 1, -1, 5], Link(1.7, -0.6, -0.2)).lower()
+    drawn = nx.Graph([(0, 1), (0, 2), (1, 3), (1, 4), (5, 6)])
+    tree = FactorGraph.pairwise(drawn, coupling=1.7, field=-0.6).lower()
     with forked(Key(0, "tree")):
         drawn = ClusteredSupport(tree).sample((DRAWS,)).double()
     found = infer(tree)

@@ -11,8 +11,8 @@ from bayesfed.algorithms.wrappers import chosen_prior
 from bayesfed.algorithms.wrappers.chosen_prior import PRECISIONS, START
 from bayesfed.data import concatenated
 from bayesfed.errors import ArgumentError, ClientError, UndeterminedWarning
-from bayesfed.testing import recipes
 from bayesfed.trees import without
+from tests.support import recipes
 
 ROUNDS = 3
 

@@ -15,7 +15,7 @@ from bayesfed.inference.evaluation.detection import (
     adaptive_calibration_error,
     detection,
     risk_coverage,
-    scores_of_probabilities,
+    scores_of_classes,
     selective,
     uncertainties,
 )
@@ -59,10 +59,9 @@ def test_selective_prediction_is_by_its_definition():
     assert selective(torch.zeros(4), torch.ones(4).bool()) == {"aurc": 1.0, "coverage_at_risk": 0.0}
 
 
-def test_scores_of_probabilities():
+def test_scores_of_classes():
     p, y = drawn(3000)
-    scores = scores_of_probabilities(p, y)
-    assert scores["nll"] == pytest.approx(metrics.log_loss(y, p))
+    scores = scores_of_classes(p[None], y)
     assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(y, p.argmax(1)))
     # Calibrated by construction; half as sure is not.
     assert scores["adaptive_ece"] < 0.03

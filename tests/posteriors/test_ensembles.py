@@ -19,9 +19,9 @@ from bayesfed.federated.training.held_rows import split_held
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.testing import recipes
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
+from tests.support import recipes
 
 WORK = bf.Training(steps=4, batch_size=8, optimiser=bf.Sgd(0.2))
 

@@ -15,8 +15,8 @@ from bayesfed.inference.variational.fusion import PVI, ProductOfExperts, Reverse
 from bayesfed.inference.variational.fusion.pace import Pace
 from bayesfed.inference.variational.ivon import IvonSteps
 from bayesfed.keys import Key
-from bayesfed.testing import recipes
 from tests.posteriors.test_federated_svi import fitted, same
+from tests.support import recipes
 
 
 def test_ivon_finds_the_posterior_of_a_quadratic():

@@ -21,8 +21,8 @@ from bayesfed.inference.evaluation.scoring import (
     nll,
     predictive_entropy,
 )
-from bayesfed.inference.evaluation.simulation_based_calibration import ecdf_band, rank_statistics
 from bayesfed.keys import Key
+from benchmarks.parts.fidelity.ranks import ecdf_band, rank_statistics
 
 
 def predictions(rows=500, classes=10, draws=None, sharpness=2.0, dtype=torch.float32):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesfed.testing import pairs
+from tests.support import pairs
 
 
 @pytest.fixture(scope="module")

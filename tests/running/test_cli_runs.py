@@ -286,14 +286,6 @@ def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
     )
 
 
-def test_pairs_are_told_the_nearest_table(capsys):
-    assert main(["pairs", "nett"]) == 2
-    assert (
-        "pairs: expected one of net, link, data, found 'nett'; try bayesfed pairs net"
-        in capsys.readouterr().err
-    )
-
-
 def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_path):
     from bayesfed.running.experiments.kinds import keys
 
@@ -419,7 +411,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
         raise DataError("fashion_mnist", "four files", "none", "apt install dataset-fashion-mnist")
 
     monkeypatch.setattr(
-        doctor, "installed", lambda package: "" if package == "constriction" else "1.0"
+        doctor, "installed", lambda package: "" if package == "cryptography" else "1.0"
     )
     monkeypatch.setattr(
         doctor,
@@ -428,8 +420,8 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     )
     assert main(["doctor"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "codes missing: constriction pip install 'bayesfed[codes]'" in lines
-    assert "fast installed" in lines
+    assert "secure missing: cryptography pip install 'bayesfed[secure]'" in lines
+    assert "dp installed" in lines
     assert "digits 1,437 rows + 360 rows" in lines
     assert (
         "fashion_mnist missing: fashion_mnist: expected four files, found none apt install "

@@ -107,7 +107,7 @@ def test_a_run_that_fails_is_closed_with_its_error(started, plain, clients):
 
 
 def test_joules_are_written_where_there_are_devices():
-    from bayesfed.testing.recipes import fed_hq
+    from tests.support.recipes import fed_hq
 
     sink, tiny = Memory(), fed_hq()
     bf.run(tiny.algorithm, tiny.pool(), rounds=1, callbacks=[Tracker(sink)], progress=False)

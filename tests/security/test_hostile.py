@@ -12,10 +12,10 @@ from bayesfed.algorithms.registry import methods
 from bayesfed.federated import Digital
 from bayesfed.keys import Key
 from bayesfed.testing import LawError
-from bayesfed.testing.hostile.canaries import Canaries
-from bayesfed.testing.hostile.cases import TRAP, cases
-from bayesfed.testing.hostile.verdict import Hostilities, check_hostile
-from bayesfed.testing.recipes import tiny_recipes
+from tests.support.hostile.canaries import Canaries
+from tests.support.hostile.cases import TRAP, cases
+from tests.support.hostile.verdict import Hostilities, check_hostile
+from tests.support.recipes import tiny_recipes
 
 RECIPES = tiny_recipes()
 # A number that is none, a shape, a leaf less, a weight of one's own, a second answer.

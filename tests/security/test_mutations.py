@@ -14,11 +14,11 @@ from bayesfed.compress.wire import DIGEST, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError
-from bayesfed.testing.codecs.shipped import message_codecs, small_trees
-from bayesfed.testing.hostile.bombs import bombs
-from bayesfed.testing.hostile.mutations import KINDS, check_mutants, mutants, reseal
-from bayesfed.testing.hostile.sections import section_bombs
 from bayesfed.testing.law import refuses
+from tests.support.codecs.shipped import message_codecs, small_trees
+from tests.support.hostile.bombs import bombs
+from tests.support.hostile.mutations import KINDS, check_mutants, mutants, reseal
+from tests.support.hostile.sections import section_bombs
 
 LIMIT = 1 << 20
 KEY = Key(0)

@@ -21,9 +21,9 @@ from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core.layers import Moment
 from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.engine.assembly import assembled
-from bayesfed.testing.hostile.byzantine import byzantine
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
+from tests.support.hostile.byzantine import byzantine
 
 WORK = bf.Training(steps=4, batch_size=16)
 KEY = bf.Key(7, "secret")

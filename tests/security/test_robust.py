@@ -14,8 +14,8 @@ from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Sum, Update, rounds
 from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.robust import added
-from bayesfed.testing.hostile.byzantine import byzantine
 from tests.conftest import tree_equal
+from tests.support.hostile.byzantine import byzantine
 
 WORK = bf.Training(steps=4, batch_size=16)
 SHAPES = {"w": (3, 4), "b": (5,)}

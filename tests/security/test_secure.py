@@ -26,10 +26,10 @@ from bayesfed.errors import (
 from bayesfed.federated import Digital, OverTheAir, checkpoint, rounds
 from bayesfed.federated.core.protocols import Skip
 from bayesfed.federated.training.model_sizes import fixed
-from bayesfed.testing.hostile.interference import dropping
 from bayesfed.trees import without
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import pool_over
+from tests.support.hostile.interference import dropping
 
 WORK = bf.Training(steps=2, batch_size=8)
 NAMES = [f"client-{number}" for number in range(6)]

@@ -115,7 +115,10 @@ class Levels(Devices):
         settings, planner = self.settings, self.planner
         if planner is None or settings is None:
             return Skip("no plan")
-        device, size_bits = Device.from_figures(turn.profile.device), 32 * planner.sizes[0].parameters
+        device, size_bits = (
+            Device.from_figures(turn.profile.device),
+            32 * planner.sizes[0].parameters,
+        )
         gain = device.gain(device.distance_m(turn.key, turn.profile.name, turn.round))
         share = device_rate(device, gain) * self.sending * planner.deadline_s / size_bits
         beta = min(max(share, planner.beta[0]), planner.beta[1])

@@ -23,7 +23,7 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT
@@ -213,8 +213,7 @@ class Drawn:
         return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
 
     def __call__(self, told: Tree) -> Tree:
-        """Return supports ``(M, N)`` and active means, given the leaves of `told`.
-        """
+        """Return supports ``(M, N)`` and active means, given the leaves of `told`."""
         result: Tree = {}
         key, device = Key(int(told[SEED])), told[FIGURES].device
         for (name, matrix), (share, magnitude) in zip(

@@ -212,7 +212,11 @@ def d_turbo_vbi(
     )
     points = [name for name in declared.initial if name not in declared.sites]
     spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
-    sent = [*(f"mean/{name}" for name in declared.sites), *spreads, *(f"{POINT}/{name}" for name in points)]
+    sent = [
+        *(f"mean/{name}" for name in declared.sites),
+        *spreads,
+        *(f"{POINT}/{name}" for name in points),
+    ]
     expected = (
         {name: tuple(initial[name].shape) for name in sent}
         | {NLL: ()}

@@ -128,8 +128,7 @@ class TurboStep:
         return state
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish means, inclusion probabilities, sds, points and supports.
-        """
+        """Publish means, inclusion probabilities, sds, points and supports."""
         hidden = {f"{leaf}/{name}" for name in self.declared.sites for leaf in SECRET} | {
             FIELD,
             WATCH,
@@ -177,11 +176,7 @@ class TurboStep:
         ):
             return self._unchanged(state | mean | {WATCH: watch.leaf()})
         result, totals = state | {WATCH: watch.leaf()}, Totals()
-        result |= {
-            name: leaf
-            for name, leaf in mean.items()
-            if not name.startswith("mean/")
-        }
+        result |= {name: leaf for name, leaf in mean.items() if not name.startswith("mean/")}
         heard = {
             name: self._heard(site, state, result, mean)
             for name, site in self.declared.sites.items()

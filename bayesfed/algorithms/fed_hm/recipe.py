@@ -38,9 +38,9 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import Decayed
-from bayesfed.models.low_rank.factored_layers import Split
 from bayesfed.models.low_rank.factored_trees import unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole, hybrid, hybrid_ranks
+from bayesfed.models.low_rank.unrolling import Split
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 

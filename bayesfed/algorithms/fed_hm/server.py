@@ -17,8 +17,8 @@ from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.factored_layers import Unrolling
 from bayesfed.models.low_rank.factored_spectra import spectra
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import Tree
 
 

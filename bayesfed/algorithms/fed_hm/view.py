@@ -11,9 +11,9 @@ import torch
 
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.update import Kind, Update
-from bayesfed.models.low_rank.factored_layers import Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum
 from bayesfed.models.low_rank.factored_trees import align, factorise
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import Shapes, Tree, check, leaf_of, without
 
 SVD = "svd/"

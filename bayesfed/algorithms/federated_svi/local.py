@@ -22,9 +22,9 @@ from bayesfed.federated.training.descent import batches
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.variational.antithetic import mirrored
 from bayesfed.inference.variational.fusion import Fused, Fusion
-from bayesfed.inference.variational.posterior import LOCAL
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.inference.variational.tilted import Tilt, tilted
+from bayesfed.inference.variational.traced import LOCAL
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 

@@ -43,9 +43,9 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
 from bayesfed.federated.training.schedules import inverse
 from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
-from bayesfed.inference.variational.layout import read_layout
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs
+from bayesfed.inference.variational.reading import read_layout
 from bayesfed.keys import Key
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of

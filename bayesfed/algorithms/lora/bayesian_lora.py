@@ -137,9 +137,7 @@ def bayesian_lora(
         part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
         sketched = cast(SviLocal, fitted(part).phases[0].local)
         if anchored:
-            return SketchedSvi(
-                sketched, model, nets[number], initial, cast(SviLocal, phase.local)
-            )
+            return SketchedSvi(sketched, model, nets[number], initial, cast(SviLocal, phase.local))
         weights = {
             leaf_of(layer, leaf): rank / k
             for layer in layers

@@ -114,7 +114,9 @@ class Private(EqualWeights):
             hint = "a view that covers everything"
             raise UpdateError("private", "clients of weight 1", actual, hint)
         if not update.weight:
-            return replace(update, total={name: torch.zeros_like(leaf) for name, leaf in update.total.items()})
+            return replace(
+                update, total={name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
+            )
         return clipped(update, moment.model, self.clip) if math.isfinite(self.clip) else update
 
     def step(

@@ -200,7 +200,9 @@ class Devices(Layer):
 
     def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
         """Plan the number of steps, the codec and the load."""
-        planned = self.planner(turn.profile, turn.round, turn.key) if self.planner else Skip("no plan")
+        planned = (
+            self.planner(turn.profile, turn.round, turn.key) if self.planner else Skip("no plan")
+        )
         if isinstance(planned, Skip):
             return planned
         options, up = replace(assignment.options, steps=planned.steps), assignment.up

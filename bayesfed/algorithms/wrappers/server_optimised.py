@@ -62,7 +62,9 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     >>> algorithm = server_optimised(fed_avg(net), FedAdam(0.01))
     """
     where = f"server_optimised, {algorithm.name!r}"
-    if isinstance(optimiser, type) or not (hasattr(optimiser, "step") and hasattr(optimiser, "initial")):
+    if isinstance(optimiser, type) or not (
+        hasattr(optimiser, "step") and hasattr(optimiser, "initial")
+    ):
         actual = optimiser.__name__ if isinstance(optimiser, type) else repr(optimiser)
         expected = "an optimiser of the server as a value"
         raise ArgumentError(where, expected, actual, "FedAdam(0.01), FedAvgM()")
@@ -72,7 +74,10 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     (phase,) = algorithm.phases
     server = seams.takes_momentum(phase.server)
     if server is None:
-        model, (core, _) = algorithm.predictor(algorithm.initial), phase.scope.parted(algorithm.initial)
+        model, (core, _) = (
+            algorithm.predictor(algorithm.initial),
+            phase.scope.parted(algorithm.initial),
+        )
         if isinstance(model, Model) and set(running_statistics(model.net)) & core.keys():
             actual, hint = "running statistics that travel", "buffers='local', or static norms"
             raise ArgumentError(where, "parameters alone", actual, hint)

@@ -41,7 +41,7 @@ class Budgeted:
         Planned size relative to 32 bits an entry, above 0. Outside the range of the map its first
         or last setting is used.
     codec
-        Codec that the map was fitted with, for its ranking, kernels and codes; its share and levels
+        Codec that the map was fitted with, for its kernels and codes; its share and levels
         are not used.
     tries
         Most encodings of a message, 2 to 30.

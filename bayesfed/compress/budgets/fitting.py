@@ -50,7 +50,7 @@ def fit_flexible(
     key
         Key of the random rounding.
     codec
-        Codec whose ranking, kernels and codes are used. Default: `Flexible`.
+        Codec whose kernels and codes are used. Default: `Flexible`.
     shares, levels
         Values of rho and of L to try. The time is about one encoding for every share and a third of
         one for every pair.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ class Setting(NamedTuple):
 @dataclass(frozen=True)
 class FlexibleMap:
     """The map from beta to (rho, L), piecewise linear and non-decreasing. It prints as a table;
-    `to_json` and `from_json` store it.
+    its points are tuples of numbers, which JSON can store.
 
     Parameters
     ----------
@@ -115,31 +114,6 @@ class FlexibleMap:
         check_beta("FlexibleMap", beta)
         betas, _, _, errors = zip(*self.settings, strict=True)
         return float(np.interp(beta, betas, errors))
-
-    def to_json(self) -> str:
-        """Return the points as JSON, a list for each."""
-        return json.dumps([list(setting) for setting in self.settings])
-
-    @classmethod
-    def from_json(cls, text: str) -> FlexibleMap:
-        """Read what `to_json` wrote.
-
-        Raises
-        ------
-        ArgumentError
-            If the text is not such JSON.
-        """
-        try:
-            return cls(
-                tuple(
-                    Setting(float(beta), float(share), levels, float(error))
-                    for beta, share, levels, error in json.loads(text)
-                )
-            )
-        except (TypeError, json.JSONDecodeError, ValueError) as problem:
-            raise ArgumentError(
-                "FlexibleMap", "JSON of to_json", problem, "fit_flexible"
-            ) from problem
 
     def __str__(self) -> str:
         rows = (

@@ -18,7 +18,6 @@ from bayesfed.compress.lossless.bits import (
     write_signed,
 )
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.errors import WireError
 
 MOST_SYMBOLS = 1 << 16
 
@@ -45,15 +44,6 @@ def rank(values: Integers, symbols: Integers) -> NDArray[np.int32]:
     places[symbols - least] = np.arange(len(symbols))
     ranks: NDArray[np.int32] = places[values - least]
     return ranks
-
-
-def require_alphabet(where: str, symbols: Integers) -> None:
-    """Raise `WireError` unless `write_alphabet` can write these symbols."""
-    if not is_alphabet(symbols):
-        expected = f"at most {MOST_SYMBOLS} different integers within a span of 2**63"
-        raise WireError(
-            where, expected, f"{len(symbols)}, {symbols[0]} to {symbols[-1]}", "Range()"
-        )
 
 
 def write_alphabet(symbols: Integers, out: Writer) -> None:

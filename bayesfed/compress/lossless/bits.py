@@ -61,11 +61,6 @@ def unzigzag(values: Integers) -> Integers:
     return (values >> 1) ^ -(values & 1)
 
 
-def once(values: Integers) -> Integers:
-    """Return counts of one for each value."""
-    return np.ones(len(values), np.int64)
-
-
 def write_signed(value: int, out: Writer) -> None:
     """Append one 64-bit integer as the varint of its zigzag."""
     out.varint(_folded(value))
@@ -180,16 +175,15 @@ class Fixed:
         distances += np.array(least, np.int64).view(np.uint64)
         return distances.view(np.int64)
 
-    def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length in bits."""
-        return self.counted_bits(values, once(values))
-
-    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence in which each symbol occurs `counts` times."""
-        if not len(symbols):
+    def predicted_bits(self, values: Integers, counts: Integers | None = None) -> float:
+        """Return the exact length in bits of a sequence, or of one in which each value occurs
+        `counts` times.
+        """
+        if not len(values):
             return 0.0
-        least, width = _extent(symbols)
-        return float(8 + signed_bits(least) + whole(int(counts.sum()) * width))
+        least, width = _extent(values)
+        count = len(values) if counts is None else int(counts.sum())
+        return float(8 + signed_bits(least) + whole(count * width))
 
 
 def _extent(values: Integers) -> tuple[int, int]:

@@ -18,12 +18,13 @@ integer arithmetic; versions 0.4.2 and 0.5.0 write the same words.
 
 from __future__ import annotations
 
-import importlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
+import constriction
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,7 +42,6 @@ from bayesfed.compress.lossless.frequencies import (
     write_model,
 )
 from bayesfed.compress.lossless.splits import choose_split, merged, read_split, write_head
-from bayesfed.errors import MissingExtraError
 
 _CHUNK = 1 << 20  # symbols decoded at a time
 
@@ -53,16 +53,10 @@ class Range:
     Layout: 0 if direct, else 1 + m and the centre, zigzag varint; the alphabet (`write_alphabet`);
     if it has more than one symbol, the model (`write_model`), the number of words, varint, and the
     words, 32 bits little endian; if split, the low bits, packed.
-
-    Raises
-    ------
-    MissingExtraError
-        On writing or reading without ``constriction``; `predicted_bits` is then infinite.
     """
 
     def write(self, values: Integers, out: Writer) -> None:
         """Append the integers; their number is not written."""
-        coder = _constriction()
         if not len(values):
             return
         split = choose_split(*histogram(values))
@@ -72,8 +66,8 @@ class Range:
         if len(symbols) > 1:
             frequencies, kept = rounded(counts)
             write_model(frequencies, kept, out)
-            encoder = coder.stream.queue.RangeEncoder()
-            encoder.encode(rank(tokens, symbols), _model(coder, weights_of(frequencies)))
+            encoder = constriction.stream.queue.RangeEncoder()
+            encoder.encode(rank(tokens, symbols), _model(weights_of(frequencies)))
             words = encoder.get_compressed()
             out.varint(len(words))
             out.raw(words.astype("<u4").tobytes())
@@ -82,7 +76,6 @@ class Range:
 
     def read(self, source: Reader, count: int) -> Integers:
         """Read `count` integers."""
-        coder = _constriction()
         if not count:
             return np.zeros(0, np.int64)
         split = read_split(source)
@@ -92,7 +85,6 @@ class Range:
             size = source.varint(len(source) // 4)
             tokens = symbols[
                 _decode(
-                    coder,
                     weights,
                     np.frombuffer(source.raw(4 * size), "<u4").astype(np.uint32),
                     count,
@@ -102,18 +94,13 @@ class Range:
             tokens = np.full(count, symbols[0])
         return tokens if split is None else split.join(source, tokens)
 
-    def predicted_bits(self, values: Integers) -> float:
-        """Return the length in bits, up to two words and the rounding of the coder, some
-        millionths.
+    def predicted_bits(self, values: Integers, counts: Integers | None = None) -> float:
+        """Return the length in bits of a sequence, or of one with this histogram, up to two words
+        and the rounding of the coder, some millionths.
         """
-        return self.counted_bits(*histogram(values))
-
-    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence with this histogram."""
-        if not _is_installed():
-            return math.inf
-        if not len(symbols):
+        if not len(values):
             return 0.0
+        symbols, counts = histogram(values) if counts is None else (values, counts)
         split = choose_split(symbols, counts)
         low = 0 if split is None else int(split.widths(split.tokens(symbols)) @ counts)
         if split is not None:
@@ -131,13 +118,11 @@ class Range:
         return total
 
 
-def _model(coder: ModuleType, weights: Integers) -> Any:
-    return coder.stream.model.Categorical((weights - 1).astype(np.float64), perfect=False)
+def _model(weights: Integers) -> Any:
+    return constriction.stream.model.Categorical((weights - 1).astype(np.float64), perfect=False)
 
 
-def _decode(
-    coder: ModuleType, weights: Integers, words: NDArray[np.uint32], count: int
-) -> NDArray[np.int32]:
+def _decode(weights: Integers, words: NDArray[np.uint32], count: int) -> NDArray[np.int32]:
     # Every symbol costs bits, so a count that these words cannot hold is refused before memory is
     # allocated.
     cheapest = PRECISION - math.log2(int(weights.max()))
@@ -146,29 +131,25 @@ def _decode(
             "Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits"
         )
     places = np.empty(count, np.int32)
-    try:
-        decoder, model = coder.stream.queue.RangeDecoder(words), _model(coder, weights)
+    with decoding("Range", words) as decoder:
+        model = _model(weights)
         for at in range(0, count, _CHUNK):
             places[at : at + _CHUNK] = decoder.decode(model, min(_CHUNK, count - at))
+    return places
+
+
+@contextmanager
+def decoding(
+    where: str, words: NDArray[np.uint32]
+) -> Iterator[constriction.stream.queue.RangeDecoder]:
+    """Give a decoder of words; `WireError` if it fails or does not use all of them."""
+    try:
+        decoder = constriction.stream.queue.RangeDecoder(words)
+        yield decoder
         exhausted = decoder.maybe_exhausted()
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as problem:  # a panic in Rust is not an Exception
-        raise damaged("Range", "words of the range coder", problem) from problem
+        raise damaged(where, "words of the range coder", problem) from problem
     if not exhausted:
-        raise damaged("Range", "the end of the words", "more of them")
-    return places
-
-
-def _is_installed() -> bool:
-    try:
-        return bool(_constriction())
-    except MissingExtraError:
-        return False
-
-
-def _constriction() -> ModuleType:
-    try:
-        return importlib.import_module("constriction")
-    except ImportError as problem:
-        raise MissingExtraError("constriction", "codes") from problem
+        raise damaged(where, "the end of the range coder's words", "more of them")

@@ -35,9 +35,6 @@ class CheapestMask:
     ------
     ArgumentError
         If there are too few or too many codes.
-    MissingExtraError
-        On writing or reading without the package that a code needs; what is sent does not depend on
-        the packages installed.
     """
 
     codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())

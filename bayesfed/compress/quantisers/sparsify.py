@@ -1,11 +1,12 @@
-"""Sparsification: keep the largest entries (`TopK`) or kernels (`KernelWise`), and send them with
-another codec.
+"""Sparsification: keep the largest entries (`TopK`), the largest kernels (`KernelWise`) or the
+non-zero entries (`Sparse`), and send them with another codec.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -29,6 +30,7 @@ from bayesfed.compress.quantisers.entries import (
     tensor,
     write_positions,
 )
+from bayesfed.compress.quantisers.exact import Exact
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
@@ -36,8 +38,78 @@ from bayesfed.keys import Key
 Dense = Literal["row", "entry"]
 
 
+class _Kept(ABC):
+    """A leaf as rows (entries or kernels), some of which are kept: their positions, then their
+    values by an inner codec.
+    """
+
+    share: float | None
+    values: LeafCodec
+    mask: MaskCode
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether everything is kept and the inner codec is unbiased."""
+        return self.share in {1, None} and self.values.unbiased
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the positions of the kept rows, then their values."""
+        rows, chosen = self._parted(leaf)
+        if rows.size:
+            write_positions(chosen, self._layout(tuple(leaf.shape)), self.mask, out)
+            self.values.write(torch.from_numpy(rows[chosen]), key.child("values"), out)
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Read the tensor."""
+        dense = np.zeros(self._rows(shape), np.float32)
+        if dense.size:
+            chosen = read_positions(source, self._layout(shape), self.mask)
+            count = int(chosen.sum())
+            if (expected := self._expected(len(chosen))) not in {None, count}:
+                raise WireError(
+                    type(self).__name__,
+                    f"{expected} kernels",
+                    count,
+                    "the share it was encoded with",
+                )
+            form = (count, *dense.shape[1:])
+            dense[chosen] = self.values.read(source, form, key.child("values")).numpy()
+        return tensor(dense, shape)
+
+    def bound(self, leaf: Tensor) -> float:
+        """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
+        rows, chosen = self._parted(leaf)
+        return max(peak(rows[~chosen]), self.values.bound(torch.from_numpy(rows[chosen])))
+
+    def variance(self, leaf: Tensor) -> float:
+        """Return the energy of the dropped rows plus the variance of the inner codec."""
+        rows, chosen = self._parted(leaf)
+        kept = torch.from_numpy(rows[chosen])
+        return energy(rows[~chosen].reshape(-1)) + self.values.variance(kept)
+
+    @abstractmethod
+    def _choose(self, rows: Singles) -> Mask:
+        """Return which rows are kept."""
+
+    def _rows(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a leaf as rows."""
+        return (math.prod(shape),)
+
+    def _layout(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return the matrix as which the positions of rows are coded."""
+        return as_matrix(shape)
+
+    def _expected(self, total: int) -> int | None:
+        """Return how many of all rows a message must keep; None if it may be any number."""
+        return None
+
+    def _parted(self, leaf: Tensor) -> tuple[Singles, Mask]:
+        rows = entries(leaf, type(self).__name__).reshape(self._rows(tuple(leaf.shape)))
+        return rows, self._choose(rows)
+
+
 @dataclass(frozen=True)
-class TopK:
+class TopK(_Kept):
     """Keep the largest entries by magnitude and set the others to zero.
 
     Parameters
@@ -63,50 +135,34 @@ class TopK:
     def __post_init__(self) -> None:
         check_share("TopK", self.share)
 
-    @property
-    def unbiased(self) -> bool:
-        """Whether everything is kept and the inner codec is unbiased."""
-        return self.share == 1 and self.values.unbiased
-
-    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
-        """Append the positions, then the kept entries."""
-        flat = entries(leaf, "TopK")
-        if len(flat):
-            chosen = self._choose(flat)
-            write_positions(chosen, as_matrix(tuple(leaf.shape)), self.mask, out)
-            self.values.write(torch.from_numpy(flat[chosen]), key.child("values"), out)
-
-    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Read the tensor."""
-        dense = np.zeros(math.prod(shape), np.float32)
-        if len(dense):
-            chosen = read_positions(source, as_matrix(shape), self.mask)
-            dense[chosen] = self.values.read(
-                source, (int(chosen.sum()),), key.child("values")
-            ).numpy()
-        return tensor(dense, shape)
-
-    def bound(self, leaf: Tensor) -> float:
-        """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
-        flat = entries(leaf, "TopK")
-        chosen = self._choose(flat)
-        return max(peak(flat[~chosen]), self.values.bound(torch.from_numpy(flat[chosen])))
-
-    def variance(self, leaf: Tensor) -> float:
-        """Return the energy of the dropped entries, at most ``(1 - share) ||x||**2``, plus the
-        variance of the inner codec.
-        """
-        flat = entries(leaf, "TopK")
-        chosen = self._choose(flat)
-        return energy(flat[~chosen]) + self.values.variance(torch.from_numpy(flat[chosen]))
-
-    def _choose(self, flat: Singles) -> Mask:
-        count = min(share_of(self.share, len(flat)), int(np.count_nonzero(flat)))
-        return largest(np.abs(flat), count) if count else np.zeros(len(flat), np.bool_)
+    def _choose(self, rows: Singles) -> Mask:
+        count = min(share_of(self.share, len(rows)), int(np.count_nonzero(rows)))
+        return largest(np.abs(rows), count) if count else np.zeros(len(rows), np.bool_)
 
 
 @dataclass(frozen=True)
-class KernelWise:
+class Sparse(_Kept):
+    """Keep the non-zero entries.
+
+    Parameters
+    ----------
+    values
+        Codec of the non-zero entries, a vector in row order. Default: exact, but for the sign of a
+        negative zero; a ternary tensor costs its positions and about one bit per sign.
+    mask
+        Code of the positions.
+    """
+
+    values: LeafCodec = Exact()
+    mask: MaskCode = CheapestMask()
+    share: None = field(default=None, init=False, repr=False)
+
+    def _choose(self, rows: Singles) -> Mask:
+        return np.asarray(rows != 0)
+
+
+@dataclass(frozen=True)
+class KernelWise(_Kept):
     """Keep the kernels of largest Euclidean norm and set the others to zero. AnycostFL (2).
 
     A kernel is ``[o, i]`` of the weight ``(out, in, ...)`` of a convolution; for matrices see
@@ -147,75 +203,48 @@ class KernelWise:
                 "KernelWise", "dense 'row' or 'entry'", repr(self.dense), "KernelWise(0.1)"
             )
 
-    @property
-    def unbiased(self) -> bool:
-        """Whether everything is kept and the inner codec is unbiased."""
-        return self.share in {1, None} and self.values.unbiased
-
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the positions of the kept kernels, then their values."""
         if leaf.ndim < 2:
             self.values.write(leaf, key.child("values"), out)
-            return
-        kernels = self._kernels(leaf)
-        if kernels.size:
-            chosen = self._choose(kernels)
-            write_positions(chosen, _layout(tuple(leaf.shape), self.dense), self.mask, out)
-            self.values.write(torch.from_numpy(kernels[chosen]), key.child("values"), out)
+        else:
+            super().write(leaf, key, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
         """Read the tensor; refuse a number of kernels that does not fit the share."""
         if len(shape) < 2:
             return self.values.read(source, shape, key.child("values"))
-        total = math.prod(_layout(shape, self.dense))
-        dense = np.zeros((total, math.prod(shape) // max(total, 1)), np.float32)
-        if dense.size:
-            chosen = read_positions(source, _layout(shape, self.dense), self.mask)
-            count = int(chosen.sum())
-            if self.share is not None and count != (expected := share_of(self.share, total)):
-                raise WireError(
-                    "KernelWise", f"{expected} kernels", count, "the share it was encoded with"
-                )
-            dense[chosen] = self.values.read(
-                source, (count, dense.shape[1]), key.child("values")
-            ).numpy()
-        return tensor(dense, shape)
+        return super().read(source, shape, key)
 
     def bound(self, leaf: Tensor) -> float:
         """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
-        if leaf.ndim < 2:
-            return self.values.bound(leaf)
-        kernels = self._kernels(leaf)
-        chosen = self._choose(kernels)
-        return max(peak(kernels[~chosen]), self.values.bound(torch.from_numpy(kernels[chosen])))
+        return self.values.bound(leaf) if leaf.ndim < 2 else super().bound(leaf)
 
     def variance(self, leaf: Tensor) -> float:
         """Return the energy of the dropped kernels plus the variance of the inner codec."""
-        if leaf.ndim < 2:
-            return self.values.variance(leaf)
-        kernels = self._kernels(leaf)
-        chosen = self._choose(kernels)
-        return energy(kernels[~chosen].reshape(-1)) + self.values.variance(
-            torch.from_numpy(kernels[chosen])
-        )
+        return self.values.variance(leaf) if leaf.ndim < 2 else super().variance(leaf)
 
-    def _kernels(self, leaf: Tensor) -> Singles:
-        return as_kernels(leaf, self.dense, "KernelWise")
+    def _choose(self, rows: Singles) -> Mask:
+        norms = squared_norms(rows)
+        return norms > 0 if self.share is None else largest(norms, share_of(self.share, len(rows)))
 
-    def _choose(self, kernels: Singles) -> Mask:
-        norms = squared_norms(kernels)
-        return (
-            norms > 0 if self.share is None else largest(norms, share_of(self.share, len(kernels)))
-        )
+    def _rows(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return as_rows(shape, self.dense)
+
+    def _layout(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        return _layout(shape, self.dense)
+
+    def _expected(self, total: int) -> int | None:
+        return None if self.share is None else share_of(self.share, total)
 
 
-def as_kernels(leaf: Tensor, dense: Dense, where: str) -> Singles:
-    """Return a leaf with one kernel per row; each entry of a vector or scalar is a kernel. The
-    array may share the leaf's memory.
+def as_rows(shape: tuple[int, ...], dense: Dense) -> tuple[int, int]:
+    """Return the shape of a leaf with one kernel per row; each entry of a vector or scalar is a
+    kernel.
     """
-    shape = tuple(leaf.shape)
-    total = math.prod(_layout(shape, dense)) if len(shape) > 1 else leaf.numel()
-    return entries(leaf, where).reshape(total, leaf.numel() // max(total, 1))
+    size = math.prod(shape)
+    total = math.prod(_layout(shape, dense)) if len(shape) > 1 else size
+    return total, size // max(total, 1)
 
 
 def squared_norms(kernels: Singles) -> Reals:

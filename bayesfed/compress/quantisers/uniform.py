@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.compress.buffer import Reader, Writer
 from bayesfed.compress.leaf import IntegerCode
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.quantisers.entries import (
     LARGEST,
     check_levels,

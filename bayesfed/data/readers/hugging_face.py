@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.readers.labels import class_numbers, named_numbers, nearest, regression_targets
-from bayesfed.data.rows import as_inputs, numbers_of
+from bayesfed.data.readers.labels import nearest
+from bayesfed.data.rows import as_inputs, labelled, numbers_of
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
@@ -100,17 +100,8 @@ def from_hugging_face(
     tensor = as_inputs(
         rows, scale, lambda row: f"row {row}, column {', '.join(map(repr, columns))}"
     )
-    if regression:
-        return Dataset(tensor, regression_targets(labels, at))
     names = getattr(features[label], "names", None)
-    return Dataset(
-        tensor,
-        *(
-            class_numbers(labels, classes, at)
-            if names is None
-            else named_numbers(labels, names, classes, at)
-        ),
-    )
+    return labelled(tensor, labels, classes, at, regression=regression, names=names)
 
 
 def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -> list[str]:

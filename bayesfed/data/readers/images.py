@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.readers.labels import class_numbers
-from bayesfed.data.rows import as_inputs, check_mode, numbers_of
+from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
 from bayesfed.errors import ArgumentError, DataError, MissingExtraError
 from bayesfed.errors.checks import checked
 
@@ -70,11 +69,13 @@ def from_image_folder(
         raise MissingExtraError("Pillow", "images") from problem
     folder = Path(folder)
     files = list(_files(folder, set(Image.registered_extensions())))
-    targets, names = class_numbers(
-        [path.relative_to(folder).parts[0] for path in files], classes, lambda row: str(files[row])
-    )
+    homes = [path.relative_to(folder).parts[0] for path in files]
+
+    def at(row: int) -> str:
+        return str(files[row])
+
     pictures = (_picture(path, size, colour) for path in files)
-    return Dataset(as_inputs(pictures, None, lambda row: str(files[row])), targets, names)
+    return labelled(as_inputs(pictures, None, at), homes, classes, at)
 
 
 def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:

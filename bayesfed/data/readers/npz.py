@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.readers.labels import class_numbers, nearest
+from bayesfed.data.readers.labels import nearest
+from bayesfed.data.rows import labelled, scaled
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
@@ -77,8 +78,7 @@ def from_npz(
                 f"{path}, {inputs}", "(N, rows, columns, channels)", actual, "channels_last=False"
             )
         values = np.moveaxis(values, -1, 1)
-    factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if scale is None else scale
-    tensor = torch.from_numpy(values.astype(np.float32) * np.float32(factor))
+    tensor = torch.from_numpy(scaled(values, scale))
     where = f"{path}, {targets}"
     if regression:
         if labels.dtype.kind not in "biuf":
@@ -94,8 +94,7 @@ def from_npz(
     if labels.dtype.kind not in "biuUS":
         raise DataError(where, "integers or texts as labels", labels.dtype, "regression=True")
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
-    numbers, names = class_numbers(plain, classes, lambda row: f"{where}, row {row}")
-    return Dataset(tensor, numbers, names)
+    return labelled(tensor, plain, classes, lambda row: f"{where}, row {row}")
 
 
 def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:

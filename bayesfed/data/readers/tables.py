@@ -13,7 +13,8 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
-from bayesfed.data.readers.labels import class_numbers, nearest, regression_targets
+from bayesfed.data.readers.labels import nearest
+from bayesfed.data.rows import labelled
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
@@ -154,11 +155,7 @@ def from_csv(
     domains = (
         _names(column(domain), lines, f"{path}, column {domain!r}") if domain is not None else ()
     )
-    if regression:
-        data = Dataset(inputs, regression_targets(column(label), at), (), domains)
-    else:
-        numbers, names = class_numbers(column(label), classes, at)
-        data = Dataset(inputs, numbers, names, domains)
+    data = labelled(inputs, column(label), classes, at, regression=regression, domains=domains)
     return (
         data
         if client is None

@@ -10,8 +10,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.readers.labels import class_numbers, named_numbers, regression_targets
-from bayesfed.data.rows import as_inputs, numbers_of
+from bayesfed.data.rows import as_inputs, labelled, numbers_of
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
@@ -68,17 +67,7 @@ def from_torch(
         return f"row {row}, target"
 
     inputs = as_inputs(rows, scale, lambda row: f"row {row}, input")
-    if regression:
-        return Dataset(inputs, regression_targets(labels, at))
-    names = _names(dataset)
-    return Dataset(
-        inputs,
-        *(
-            class_numbers(labels, classes, at)
-            if names is None
-            else named_numbers(labels, names, classes, at)
-        ),
-    )
+    return labelled(inputs, labels, classes, at, regression=regression, names=_names(dataset))
 
 
 def _rows(dataset: Any) -> Iterator[Any]:

@@ -52,7 +52,6 @@ def sentiment(
     by: By = "domain",
     threshold: float = 0.0,
     neutral: bool = False,
-    encoding: str = "utf-8",
 ) -> Texts:
     """Read rated sentences as two classes: 1 where the mean rating is above `threshold`, 0 where it
     is below ``-threshold``; or as three.
@@ -72,8 +71,6 @@ def sentiment(
         `neutral`. At 0 these are 383 of 23,703.
     neutral
         Whether these rows are a class of their own: 0 is then negative, 1 neutral and 2 positive.
-    encoding
-        Encoding of the files. The published files are UTF-8.
 
     Raises
     ------
@@ -81,7 +78,7 @@ def sentiment(
         If there are no domains, a domain is unknown or occurs twice, `by` is unknown, or the
         threshold is not from 0 to 4.
     DataError
-        If a file is missing (the message names the command that gets it) or in another encoding, a
+        If a file is missing (the message names the command that gets it) a
         line has no rating from -4 to 4 or no text (the message names file and line), or no rows are
         left.
     """
@@ -108,7 +105,7 @@ def sentiment(
             f"{name}/{document}" if document and by == "document" else name,
         )
         for name in domains
-        for document, rating, text in _rated(folder / _FILES[name], encoding)
+        for document, rating, text in _rated(folder / _FILES[name])
         if neutral or rating > threshold or rating < -threshold
     ]
     if not rows:
@@ -123,21 +120,21 @@ def _label(rating: float, threshold: float, neutral: bool) -> int:
     return int(rating > 0)
 
 
-def _rated(path: Path, encoding: str) -> Iterator[tuple[str, float, str]]:
+def _rated(path: Path) -> Iterator[tuple[str, float, str]]:
     """Yield the document, the rating and the text of each line; the document is "" where lines have
     none.
     """
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            identity, rating, text = line.decode(encoding).split("\t")
+            identity, rating, text = line.decode().split("\t")
             value = float(rating)
             if not -4 <= value <= 4:
                 raise ValueError(f"a rating of {rating}")
             if not text.strip():
                 raise ValueError("no text")
         except ValueError as problem:
-            expected = f"an id, a rating from -4 to 4 and a text in {encoding}, by tabs"
+            expected = "an id, a rating from -4 to 4 and a text in UTF-8, by tabs"
             raise DataError(
                 f"{path}, line {number}", expected, problem, "the published file"
             ) from problem

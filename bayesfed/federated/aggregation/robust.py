@@ -1,6 +1,7 @@
 """`Rule`: what takes the place of a sum so that a few hostile clients cannot move it far.
 
-The rules are in `bayesfed.federated.aggregation.rules` and `bayesfed.federated.aggregation.selection`.
+The rules are in `bayesfed.federated.aggregation.rules` and
+`bayesfed.federated.aggregation.selection`.
 """
 
 from __future__ import annotations

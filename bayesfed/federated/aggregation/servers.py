@@ -39,7 +39,10 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
     """
     total = total_of(reducer)
     if total is None or total.kind != kind:
-        actual, hint = f"kind {total.kind!r}" if total else type(reducer).__name__, f"a local whose kind is {kind!r}"
+        actual, hint = (
+            f"kind {total.kind!r}" if total else type(reducer).__name__,
+            f"a local whose kind is {kind!r}",
+        )
         raise UpdateError("server step", f"a sum of kind {kind!r}", actual, hint)
     return total
 

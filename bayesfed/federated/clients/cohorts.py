@@ -108,7 +108,9 @@ class Cohorts:
             )
 
     def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
-        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as fit in a cohort."""
+        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as
+        fit in a cohort.
+        """
         turns = iter(turns)
         while chunk := list(islice(turns, MOST if self.size == "auto" else self.size)):
             yield from self._chunk(sides, chunk)
@@ -146,7 +148,9 @@ class Cohorts:
     def _fits(
         self, sides: Sides, turns: Sequence[Turn], clients: Sequence[Ready]
     ) -> list[tuple[Fit | ClientError, float]]:
-        """Return the result of the local step, and its seconds, for each client of a group of one shape."""
+        """Return the result of the local step, and its seconds, for each client of a group of one
+        shape.
+        """
         members = [client.core for client in clients]
         phase = members[0].task.phase
         side, done = sides[phase], self.turns.setdefault(phase, Counter())
@@ -157,7 +161,8 @@ class Cohorts:
             try:
                 fits = together(local, members)
             except Exception as problem:
-                # Rows were checked client by client, so a failure here means that the network cannot be batched.
+                # Rows were checked client by client, so a failure here means that the network
+                # cannot be batched.
                 self._obstacles[phase] = (
                     f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
                 )

@@ -22,7 +22,9 @@ from bayesfed.trees import Tree
 
 
 class Opened(NamedTuple):
-    """A client's turn as the core gets it: message, memory, rows, options, and each layer's own look at it."""
+    """A client's turn as the core gets it: message, memory, rows, options, and each layer's own
+    look at it.
+    """
 
     message: Tree
     memory: Tree
@@ -33,7 +35,8 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSide:
-    """A local step with the layers around it; a `Local` on messages and memories whose names have owners.
+    """A local step with the layers around it; a `Local` on messages and memories whose names have
+    owners.
 
     Parameters
     ----------
@@ -56,7 +59,9 @@ class ClientSide:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the numbers mean that each layer is given, and last what the core sends; the first is what is sent."""
+        """What the numbers mean that each layer is given, and last what the core sends; the first
+        is what is sent.
+        """
         kinds = [self.core.kind]
         for layer in reversed(self.layers):
             kinds.append(layer.traits.gives.get(kinds[-1], kinds[-1]))
@@ -80,7 +85,7 @@ class ClientSide:
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Open the message layer by layer, run the local step, and close its result layer by layer."""
+        """Open the message layer by layer, run the local step, and close its result likewise."""
         opened = self.opened(message, memory, data, key, options)
         with ExitStack() as stack:
             for layer, visit in zip(self.layers, opened.visits, strict=True):
@@ -104,10 +109,11 @@ class ClientSide:
         return Opened(core, own, data, options, tuple(visits))
 
     def closed(self, opened: Opened, fit: Fit, memory: Tree) -> Fit:
-        """Return the result of a turn, given the core's, with a payload and a memory of all owners."""
+        """Return the result of a turn, given the core's: payload and memory of all owners."""
         told, kept, own = dict[str, Tree](), dict[str, Tree](), fit.memory
         for layer, visit in reversed(list(zip(self.layers, opened.visits, strict=True))):
-            fit, told[layer.owner], after = layer.send(visit, fit)
+            fit, said, after = layer.send(visit, fit)
+            told[layer.owner] = said or {}
             kept[layer.owner] = visit.memory if after is None else after
         memory = self.scope.joined(memory, own, kept)
         payload = wired(fit.payload, told) if self.layers else fit.payload

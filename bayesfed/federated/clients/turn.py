@@ -160,10 +160,16 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
             word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")
         ):
             raise
-        actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
+        actual = (
+            f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: "
+            f"{str(problem).splitlines()[0]}"
+        )
         hint = "rows of the width and type that the network takes"
         if "result type" in str(problem):
-            hint = "obs=targets.float() in a model whose distribution has fractions or Bernoulli's zeros and ones"
+            hint = (
+                "obs=targets.float() in a model whose distribution has fractions or "
+                "Bernoulli's zeros and ones"
+            )
         raise DataError("local step", "rows that the network takes", actual, hint) from problem
 
 

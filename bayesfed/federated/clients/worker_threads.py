@@ -73,7 +73,8 @@ class WorkerThreads:
     def _enter(self) -> None:
         torch.set_num_threads(1)
         self._numbers.append(threading.get_native_id())
-        # A copy for each thread: functional_call swaps a module's parameters in place for the time of the call.
+        # A copy for each thread: functional_call swaps a module's parameters in place for the time
+        # of the call.
         self._own.sides = copy.deepcopy(dict(self.site.sides))
 
     def _answer(self, task: Task, memory: Tree) -> Outcome:

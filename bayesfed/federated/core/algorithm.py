@@ -98,9 +98,11 @@ class Assign(Protocol):
 class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
-    A server sees the core's leaves alone. What else it may have, with a default (`bayesfed.federated.core.seams`): `publish`, if it shows clients
-    something other than its state; ``steps_alone = True``, if it steps even if no client was heard, with a reducer to which nothing was added;
-    ``averages = True``, if a step is a mean, leaf by leaf; and ``stale``, how it takes answers that were begun from an older state.
+    A server sees the core's leaves alone. What else it may have, with a default
+    (`bayesfed.federated.core.seams`): `publish`, if it shows clients something other than its
+    state; ``steps_alone = True``, if it steps even if no client was heard, with a reducer to which
+    nothing was added; ``averages = True``, if a step is a mean, leaf by leaf; and ``stale``, how it
+    takes answers that were begun from an older state.
     """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
@@ -127,12 +129,13 @@ class Phase:
     reducer
         Makes what arriving updates are added to: `Sum`, or `Keep` for rules that need every update.
     owner
-        Owner of the leaves that the core works on (`bayesfed.federated.core.owners`). "" for cores with several kinds of leaves, which name them
-        ``owner/name`` themselves.
+        Owner of the leaves that the core works on (`bayesfed.federated.core.owners`). "" for cores
+        with several kinds of leaves, which name them ``owner/name`` themselves.
     layers
         What is around the core, outermost first.
     within
-        Owner of all leaves of this phase, where a method is a part of another; their names begin with it.
+        Owner of all leaves of this phase, where a method is a part of another; their names begin
+        with it.
 
     Raises
     ------
@@ -191,7 +194,8 @@ class Algorithm:
     name
         Name in tables and checkpoints.
     initial
-        State before round 0: every leaf by owner and name, ``owner/name``. The functions below are given such a state.
+        State before round 0: every leaf by owner and name, ``owner/name``. The functions below are
+        given such a state.
     phases
         Exchanges of a round, in order.
     predictor

@@ -44,7 +44,8 @@ def layered(
     Raises
     ------
     ArgumentError
-        If the layer does not suit the method or its layers, or the method has several phases and must not.
+        If the layer does not suit the method or its layers, or the method has several phases and
+        must not.
 
     Examples
     --------

@@ -1,12 +1,14 @@
-"""`Layer`: one idea around the core of a method, with the client's and the server's half in one object.
+"""`Layer`: one idea around the core of a method, with the client's and the server's half in one
+object.
 
-A method is a core, that is, what a client computes and what the server does with the sum, and a list of layers around
-it, outermost first. A layer has leaves of its own in the server's state and in each client's memory, under its own
-name. The engine walks the list; no layer knows another, and a hook that a layer does not define changes nothing.
+A method is a core, that is, what a client computes and what the server does with the sum, and a
+list of layers around it, outermost first. A layer has leaves of its own in the server's state and
+in each client's memory, under its own name. The engine walks the list; no layer knows another, and
+a hook that a layer does not define changes nothing.
 
-=============  ======  ====================================================================================
+=============  ======  =============================================================================
 hook           where   when
-=============  ======  ====================================================================================
+=============  ======  =============================================================================
 `start`        server  once, before round 0: the layer's leaves of the state
 `plan`         server  for each client that is asked, before anything is sent
 `publish`      server  what clients are to see
@@ -17,7 +19,7 @@ hook           where   when
 `combine`      server  in place of the sum, for layers that need every update
 `step`         server  around the core's step
 `predict`      server  the model that counts
-=============  ======  ====================================================================================
+=============  ======  =============================================================================
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ from bayesfed.trees import Shapes, Tree
 
 Late = Literal["kept", "as changes", "refused"]
 Stale = Literal["rebased", "scaled", "as sent"]
-"""How a server takes an answer that was begun from an older state: values as the change from that state; changes with
-a factor; changes unchanged."""
+"""How a server takes an answer that was begun from an older state: values as the change from that
+state; changes with a factor; changes unchanged.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,16 @@ class Traits:
     silent
         Whether the layer acts in rounds in which nobody was heard.
     late
-        What becomes of answers that were begun from an older state (`FedBuff`): "kept" takes them as the core does, "as
-        changes" as changes of the model, and "refused" refuses such runs.
+        What becomes of answers that were begun from an older state (`FedBuff`): "kept" takes them
+        as the core does, "as changes" as changes of the model, and "refused" refuses such runs.
     needs
-        "sum", if the layer needs the sum of the updates; "each", if it needs every update; "" if either will do.
+        "sum", if the layer needs the sum of the updates; "each", if it needs every update; "" if
+        either will do.
     apart
         Whether updates must arrive one by one, and not added by a channel.
     bounds
-        Whether the layer bounds what one client moves. Nothing may change single updates after it, or their sum before it.
+        Whether the layer bounds what one client moves. Nothing may change single updates after it,
+        or their sum before it.
     noises
         Whether it adds noise for privacy to the sum.
     draws
@@ -65,7 +70,8 @@ class Traits:
     takes
         Kinds of updates that the layer takes from the step within it; empty for any.
     gives
-        Kind of the updates that it hands on by the kind that it takes; kinds that are not listed stay.
+        Kind of the updates that it hands on by the kind that it takes; kinds that are not listed
+        stay.
     averages
         Whether the server must average, leaf by leaf, parameters that may take any value.
     holds
@@ -105,8 +111,8 @@ class Moment:
     model
         The core's leaves of the state at its beginning.
     shown
-        ``(model, round, version) -> leaves``: what the core publishes of a model in a round to a client that last heard
-        from the server in round `version`, or never.
+        ``(model, round, version) -> leaves``: what the core publishes of a model in a round to a
+        client that last heard from the server in round `version`, or never.
     """
 
     round: int
@@ -146,27 +152,29 @@ class Visit:
 
 
 class Sent(NamedTuple):
-    """What a layer makes of a local step: the result that it hands on, leaves of its own for the server, its memory.
+    """What a layer makes of a local step: the result that it hands on, leaves of its own for the
+    server, its memory.
 
     A memory of None is the one from before.
     """
 
     fit: Fit
-    told: Tree = {}
+    told: Tree | None = None
     memory: Tree | None = None
 
 
 Inner = Callable[[Update | None], tuple[Tree, Info]]
-"""The step of all that is within a layer: ``total -> (model, figures)``. Without a total the model stays as it is, unless
-something within steps alone."""
+"""The step of all that is within a layer: ``total -> (model, figures)``. Without a total the model
+stays as it is, unless something within steps alone.
+"""
 
 
 @dataclass(frozen=True)
 class Layer:
     """A layer that changes nothing: the base of all others.
 
-    A layer is a frozen dataclass with no state. Its leaves in the server's state and in a client's memory are handed to
-    its hooks, and returned by them.
+    A layer is a frozen dataclass with no state. Its leaves in the server's state and in a client's
+    memory are handed to its hooks, and returned by them.
 
     Parameters
     ----------
@@ -191,7 +199,9 @@ class Layer:
         return {}
 
     def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
-        """Return what a client is to do: its weight, options and codecs, or the reason why it is left out."""
+        """Return what a client is to do: its weight, options and codecs, or the reason why it is
+        left out.
+        """
         return assignment
 
     def link(self, link: Link) -> Link:
@@ -265,7 +275,7 @@ class Layer:
     def combine(
         self, own: Tree, updates: Mapping[str, Update], moment: Moment
     ) -> tuple[Update, Info]:
-        """Return what takes the place of the sum, and figures, for layers that need every update."""
+        """Return what takes the place of the sum, and figures, if every update is needed."""
         raise NotImplementedError
 
     def step(

@@ -13,20 +13,18 @@ float32 and lower   3       2^-70, about 8.5e-22
 float64             4       2^-110, about 7.7e-34
 ==================  ======  ========================
 
-Large arrays are added by kernels in numba where it is installed (extra ``fast``), else by torch in
-blocks that stay in the cache. Both round to even, and all their steps are exact, so that both give
-the same bits.
+Large arrays on the CPU are added by numba's kernels, small ones and those elsewhere by torch. Both
+round to even, and all their steps are exact, so that both give the same bits.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,8 +33,8 @@ from torch import Tensor
 DIGIT, TOP, ROOM = 40, 2.0**50, 1 << 22
 # Exponents of the limbs.
 EXPONENTS = (10, -30, -70, -110)
-# Entries from which on numba's kernels are worth their import, and entries of a block for torch.
-LARGE, BLOCK = 1 << 14, 1 << 14
+# Entries from which on numba's kernels are worth their import.
+LARGE = 1 << 14
 
 
 def limbs_of(dtype: torch.dtype) -> int:
@@ -80,7 +78,7 @@ def add(leaves: Sequence[Tensor], limbs: Tensor) -> None:
     if len(limbs) == 1:
         limbs[0] += torch.cat(list(leaves))
     elif kernels is None:
-        _add_blocks(torch.cat(list(leaves)), limbs)
+        _add(torch.cat(list(leaves)), limbs)
     else:
         start, rows = 0, limbs.numpy()
         for leaf in leaves:
@@ -100,12 +98,11 @@ def value(limbs: Tensor) -> Tensor:
     """
     if len(limbs) == 1:
         return limbs[0]
-    result = torch.empty(limbs.shape[1], dtype=torch.float64, device=limbs.device)
-    if (kernels := _kernels([limbs])) is not None:
-        kernels.READ[len(limbs)](*limbs.numpy(), result.numpy())
-        return result
-    for at in _blocks(limbs):
-        result[at] = _value(limbs[:, at])
+    if (kernels := _kernels([limbs])) is None:
+        return _value(limbs)
+    result = torch.empty(limbs.shape[1], dtype=torch.float64)
+    digits = [*limbs.numpy(), np.broadcast_to(np.int64(0), len(result))]
+    kernels.read(*digits[:4], result.numpy())
     return result
 
 
@@ -133,12 +130,7 @@ def from_quanta(count: int) -> float:
     return count / (1 << -EXPONENTS[-1])
 
 
-def _blocks(limbs: Tensor) -> Iterator[slice]:
-    size = BLOCK if limbs.device.type == "cpu" else max(1, limbs.shape[1])
-    return (slice(start, start + size) for start in range(0, limbs.shape[1], size))
-
-
-def _add_blocks(values: Tensor, limbs: Tensor) -> None:
+def _add(values: Tensor, limbs: Tensor) -> None:
     steps = torch.tensor(
         [[0.0], *([2.0**exponent] for exponent in EXPONENTS[: len(limbs)])],
         dtype=torch.float64,
@@ -146,11 +138,10 @@ def _add_blocks(values: Tensor, limbs: Tensor) -> None:
     )
     scales = steps.reciprocal()
     scales[0] = 0.0
-    for at in _blocks(limbs):
-        # Numbers rounded to multiples of 2^10, of 2^-30, ...: what one adds to the one before are
-        # the digits. All of this is exact.
-        rounded = (values[at].to(torch.float64) * scales).round_().mul_(steps)
-        limbs[:, at] += (rounded[1:] - rounded[:-1]).mul_(scales[1:]).long()
+    # Numbers rounded to multiples of 2^10, of 2^-30, ...: what one adds to the one before are the
+    # digits. All of this is exact.
+    rounded = (values.to(torch.float64) * scales).round_().mul_(steps)
+    limbs += (rounded[1:] - rounded[:-1]).mul_(scales[1:]).long()
 
 
 def _value(limbs: Tensor) -> Tensor:
@@ -175,20 +166,14 @@ def _value(limbs: Tensor) -> Tensor:
     return result
 
 
-@functools.cache
-def _compiled() -> ModuleType | None:
-    if importlib.util.find_spec("numba") is None:
+def _kernels(arrays: Sequence[Tensor]) -> ModuleType | None:
+    if sum(array.shape[-1] for array in arrays) < LARGE or any(
+        array.device.type != "cpu" for array in arrays
+    ):
         return None
     from bayesfed.federated.core import limbs_jit
 
     return limbs_jit
-
-
-def _kernels(arrays: Sequence[Tensor]) -> ModuleType | None:
-    large = sum(array.shape[-1] for array in arrays) >= LARGE and all(
-        array.device.type == "cpu" for array in arrays
-    )
-    return _compiled() if large else None
 
 
 def _top(leaf: Tensor) -> float:

@@ -1,5 +1,4 @@
-"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled. Imported
-only where numba is installed (extra ``fast``).
+"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled.
 
 Without ``fastmath`` nothing is reordered, so that the bits are those of torch.
 """
@@ -100,21 +99,8 @@ def two_sum(total: Any, term: Any) -> Any:
 
 
 @numba.njit(**EXACT)
-def read_three(first: Any, second: Any, third: Any, result: Any) -> None:
-    """Write the numbers that three limbs stand for."""
-    for i in range(len(result)):
-        c, b = carried(third[i], second[i])
-        b, a = carried(b, first[i])
-        a, top = carried(a, np.int64(0))
-        total, error_a = two_sum(np.float64(top) * 2.0**50, np.float64(a) * 2.0**10)
-        total, error_b = two_sum(total, np.float64(b) * 2.0**-30)
-        total, error_c = two_sum(total, np.float64(c) * 2.0**-70)
-        result[i] = total + ((error_c + error_b) + error_a)
-
-
-@numba.njit(**EXACT)
-def read_four(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> None:
-    """Write the numbers that four limbs stand for."""
+def read(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> None:
+    """Write the numbers that four limbs stand for, the last of them zeros if there are three."""
     for i in range(len(result)):
         d, c = carried(fourth[i], third[i])
         c, b = carried(c, second[i])
@@ -128,4 +114,3 @@ def read_four(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> 
 
 
 ADD = {3: add_three, 4: add_four}
-READ = {3: read_three, 4: read_four}

@@ -1,10 +1,12 @@
-"""Owners: every leaf of a state, a message and a client's memory belongs to somebody, ``owner/name``.
+"""Owners: every leaf of a state, a message and a client's memory belongs to somebody,
+``owner/name``.
 
-The core of a method owns the model; each layer owns its own leaves. The owner ends at the first slash, so a name
-that somebody gave to a parameter, whatever characters it has, meets no name of another owner.
+The core of a method owns the model; each layer owns its own leaves. The owner ends at the first
+slash, so a name that somebody gave to a parameter, whatever characters it has, meets no name of
+another owner.
 
-On the wire most leaves are the core's. Their names are sent as they are, and a layer's leaf as ``/owner/name``; a
-core's name that begins with a slash is sent as ``//name``.
+On the wire most leaves are the core's. Their names are sent as they are, and a layer's leaf as
+``/owner/name``; a core's name that begins with a slash is sent as ``//name``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MODEL = "model"
 
 
 def owned(tree: Mapping[str, Tensor], owner: str) -> Tree:
-    """Return the leaves of one owner, by their own names. The owner "" has all leaves, by their full names."""
+    """Return the leaves of one owner, by their own names. The owner "" has all leaves, by their
+    full names.
+    """
     start = f"{owner}/" if owner else ""
     return {name[len(start) :]: leaf for name, leaf in tree.items() if name.startswith(start)}
 
@@ -37,7 +41,9 @@ def owner_of(name: str) -> str:
 
 
 def wired(core: Mapping[str, Tensor], layers: Mapping[str, Mapping[str, Tensor]]) -> Tree:
-    """Return the leaves of a message, given the core's and those of layers by owner, by their names on the wire."""
+    """Return the leaves of a message, given the core's and those of layers by owner, by their names
+    on the wire.
+    """
     result = {f"/{name}" if name.startswith("/") else name: leaf for name, leaf in core.items()}
     for owner, tree in layers.items():
         result |= {f"/{owner}/{name}": leaf for name, leaf in tree.items()}
@@ -45,7 +51,7 @@ def wired(core: Mapping[str, Tensor], layers: Mapping[str, Mapping[str, Tensor]]
 
 
 def unwired(message: Mapping[str, Tensor]) -> tuple[Tree, dict[str, Tree]]:
-    """Return the core's leaves of a message, and those of layers by owner: the inverse of `wired`."""
+    """Return the core's leaves of a message, and those of layers by owner; undoes `wired`."""
     core, layers = Tree(), dict[str, Tree]()
     for name, leaf in message.items():
         if not name.startswith("/"):

@@ -1,7 +1,7 @@
 """What a part may leave out: members of servers, local steps, links and codecs that have a default.
 
-Whoever writes a server needs to write no more than `step`. This is the only file that asks whether a part has a member or
-is of a class; everything else calls these functions.
+Whoever writes a server needs to write no more than `step`. This is the only file that asks whether
+a part has a member or is of a class; everything else calls these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Publisher(Protocol):
     """A server that decides what clients see of its state."""
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what a client sees in round `round` if it last heard from the server in round `version`, or never."""
+        """Return what a client sees in round `round` if it last heard from the server in round
+        `version`, or never.
+        """
         ...
 
 
@@ -63,7 +65,9 @@ def steps_alone(server: Server) -> bool:
 
 
 def averages(server: Server) -> bool:
-    """Return whether a step is a mean, leaf by leaf, of parameters that may take any value: the attribute ``averages``."""
+    """Return whether a step is a mean, leaf by leaf, of parameters that may take any value: the
+    attribute ``averages``.
+    """
     return bool(getattr(server, "averages", False))
 
 
@@ -73,24 +77,32 @@ def takes_momentum(server: Server) -> TakesMomentum | None:
 
 
 def stale(server: Server) -> Stale | None:
-    """Return how a server takes answers that were begun from an older state: its attribute ``stale``; None if it cannot."""
+    """Return how a server takes answers that were begun from an older state: its attribute
+    ``stale``; None if it cannot.
+    """
     found: Stale | None = getattr(server, "stale", None)
     return found
 
 
 def options_of(local: object) -> type[LocalOptions]:
-    """Return the record of options that a local step reads: its attribute ``options``, or `LocalOptions`."""
+    """Return the record of options that a local step reads: its attribute ``options``, or
+    `LocalOptions`.
+    """
     record = getattr(local, "options", LocalOptions)
     return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
 
 
 def one_by_one(link: Link) -> bool:
-    """Return whether a link receives payloads one by one: its attribute ``one_by_one``. A channel that adds does not."""
+    """Return whether a link receives payloads one by one: its attribute ``one_by_one``. A channel
+    that adds does not.
+    """
     return bool(getattr(link, "one_by_one", False))
 
 
 def deadline_s(link: Link) -> float:
-    """Return the seconds after which a link leaves out an answer: its attribute ``deadline_s``; infinity without one."""
+    """Return the seconds after which a link leaves out an answer: its attribute ``deadline_s``;
+    infinity without one.
+    """
     return float(getattr(link, "deadline_s", float("inf")))
 
 

@@ -1,7 +1,8 @@
-"""`assembled`: a phase with layers as one without, whose parts walk the list of layers once in each direction.
+"""`assembled`: a phase with layers as one without, whose parts walk the list of layers once in each
+direction.
 
-The rest of the engine knows no layers: it is given plain parts, on states, messages and memories in which every name has
-its owner (`bayesfed.federated.core.owners`).
+The rest of the engine knows no layers: it is given plain parts, on states, messages and memories in
+which every name has its owner (`bayesfed.federated.core.owners`).
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ class ServerSide:
         return replace(planned, view=Through(planned.view, self, owns, self._moment(core, round)))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what clients see, by names on the wire: the core's leaves first, then as the layers change them."""
+        """Return what clients see, by names on the wire: the core's leaves first, then as the
+        layers change them.
+        """
         core, owns = self.phase.scope.parted(state)
         message, told = self._moment(core, round).shown(core, round, version), dict[str, Tree]()
         for layer in reversed(self.phase.layers):
@@ -178,10 +181,10 @@ class ServerSide:
                 return self._core_step(core, gathered, total, round)
             layer = layers[depth]
             kept = seams.gathered(gathered, Keep) if layer.traits.needs == "each" else None
-            if kept:
-                if updates := {name: kept.updates[name] for name in sorted(kept.updates)}:
-                    total, info = layer.combine(owns[layer.owner], updates, moment)
-                    figures.update(info)
+            if kept and kept.updates:
+                updates = {name: kept.updates[name] for name in sorted(kept.updates)}
+                total, info = layer.combine(owns[layer.owner], updates, moment)
+                figures.update(info)
             own, told_here = owns[layer.owner], told.get(layer.owner, {})
             owns[layer.owner], model, info = layer.step(
                 own, moment, total, told_here, partial(inner, depth + 1)

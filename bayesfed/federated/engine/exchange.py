@@ -1,6 +1,6 @@
 """One exchange, that is, a phase of one round, from top to bottom.
 
-plan      who is asked, with what weight, options and codecs (`Plan.decided`), before anybody is asked
+plan      who is asked, with what weight, options and codecs, before anybody is (`Plan.decided`)
 ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
 answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
 admit     one sound answer of each client passes the gate (`Admission.admit`)
@@ -61,7 +61,9 @@ class Plan:
     _published: dict[int | None, Tree] = field(default_factory=dict, repr=False)
 
     def decided(self, asked: Asked) -> Plan:
-        """Decide what each client is to do, given with the round in which it last heard from the server. Return the plan."""
+        """Decide what each client is to do, given with the round in which it last heard from the
+        server. Return the plan.
+        """
         occasion = self.occasion
         for profile, version in asked:
             key = occasion.key(profile.name).child("assign")
@@ -74,7 +76,9 @@ class Plan:
         return self
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the task of every client that takes part. Each message is encoded when it is needed, so that one is in memory."""
+        """Yield the task of every client that takes part. Each message is encoded when it is
+        needed, so that one is in memory.
+        """
         return (self._task(client, assignment) for client, assignment in self.assignments.items())
 
     def _task(self, client: str, assignment: Assignment) -> Task:
@@ -176,7 +180,9 @@ class Admission:
         self.pool.settle(arrival.client, heard)
 
     def _opened(self, task: Task, outcome: Outcome) -> bytes:
-        """Return the message of an answer, taken out of its envelope. For a failed client it is empty."""
+        """Return the message of an answer, taken out of its envelope. For a failed client it is
+        empty.
+        """
         if isinstance(outcome, Reply):
             return self.plan.gate.admit(task, outcome)
         self.plan.gate.turn(task)

@@ -93,7 +93,9 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
 def ranked_exchange(
     occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, gate: Gate
 ) -> tuple[Tree, Info, Entries]:
-    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As `bayesfed.federated.engine.exchange.exchange`."""
+    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As
+    `bayesfed.federated.engine.exchange.exchange`.
+    """
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
     plan, states = Plan(occasion, gate, Entries(occasion)), list[Tree]()
     if adds(occasion.phase, reducer):

@@ -78,7 +78,12 @@ class Exchange(Holding):
     drawn: Callable[[Tree], Tree] | None = None
     # Where nobody was heard, the sums of changes must say so: a client may have missed the round.
     traits: ClassVar[Traits] = Traits(
-        silent=True, late="as changes", needs="sum", takes=("value", "moments"), gives={"value": "delta"}, holds=True
+        silent=True,
+        late="as changes",
+        needs="sum",
+        takes=("value", "moments"),
+        gives={"value": "delta"},
+        holds=True,
     )
 
     def __post_init__(self) -> None:

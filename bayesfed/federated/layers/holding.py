@@ -59,9 +59,7 @@ class Holding(Layer):
         """Publish the flips of masks to those who heard the last round."""
         if version is None or version != moment.round - 1:
             return message, {}
-        flips = {
-            name: message[name] ^ mask for name, mask in self.before(moment.model).items()
-        }
+        flips = {name: message[name] ^ mask for name, mask in self.before(moment.model).items()}
         whole = {name: leaf for name, leaf in message.items() if name not in flips}
         return whole, of(CHANGE, flips)
 

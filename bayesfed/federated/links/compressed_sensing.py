@@ -9,8 +9,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bayesfed.inference.amp.iteration import Projection
-from bayesfed.inference.amp.state_evolution import Denoiser
+from bayesfed.inference.amp.denoisers import Denoiser
+from bayesfed.inference.amp.projection import Projection
 from bayesfed.keys import Key
 
 

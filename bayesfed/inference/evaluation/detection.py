@@ -7,19 +7,11 @@ areas under ROC and precision-recall curves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.inference.evaluation.scoring import (
-    _labels,
-    _probabilities,
-    _whole,
-    mutual_information,
-    predictive_entropy,
-)
+from bayesfed.inference.evaluation import scoring
 
 
 def uncertainties(probabilities: Tensor, logits: Tensor | None = None) -> dict[str, Tensor]:
@@ -42,11 +34,11 @@ def uncertainties(probabilities: Tensor, logits: Tensor | None = None) -> dict[s
     ArgumentError
         If these are not probabilities.
     """
-    entropy = predictive_entropy(probabilities)
+    entropy = scoring.predictive_entropy(probabilities)
     given = {
         "max_probability": 1 - probabilities.mean(0).amax(1),
         "entropy": entropy,
-        "mutual_information": mutual_information(probabilities),
+        "mutual_information": scoring.mutual_information(probabilities),
     }
     return given if logits is None else {**given, "max_logit": -logits.amax(1)}
 
@@ -121,9 +113,9 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
     DataError
         If the targets are not labels of these rows.
     """
-    _whole("adaptive_calibration_error", "bins", bins)
-    _probabilities("adaptive_calibration_error", probabilities, "(B, C)")
-    _labels("adaptive_calibration_error", probabilities, targets)
+    scoring._whole("adaptive_calibration_error", "bins", bins)
+    scoring._probabilities("adaptive_calibration_error", probabilities, "(B, C)")
+    scoring._labels("adaptive_calibration_error", probabilities, targets)
     top, likeliest = probabilities.double().max(1)
     order = top.argsort(stable=True)
     gaps = ((likeliest == targets).double() - top)[order].tensor_split(min(bins, len(top)))
@@ -197,28 +189,23 @@ def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[st
     }
 
 
-def scores_of_probabilities(probabilities: Tensor, targets: Tensor) -> Mapping[str, float]:
-    """Return the scores of one probability for each class ``(B, C)``, however it was made: by
-    `LaplacePosterior.probit`, a temperature, an ensemble.
-
-    ``nll``, ``brier``, ``ece``, ``adaptive_ece``, ``accuracy``, ``aurc`` and ``coverage_at_risk``
-    (of 5 %), the last two by the largest probability.
+def scores_of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the scores of the mean over draws of probabilities ``(S, B, C)``, but for its log
+    likelihood: brier, ece, adaptive_ece, accuracy, entropy and mutual_information in nats, and by
+    the largest probability aurc and coverage_at_risk (of 5 %).
 
     Raises
     ------
     ArgumentError, DataError
         If these are no probabilities, or no labels of their rows.
     """
-    from bayesfed.inference.evaluation import scoring
-
-    error = adaptive_calibration_error(probabilities, targets)
-    likely = probabilities.double().gather(1, targets[:, None])[:, 0].clamp_min(1e-300).log()
-    wrong = probabilities.argmax(1) != targets
+    mean = probabilities.mean(0)
     return {
-        "nll": -float(likely.mean()),
-        "brier": float(scoring.brier(probabilities, targets)),
-        "ece": float(scoring.expected_calibration_error(probabilities, targets)),
-        "adaptive_ece": float(error),
-        "accuracy": 1 - float(wrong.double().mean()),
-        **selective(1 - probabilities.amax(1), wrong),
+        "brier": float(scoring.brier(mean, targets)),
+        "ece": float(scoring.expected_calibration_error(mean, targets)),
+        "adaptive_ece": float(adaptive_calibration_error(mean, targets)),
+        "accuracy": float((mean.argmax(1) == targets).double().mean()),
+        "entropy": float(scoring.predictive_entropy(probabilities).mean()),
+        "mutual_information": float(scoring.mutual_information(probabilities).mean()),
+        **selective(1 - mean.amax(1), mean.argmax(1) != targets),
     }

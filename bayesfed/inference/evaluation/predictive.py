@@ -8,60 +8,29 @@ means of the draws' scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from numbers import Integral
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import (
-    adaptive_calibration_error,
-    selective,
+    scores_of_classes,
     uncertainties,
 )
+from bayesfed.inference.evaluation.predicting import Enumerated, Observing, ObservingDraws
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
 LEVELS = (0.5, 0.8, 0.95)
-
-
-class Observing(Protocol):
-    """The part of a posterior that predicts."""
-
-    def draw(self, key: Key) -> Tree:
-        """Return one draw of every site."""
-        ...
-
-    def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
-        """Return the distribution of the targets at one draw, batch ``(B,)``."""
-        ...
-
-
-@runtime_checkable
-class Enumerated(Protocol):
-    """A posterior of a few points of equal weight, which are taken once each in place of draws."""
-
-    @property
-    def members(self) -> Sequence[Tree]:
-        """The points."""
-        ...
-
-
-@runtime_checkable
-class ObservingDraws(Protocol):
-    """A posterior that predicts at many draws together, at less cost than at one after another."""
-
-    def observe_draws(self, draws: Sequence[Tree], inputs: Tensor) -> Sequence[TorchDistribution]:
-        """Return the distribution of the targets at every draw, batch ``(B,)``."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,44 +81,33 @@ class Predictive:
     @cached_property
     def _distributions(self) -> list[list[Any]]:
         """Return the distribution of the targets by draw and batch of rows."""
-        if isinstance(self.posterior, ObservingDraws):
-            drawn = [
-                self.posterior.draw(self.key.child("draw", number)) for number in range(self.count)
+        posterior, parts = self.posterior, self._parts
+        # One after another, since all draws of a large network may not fit into memory.
+        drawn: Iterable[Tree] = (
+            posterior.members
+            if isinstance(posterior, Enumerated)
+            else (posterior.draw(self.key.child("draw", number)) for number in range(self.count))
+        )
+        if isinstance(posterior, ObservingDraws):
+            together = list(drawn)
+            by_part = [posterior.observe_draws(together, self.inputs[part]) for part in parts]
+            found = [list(given) for given in zip(*by_part, strict=True)]
+        else:
+            keys = (self.key.child("observe", number) for number in count())
+            found = [
+                [
+                    posterior.observe(draw, self.inputs[part], key.child(part.start))
+                    for part in parts
+                ]
+                for draw, key in zip(drawn, keys, strict=False)
             ]
-            by_part = [
-                self.posterior.observe_draws(drawn, self.inputs[part]) for part in self._parts
-            ]
-            return [
-                self._sound([given[number] for given in by_part]) for number in range(self.count)
-            ]
-        distributions: list[list[Any]] = []
-        members = self.posterior.members if isinstance(self.posterior, Enumerated) else None
-        for number in range(self.count if members is None else len(members)):
-            draw = (
-                self.posterior.draw(self.key.child("draw", number))
-                if members is None
-                else members[number]
-            )
-            key = self.key.child("observe", number)
-            distributions.append(
-                self._sound(
-                    [
-                        self.posterior.observe(draw, self.inputs[part], key.child(part.start))
-                        for part in self._parts
-                    ]
-                )
-            )
-        return distributions
-
-    def _sound(self, distributions: list[Any]) -> list[Any]:
-        """Return the distributions of all parts if each has one target a row."""
-        for part, given in zip(self._parts, distributions, strict=True):
-            batch, rows = tuple(given.batch_shape), (len(self.inputs[part]),)
+        for given in (one for row in found for one in zip(parts, row, strict=True)):
+            batch, rows = tuple(given[1].batch_shape), (len(self.inputs[given[0]]),)
             if batch != rows:
                 raise PosteriorError(
                     "Predictive", f"one target a row, batch {rows}", batch, "a plate over rows"
                 )
-        return distributions
+        return found
 
     @property
     def _parts(self) -> list[slice]:
@@ -225,14 +183,16 @@ class Predictive:
             raise DataError(
                 "Predictive, targets", f"shape {shape}", tuple(targets.shape), "one target a row"
             )
-        if self.classes:
-            self._labels(targets)
-        coin = isinstance(self._distributions[0][0], dist.Bernoulli)
-        values = (
-            targets.to(torch.get_default_dtype())
-            if coin and not targets.is_floating_point()
-            else targets
-        )
+        values, classes = targets, self.probabilities.shape[-1] if self.classes else 0
+        if classes and not bool(
+            ((targets >= 0) & (targets < classes) & (targets == targets.long())).all()
+        ):
+            actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
+            raise DataError(
+                "Predictive, targets", f"whole labels 0 to {classes - 1}", actual, "targets.long()"
+            )
+        if isinstance(self._distributions[0][0], dist.Bernoulli) and not values.is_floating_point():
+            values = targets.to(torch.get_default_dtype())
         try:
             rows = [
                 [
@@ -278,14 +238,6 @@ class Predictive:
         """
         return uncertainties(self.probabilities)
 
-    def _labels(self, targets: Tensor) -> None:
-        classes = self.probabilities.shape[-1]
-        if not bool(((targets >= 0) & (targets < classes) & (targets == targets.long())).all()):
-            actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
-            raise DataError(
-                "Predictive, targets", f"whole labels 0 to {classes - 1}", actual, "targets.long()"
-            )
-
     def _stacked(self, of: Any) -> Tensor:
         return torch.stack(
             [torch.cat([of(given) for given in batches]) for batches in self._distributions]
@@ -310,18 +262,13 @@ def scores_together(
     DataError, PosteriorError
         As `Predictive.scores`.
     """
-    first, likely = (
-        parts[0][0],
-        torch.cat([part.log_likelihood(targets) for part, targets in parts], 1),
-    )
-    targets = torch.cat([targets for _, targets in parts])
+    first, targets = parts[0][0], torch.cat([targets for _, targets in parts])
+    likely = torch.cat([part.log_likelihood(targets) for part, targets in parts], 1)
+    nll = {name: {"nll": float(scoring.nll(likely[:, rows]))} for name, rows in groups.items()}
     if first.classes:
         labels, given = targets.long(), torch.cat([part.probabilities for part, _ in parts], 1)
         return {
-            name: {
-                "nll": float(scoring.nll(likely[:, rows])),
-                **_of_classes(given[:, rows], labels[rows]),
-            }
+            name: nll[name] | scores_of_classes(given[:, rows], labels[rows])
             for name, rows in groups.items()
         }
     base = getattr(first._distributions[0][0], "base_dist", None)
@@ -329,30 +276,12 @@ def scores_together(
         raise PosteriorError(
             "Predictive.scores", "one class a row", first._event, "log_likelihood(targets)"
         )
-    drawn, mean = (
-        torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1),
-        torch.cat([part.mean for part, _ in parts]),
-    )
+    drawn = torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1)
+    mean = torch.cat([part.mean for part, _ in parts])
     drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
     return {
-        name: {
-            "nll": float(scoring.nll(likely[:, rows])),
-            **_of_values(drawn[:, rows], mean[rows], targets[rows]),
-        }
+        name: nll[name] | _of_values(drawn[:, rows], mean[rows], targets[rows])
         for name, rows in groups.items()
-    }
-
-
-def _of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
-    mean = probabilities.mean(0)
-    return {
-        "brier": float(scoring.brier(mean, targets)),
-        "ece": float(scoring.expected_calibration_error(mean, targets)),
-        "adaptive_ece": float(adaptive_calibration_error(mean, targets)),
-        "accuracy": float((mean.argmax(1) == targets).double().mean()),
-        "entropy": float(scoring.predictive_entropy(probabilities).mean()),
-        "mutual_information": float(scoring.mutual_information(probabilities).mean()),
-        **selective(1 - mean.amax(1), mean.argmax(1) != targets),
     }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.models.modules import evaluating
+from bayesfed.models.modules import evaluating, tied
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -103,10 +103,9 @@ def all_layers(net: nn.Module) -> list[Layer] | None:
     trained = [
         name for name, value in net.named_parameters(remove_duplicate=False) if value.requires_grad
     ]
-    tied = len(trained) != len({id(net.get_parameter(name)) for name in trained})
     return (
         layers
-        if not tied
+        if tied(net).isdisjoint(trained)
         and sorted(trained) == sorted(name for layer in layers for name in layer.parameters)
         else None
     )

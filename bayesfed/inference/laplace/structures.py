@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +56,7 @@ def roots(likelihood: Likelihood) -> Columns:
     if isinstance(likelihood, Categorical):
         return of_classes
     if isinstance(likelihood, Normal):
-        sd = likelihood.sd
-        return lambda outputs: (
-            cold
-            / sd
-            * torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(
-                len(outputs), -1, -1
-            )
-        )
+        return lambda outputs: cold / likelihood.sd * unit(outputs)
     actual = type(likelihood).__name__
     raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
 
@@ -74,46 +66,6 @@ def unit(outputs: Tensor) -> Tensor:
     return torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(
         len(outputs), -1, -1
     )
-
-
-class Structure(Protocol):
-    """A form of the GGN."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters, in the order of the network."""
-        ...
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the sums."""
-        ...
-
-    def sums(
-        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
-    ) -> tuple[Tensor, Tree]:
-        """Return the outputs ``(B, C)`` of some rows, and the sums over them in double
-        precision.
-        """
-        ...
-
-    def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
-        """Return the blocks of ``rows`` times the mean."""
-        ...
-
-    def jacobian(
-        self, net: nn.Module, parameters: Tree, inputs: Tensor
-    ) -> tuple[Tensor, dict[str, Seen]]:
-        """Return the outputs ``(B, C)``, and by block their Jacobian."""
-        ...
-
-    def split(self, matrices: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Tree:
-        """Return a matrix for every block as parameters by their names."""
-        ...
-
-    def matrices(self, tree: Mapping[str, Tensor]) -> Tree:
-        """Return parameters as a matrix for every block: the inverse of `split`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -302,3 +254,9 @@ class Flat:
     def matrices(self, tree: Mapping[str, Tensor]) -> Tree:
         """Return the parameters as one row."""
         return {FLAT: torch.cat([tree[name].flatten() for name in self.names])[None]}
+
+
+# A form of the GGN: `names` of its parameters, in the order of the network; `shapes` of its sums;
+# `sums` over rows; `blocks` of their means; `jacobian` by block; `split` and `matrices`, from a
+# matrix for every block to parameters by their names and back.
+Structure = Kronecker | DiagonalLayers | Flat

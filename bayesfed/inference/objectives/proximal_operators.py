@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,24 +22,6 @@ from torch import Tensor, nn
 from bayesfed.compress.quantisers.entries import check_share, share_of
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.trees import is_finite
-
-
-class ProximalOperator(Protocol):
-    """A proximal operator: one leaf in, one leaf out, no state."""
-
-    def __call__(self, leaf: Tensor, rate: float) -> Tensor:
-        """Return ``prox_{rate * penalty}(leaf)``, in the shape, dtype and device of `leaf`; at rate
-        0 it is `leaf`, bit for bit.
-        """
-        ...
-
-    def value(self, leaf: Tensor) -> float:
-        """Return the penalty at `leaf`, its strength included."""
-        ...
-
-    def figures(self, leaf: Tensor) -> dict[str, float]:
-        """Return figures on what is left of `leaf`, for a report."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -173,6 +154,11 @@ class LargestShare:
     def figures(self, leaf: Tensor) -> dict[str, float]:
         """Return ``density``, the share of entries that are not zero."""
         return {"density": density(leaf)}
+
+
+# One leaf in, one leaf out, no state: ``(leaf, rate)`` gives ``prox_{rate * penalty}(leaf)``, at
+# rate 0 `leaf` bit for bit; `value` is the penalty with its strength; `figures` are for a report.
+ProximalOperator = SoftThreshold | SingularThreshold | LargestShare
 
 
 def density(leaf: Tensor) -> float:

@@ -80,7 +80,7 @@ def choose(
     nodes = evidence.reshape(-1, ising.field.numel())
     if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
         # A grid of a single row or column gets here; every method is exact on it.
-        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes))
     if (tree := _tree(ising, len(nodes), method)) is not None:
         return "exact", lambda settings, state: _as_grid(model, sum_junction(ising, nodes, tree))
     if method in ("auto", "bp"):

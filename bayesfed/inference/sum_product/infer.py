@@ -8,17 +8,16 @@ to 100 times smaller. `Inferred.trust` says which of these a result is.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import UnionType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import Role, check
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -46,7 +45,6 @@ def infer(
     regions: Sequence[Sequence[int]] | None = None,
     certify: bool = False,
     progress: bool | None = None,
-    backend: Literal["auto", "numba", "torch"] = "auto",
     warn: bool = True,
 ) -> Inferred:
     """Return the marginals of every variable.
@@ -58,7 +56,8 @@ def infer(
     evidence
         Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of
         ``graph.shape``. Other graphs: log weights ``(n, C)``, C the largest cardinality. Batch
-        dimensions may come first; float32 or float64; the computation runs on its device.
+        dimensions may come first; float32 or float64, on any device. Tables are summed there;
+        binary pairwise graphs on the CPU, with results on the device of the evidence.
     method
         "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by
         junction tree wherever its largest table has at most 2^24 entries, batch included. "bp":
@@ -95,9 +94,6 @@ def infer(
         agree. Doubles to quintuples the work.
     progress
         Whether to show a progress bar after two seconds; None: where standard error is a terminal.
-    backend
-        "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where
-        possible.
     warn
         Whether to warn; the result's fields have the same information.
 
@@ -111,8 +107,6 @@ def infer(
     ArgumentError
         If the evidence has another shape or is not finite, the method does not serve the graph, or
         the state is not one of this graph, method and batch.
-    MissingExtraError
-        If numba is asked for and not installed.
 
     Warns
     -----
@@ -126,34 +120,31 @@ def infer(
         cycles.
     """
     if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
+        expected = "a FactorGraph or a flat model"
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
-        raise ArgumentError(
-            "infer graph", "a FactorGraph or a flat model", type(graph).__name__, hint
-        )
+        raise ArgumentError("infer graph", expected, type(graph).__name__, hint)
     model, order, constant = (
         (graph.lower(), graph.order, graph.log_constant)
         if isinstance(graph, FactorGraph)
         else (graph, None, 0.0)
     )
     evidence = _evidence(model, evidence)
-    order = None if order is None else order.to(evidence.device)
     settings = Settings(
         tol,
         max_sweeps,
         damping,
         init,
-        _backend(backend, evidence),
         strip_rows,
         None if progress is None else not progress,
     )
-    _check_settings(settings)
+    for name, role in _ROLES.items():
+        check(f"infer {name}", getattr(settings, name), role)
     with torch.no_grad():
-        # A recognised grid may number the variables in another order than the user.
-        ordered = (
-            evidence
-            if order is None
-            else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        )
+        # The kernels of pairwise graphs run on the CPU.
+        ordered = evidence if isinstance(model, Tables) else evidence.cpu()
+        if order is not None:
+            # A recognised grid may number the variables in another order than the user.
+            ordered = ordered.reshape(-1, len(order))[:, order].reshape(evidence.shape)
         chosen, run = choose(
             _detached(model),
             ordered.detach().contiguous(),
@@ -179,8 +170,8 @@ def infer(
             ]
     inferred = Inferred(
         chosen,
-        results[0].to(evidence.dtype),
-        results[1].to(evidence.dtype),
+        results[0].to(evidence),
+        results[1].to(evidence),
         outcome.state,
         outcome.sweeps,
         outcome.residual,
@@ -190,7 +181,7 @@ def infer(
         outcome,
         evidence,
         constant,
-        order,
+        None if order is None else order.to(evidence.device),
     )
     if warn:
         warn_of(inferred, outcome, settings)
@@ -269,49 +260,20 @@ def _regions(
     return [[places[variable] for variable in region] for region in regions]
 
 
-def _check_settings(settings: Settings) -> None:
-    def number(value: object, kind: type | UnionType) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool)
-
-    good = {
-        "tol": (number(settings.tol, int | float) and settings.tol >= 0, "a number >= 0", "1e-4"),
-        "max_sweeps": (
-            number(settings.max_sweeps, int) and settings.max_sweeps >= 1,
-            "an integer >= 1",
-            "1000",
-        ),
-        "damping": (
-            number(settings.damping, int | float) and 0 <= settings.damping < 1,
-            "a number in [0, 1)",
-            "0.5",
-        ),
-        "init": (settings.init in ("zero", "hi", "lo"), "'zero', 'hi' or 'lo'", "'zero'"),
-        "strip_rows": (
-            number(settings.strip_rows, int) and 2 <= settings.strip_rows <= WIDEST,
-            f"an integer from 2 to {WIDEST}",
-            "4",
-        ),
-    }
-    for name, (fine, expected, hint) in good.items():
-        if not fine:
-            raise ArgumentError(f"infer {name}", expected, repr(getattr(settings, name)), hint)
+def _between(low: float, high: float, kind: type[int | float]) -> Callable[[object], bool]:
+    """Return whether a value is a number of this kind in [low, high)."""
+    return lambda value: (
+        isinstance(value, int | kind) and not isinstance(value, bool) and low <= value < high
+    )
 
 
-def _backend(backend: str, evidence: Tensor) -> passing.Backend:
-    if backend not in ("auto", "numba", "torch"):
-        raise ArgumentError("infer backend", "'auto', 'numba' or 'torch'", repr(backend), "'auto'")
-    usable = evidence.device.type == "cpu"
-    if backend == "torch" or (backend == "auto" and not usable):
-        return "torch"
-    if not usable:
-        raise ArgumentError(
-            "infer backend 'numba'", "evidence on the CPU", evidence.device, "backend='torch'"
-        )
-    if importlib.util.find_spec("numba") is not None:
-        return "numba"
-    if backend == "numba":
-        raise MissingExtraError("numba", "fast")
-    return "torch"
+_ROLES = {
+    "tol": Role(_between(0, math.inf, float), "a number >= 0", "1e-4"),
+    "max_sweeps": Role(_between(1, math.inf, int), "an integer >= 1", "1000"),
+    "damping": Role(_between(0, 1, float), "a number in [0, 1)", "0.5"),
+    "init": Role(("zero", "hi", "lo").__contains__, "'zero', 'hi' or 'lo'", "'zero'"),
+    "strip_rows": Role(_between(2, WIDEST + 1, int), f"an integer from 2 to {WIDEST}", "4"),
+}
 
 
 def _detached(model: Model) -> Model:

@@ -14,8 +14,6 @@ from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import as_flat
-from bayesfed.inference.sum_product.trust.bounds import as_tables, lower_bound, upper_bound
-from bayesfed.inference.sum_product.trust.boxes import belief_bounds
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
@@ -118,7 +116,9 @@ class Inferred:
         ``(..., [copies,] E, 2, 2)``. General graphs: ``(..., F, *cards)`` for each shape of table.
         """
         with torch.no_grad():
-            return tuple(self._unflatten(table) for table in self._outcome.pairs())
+            return tuple(
+                self._unflatten(table.to(self._evidence.device)) for table in self._outcome.pairs()
+            )
 
     @cached_property
     def log_z(self) -> Tensor:
@@ -130,9 +130,8 @@ class Inferred:
         gradient goes through the sweeps.
         """
         with torch.no_grad():
-            value = (
-                self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
-            )
+            value = self._outcome.log_z().to(self._evidence.device, torch.float64)
+            value = value.reshape(*self._batch, -1).sum(-1) + self._constant
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
 
@@ -171,51 +170,6 @@ class Inferred:
             state, weight = self._junction.most_probable()
             log_probability = weight - self._junction.log_z()
             return self._arranged(state[None])[0], log_probability.reshape(*self._batch, -1).sum(-1)
-
-    @cached_property
-    def log_z_bounds(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bound of log Z, of the batch's shape, float64, by mean field and by
-        tree-reweighted sums; equal for exact results.
-
-        They hold whether or not messages settled. A Bethe value outside them is wrong by at least
-        the gap; inside, it may still be wrong. Computed when asked for: a forest's sums for about
-        every second neighbour of the best connected variable, twelve times.
-        """
-        if self._exact:
-            exact = self.log_z.detach()
-            return exact, exact
-        flat, evidence = self._flat
-        marginals = self.marginals.detach().reshape(evidence.shape)
-        model, evidence, marginals = as_tables(
-            flat, evidence, marginals if self._order is None else marginals[:, self._order]
-        )
-        bounds = (lower_bound(model, evidence, marginals), upper_bound(model, evidence))
-        low, high = (bound.reshape(*self._batch, -1).sum(-1) + self._constant for bound in bounds)
-        return low, high
-
-    @cached_property
-    def marginal_bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Lowest and highest value that each exact marginal can have, of the graph's shape,
-        float64; None for general graphs that are not exact.
-
-        They hold whether or not messages settled, and are narrow where couplings are weak or
-        evidence is strong. Computed when asked for, from walks that do not visit a variable twice:
-        about a second.
-        """
-        if self._exact:
-            exact = self.marginals.detach().double()
-            return exact, exact
-        flat, evidence = self._flat
-        if isinstance(flat, Tables):
-            return None
-        low, high = (self._back(bound.sigmoid()) for bound in belief_bounds(flat, evidence))
-        return low, high
-
-    def _back(self, values: Tensor) -> Tensor:
-        """Return values ``(B, n)`` of a pairwise model in the user's order and shape."""
-        if self._order is not None:
-            values = torch.empty_like(values).index_copy_(-1, self._order, values)
-        return values.reshape(self._evidence.shape)
 
     @cached_property
     def _flat(self) -> tuple[Ising | Tables, Tensor]:
@@ -266,39 +220,27 @@ class Inferred:
         if not any(leaf.requires_grad for leaf in (self._evidence, *leaves)):
             return None
         marginals, batch = self.marginals.detach().double(), len(self._batch)
-        own = self._evidence.double() * marginals
+        device, evidence = marginals.device, self._evidence.double()
+        joint = list(self.pair_marginals)
         if isinstance(model, Tables):
-            # Padded states weigh -inf and have probability 0.
-            logs = (
-                torch.where(
-                    marginals > 0,
-                    self._evidence.double() + model.unary.double().to(marginals.device),
-                    0.0,
+            own = evidence + model.unary.double().to(device)
+            weights = [
+                group.tables.double().to(device)[group.which.to(device)] for group in model.groups
+            ]
+        else:
+            if isinstance(model, Grid):
+                field, weights = model.fields(device=device), list(model.couplings(device=device))
+            else:
+                field, weights = (
+                    model.field.double().to(device),
+                    [model.coupling.double().to(device)],
                 )
-                * marginals
-            )
-            total = logs.flatten(batch).sum(-1)
-            for group, table in zip(model.groups, self.pair_marginals, strict=True):
-                weights = group.tables.double().to(table.device)[group.which.to(table.device)]
-                total = total + (torch.where(table > 0, weights, 0.0) * table).flatten(batch).sum(
-                    -1
-                )
-            return total
-        total = own.flatten(batch).sum(-1)
-        both = [table[..., 1, 1] for table in self.pair_marginals]
-        flat = marginals.reshape(*self._batch, model.copies, -1)
-        device = marginals.device
-        couplings = (
-            model.couplings(device=device)
-            if isinstance(model, Grid)
-            else (model.coupling.double().to(device),)
-        )
-        fields = (
-            model.fields(device=device).reshape(-1)
-            if isinstance(model, Grid)
-            else model.field.double().to(device)
-        )
-        total = total + (flat * fields).flatten(batch).sum(-1)
-        for probability, coupling in zip(both, tuple(couplings), strict=True):
-            total = total + (probability * coupling).flatten(batch).sum(-1)
-        return total
+            marginals = marginals.reshape(*self._batch, model.copies, -1)
+            own = evidence.reshape(marginals.shape) + field.reshape(-1)
+            joint = [table[..., 1, 1] for table in joint]
+        # What is impossible weighs -inf and has probability 0.
+        terms = [
+            (torch.where(share > 0, logs, 0.0) * share).flatten(batch).sum(-1)
+            for logs, share in zip([own, *weights], [marginals, *joint], strict=True)
+        ]
+        return torch.stack(terms).sum(0)

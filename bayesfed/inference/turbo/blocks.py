@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,28 +20,6 @@ from torch.nn.functional import logsigmoid
 
 from bayesfed.models.priors.belief import SiteBelief
 from bayesfed.models.priors.precisions import Gammas
-
-
-class Blocks(Protocol):
-    """A guide's closed-form updates of q(s) and q(rho | s), given q(w)."""
-
-    def start(self, belief: SiteBelief, gammas: Gammas) -> SiteBelief:
-        """Return the belief with the q(rho | s) from before the first update."""
-        ...
-
-    def update(self, belief: SiteBelief, prior_log_odds: Tensor, gammas: Gammas) -> SiteBelief:
-        """Return the belief with new q(s) and q(rho | s).
-
-        Parameters
-        ----------
-        belief
-            Belief of one site, ``(M, N)``.
-        prior_log_odds
-            ``(M, N)``, logit(pi) of (10).
-        gammas
-            The site's prior on precisions.
-        """
-        ...
 
 
 def _pair(values: tuple[float, float], like: Tensor) -> Tensor:
@@ -128,6 +105,11 @@ class MeanField:
             for a, b in zip(gammas.shapes, gammas.rates, strict=True)
         )
         return replace(belief, log_odds=prior_log_odds + slab - spike)
+
+
+# A guide's closed-form updates of q(s) and q(rho | s), given q(w): `start` returns the belief with
+# the q(rho | s) from before the first update, `update` with new ones, for the prior's log-odds.
+Blocks = Structured | MeanField
 
 
 def kl_divergence(belief: SiteBelief, prior_log_odds: Tensor, gammas: Gammas) -> Tensor:

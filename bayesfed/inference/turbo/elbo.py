@@ -19,26 +19,27 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torch.func import functional_call
 
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
-from bayesfed.inference.objectives.sampled_outputs import sampled_outputs, through
+from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
 from bayesfed.inference.turbo.blocks import Blocks, Structured
+from bayesfed.inference.turbo.noise import Noise
+from bayesfed.models.modules import tied
 from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.declared import Declared, Site
+from bayesfed.models.priors.declared import Declared
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, has_ties, under
+from bayesfed.trees import Tree, under
 
 Spread = Literal["shared", "layer", "weight"]
 # Kinds of the names of leaves, ``KIND/NAME``: so no name of a parameter meets one of ours.
@@ -178,15 +179,11 @@ class MeanFieldElbo:
             mask, precision = fixed.get(f"mask/{name}"), fixed[f"precision/{name}"]
             squares, variance = precision.flatten() @ mean.square().flatten(), (2 * log_sd).exp()
             if log_sd.ndim:
-                second, logs = (
-                    (precision * variance).sum(),
-                    (log_sd if mask is None else log_sd * mask).sum(),
-                )
+                second = (precision * variance).sum()
+                logs = (log_sd if mask is None else log_sd * mask).sum()
             else:
-                second, logs = (
-                    precision.sum() * variance,
-                    log_sd * (mean.numel() if mask is None else mask.sum()),
-                )
+                second = precision.sum() * variance
+                logs = log_sd * (mean.numel() if mask is None else mask.sum())
             parts.append((squares + second) / 2 - logs)
         return torch.stack(parts).sum()
 
@@ -277,73 +274,8 @@ class MeanFieldElbo:
 
     @cached_property
     def _tied(self) -> bool:
-        return has_ties(self.declared.net)
+        return bool(self._shared)
 
     @cached_property
     def _shared(self) -> frozenset[str]:
-        """Weights that several layers share: noise on one layer's outputs would leave out the
-        others.
-        """
-        if not self._tied:
-            return frozenset()
-        owners = Counter(
-            id(value) for _, value in self.declared.net.named_parameters(remove_duplicate=False)
-        )
-        return frozenset(
-            name for name, value in self.declared.net.named_parameters() if owners[id(value)] > 1
-        )
-
-
-class Noise(NamedTuple):
-    """The noise on one site's weights.
-
-    Parameters
-    ----------
-    site
-        The site.
-    log_sd
-        Scalar or ``(M, N)``.
-    mask
-        ``(M, N)``, 1 at active entries; None if all are active.
-    """
-
-    site: Site
-    log_sd: Tensor
-    mask: Tensor | None
-
-    def at_outputs(self, net: nn.Module) -> bool:
-        """Whether outputs of the site's layer can be sampled instead of its weights."""
-        return isinstance(
-            net.get_submodule(self.site.module), nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-        )
-
-    def draw(self, generator: Generator) -> Tensor:
-        """Return one draw of the noise on the weight itself, for layers of other kinds."""
-        unit = torch.randn(
-            self.site.matrix,
-            generator=generator,
-            device=self.log_sd.device,
-            dtype=self.log_sd.dtype,
-        )
-        scaled = unit * self.log_sd.exp()
-        return (scaled if self.mask is None else scaled * self.mask).view(self.site.shape)
-
-    def variance_of(self, layer: nn.Module, squares: Tensor) -> Tensor:
-        """Return the variance of the layer's outputs, given the squares of its inputs."""
-        variance = (2 * self.log_sd).exp()
-        if not self.log_sd.ndim and self.mask is None and isinstance(layer, nn.Linear):
-            return variance * squares.sum(dim=-1, keepdim=True).expand(
-                *squares.shape[:-1], layer.out_features
-            )
-        if not self.log_sd.ndim:
-            weight = (
-                squares.new_ones(self.site.shape)
-                if self.mask is None
-                else self.mask.view(self.site.shape)
-            )
-            return variance * through(layer, squares, weight)
-        return through(
-            layer,
-            squares,
-            (variance if self.mask is None else variance * self.mask).view(self.site.shape),
-        )
+        return tied(self.declared.net)

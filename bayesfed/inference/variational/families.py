@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,45 +20,6 @@ from bayesfed.errors import PosteriorError
 from bayesfed.trees import Tree
 
 LOG_2_PI_E = 1 + math.log(2 * math.pi)
-
-
-class Family(Protocol):
-    """One exponential family over a block of values of any shape."""
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        """Names of the natural parameters."""
-        ...
-
-    def natural(self, parameters: Tree) -> Tree:
-        """Return the natural parameters for the usual ones."""
-        ...
-
-    def parameters(self, natural: Tree, where: str) -> Tree:
-        """Return the usual parameters.
-
-        Raises
-        ------
-        PosteriorError
-            If no distribution has these natural parameters; `where` says whose they are.
-        """
-        ...
-
-    def log_factor(self, natural: Tree, value: Tensor) -> Tensor:
-        """Return ``<eta, T(value)>``, a scalar."""
-        ...
-
-    def bound(self, member: Any, natural: Tree | None) -> Tensor:
-        """Return ``E <eta, T(z)>`` under a member plus the member's entropy, a scalar.
-
-        Parameters
-        ----------
-        member
-            A distribution of Pyro's that belongs to the family.
-        natural
-            eta; None for zero.
-        """
-        ...
 
 
 def _proper(where: str, what: str, *values: Tensor) -> None:
@@ -213,6 +174,12 @@ class ExponentFamily:
         return torch.stack(
             [entropy, *((leaf * log).sum() for leaf, log in zip(eta, logs, strict=True))]
         ).sum()
+
+
+# One exponential family over a block of values of any shape: `leaves`, the names of its natural
+# parameters; `natural` and `parameters`, to these from the usual ones and back; `log_factor`,
+# ``<eta, T(value)>``; `bound`, ``E <eta, T(z)>`` under a member plus its entropy, eta None for 0.
+Family = NormalFamily | MultivariateNormalFamily | ExponentFamily
 
 
 class _NormalBound(torch.autograd.Function):

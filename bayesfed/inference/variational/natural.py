@@ -44,9 +44,7 @@ class NaturalSteps:
     @property
     def names(self) -> set[str]:
         """Names of the leaves that are changed here."""
-        return {
-            name for block in self.blocks for names in block.parameters.values() for name in names
-        }
+        return set().union(*(block.names for block in self.blocks))
 
     def step(self, rate: float, average: bool) -> None:
         """Take one step on every block from the gradients of the leaves.

@@ -1,3 +1,1 @@
-"""Pictures of uncertainty: `reliability`, answering only some rows (`selective`), and rows that
-differ from those trained on (`shifted`).
-"""
+"""Pictures of uncertainty: `reliability`, and what uncertainty can tell (`telling`)."""

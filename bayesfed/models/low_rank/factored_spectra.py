@@ -25,7 +25,7 @@ from bayesfed.geometry.thin import (
     signed_svd,
 )
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.factored_layers import Unrolling
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import leaf_of
 
 
@@ -164,8 +164,6 @@ def spectra(
     *ranks: Mapping[str, int],
     key: Key | None = None,
     warm: Mapping[str, Spectrum] | None = None,
-    oversample: int = 8,
-    passes: int = 1,
 ) -> dict[str, Spectrum]:
     """Find for each layer as many singular triplets as its largest rank needs; smaller ranks use
     the first of them.
@@ -183,8 +181,6 @@ def spectra(
         SVDs.
     warm
         Spectra of the round before, of some or all layers.
-    oversample, passes
-        As in `spectrum`.
 
     Raises
     ------
@@ -203,18 +199,11 @@ def spectra(
             largest[name] = max(rank, largest.get(name, rank))
     spectrum_of = {}
     for name, rank in largest.items():
-        weight = whole_weight(tree, name, layers[name], "spectra")
-        own = None if key is None else key.child(name)
+        matrix = layers[name].matrix(whole_weight(tree, name, layers[name], "spectra").detach())
         before = None if warm is None else warm.get(name)
+        own = None if key is None else key.child(name)
         try:
-            spectrum_of[name] = spectrum(
-                layers[name].matrix(weight.detach()),
-                rank,
-                key=own,
-                warm=before,
-                oversample=oversample,
-                passes=passes,
-            )
+            spectrum_of[name] = spectrum(matrix, rank, key=own, warm=before)
         except ArgumentError as error:
             raise ArgumentError(f"spectra, layer {name!r}: {error}") from None
     return spectrum_of

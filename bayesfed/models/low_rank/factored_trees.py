@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.geometry.thin import squared_norm
-from bayesfed.models.low_rank.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum, spectra, whole_weight
+from bayesfed.models.low_rank.thin_layers import FactoredLayer
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -35,7 +36,7 @@ def unrollings(net: nn.Module) -> dict[str, Unrolling]:
     return {
         name: layer.unrolling
         for name, layer in net.named_modules()
-        if isinstance(layer, FactoredLinear | FactoredConv2d)
+        if isinstance(layer, FactoredLayer)
     }
 
 
@@ -129,9 +130,8 @@ def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
     without forming a product.
 
     This is the negative log density, up to a constant, of a Gaussian of this precision on the
-    product: the decay of `ProductGaussian`. Autograd gives the gradients that `decay_gradients`
-    returns. Factored layers are the NAMEs with leaves ``NAME.u`` and ``NAME.v`` and without
-    ``NAME.s``; if there are none the result is 0.
+    product: the decay of `ProductGaussian`. Factored layers are the NAMEs with leaves ``NAME.u``
+    and ``NAME.v`` and without ``NAME.s``; if there are none the result is 0.
 
     Parameters
     ----------
@@ -145,45 +145,13 @@ def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
     ArgumentError
         If the coefficient is negative.
     """
-    _check_coefficient("frobenius_decay", coefficient)
-    norms = [squared_norm(u, v) for u, v in _factors(tree).values()]
-    return coefficient / 2 * torch.stack(norms).sum() if norms else torch.zeros(())
-
-
-def decay_gradients(tree: Mapping[str, Tensor], coefficient: float) -> Tree:
-    """Return the gradients of `frobenius_decay`, for optimisers that add them:
-    ``coefficient * U (V^T V)`` and ``coefficient * V (U^T U)``.
-
-    Parameters
-    ----------
-    tree, coefficient
-        As in `frobenius_decay`.
-
-    Raises
-    ------
-    ArgumentError
-        If the coefficient is negative.
-    """
-    _check_coefficient("decay_gradients", coefficient)
-    gradients = {}
-    with torch.no_grad():
-        for name, (u, v) in _factors(tree).items():
-            gradients[leaf_of(name, "u")], gradients[leaf_of(name, "v")] = (
-                coefficient * (u @ (v.mT @ v)),
-                coefficient * (v @ (u.mT @ u)),
-            )
-    return gradients
-
-
-def _factors(tree: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    if not coefficient >= 0:
+        expected = "a coefficient of 0 or more"
+        raise ArgumentError("frobenius_decay", expected, coefficient, "1e-4")
     names = [leaf.rpartition(".")[0] for leaf in tree if leaf.rpartition(".")[2] == "u"]
-    return {
-        name: (tree[leaf_of(name, "u")], tree[leaf_of(name, "v")])
+    norms = [
+        squared_norm(tree[leaf_of(name, "u")], tree[leaf_of(name, "v")])
         for name in names
         if leaf_of(name, "v") in tree and leaf_of(name, "s") not in tree
-    }
-
-
-def _check_coefficient(where: str, coefficient: float) -> None:
-    if not coefficient >= 0:
-        raise ArgumentError(where, "a coefficient of 0 or more", coefficient, "1e-4")
+    ]
+    return coefficient / 2 * torch.stack(norms).sum() if norms else torch.zeros(())

@@ -7,7 +7,7 @@
     hybrid(net, 1 / 2, whole=whole)
     dense_or_thin(hybrid(net, 1 / 2, whole=whole))  # the same function in torch's own layers
 
-The layers are those of `bayesfed.models.low_rank.factored_layers`. Their parameters are converted
+The layers are those of `bayesfed.models.low_rank.thin_layers`. Their parameters are converted
 to those of the whole network and back by `bayesfed.models.low_rank.factored_trees`.
 
 References
@@ -21,24 +21,20 @@ groups.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_rank, gaussian
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.factored_layers import (
-    FactoredConv2d,
-    FactoredLinear,
-    Split,
-    Unrolling,
-)
 from bayesfed.models.low_rank.factored_spectra import spectrum
-from bayesfed.models.low_rank.fixed_rank import chosen
-from bayesfed.models.modules import Dense, Predicate, as_before, swapped, weight_matrices
+from bayesfed.models.low_rank.fixed_rank import chosen, replaced
+from bayesfed.models.low_rank.thin_layers import FactoredLayer
+from bayesfed.models.low_rank.unrolling import Split, Unrolling
+from bayesfed.models.modules import Dense, Predicate, weight_matrices
+from bayesfed.trees import leaf_of
 
 Convention = Literal["output", "matrix"]
 Whole = Predicate | Collection[str]
@@ -91,27 +87,26 @@ def hybrid(
     else:
         ranks = hybrid_ranks(net, rank_ratio, whole=whole, convention=convention, split=split)
         layers = _candidates(net, whole)
-    layouts = {name: Unrolling(tuple(layers[name].weight.shape), split) for name in ranks}
+    layers = {name: layers[name] for name in ranks}
+    layouts = {name: Unrolling(tuple(layer.weight.shape), split) for name, layer in layers.items()}
     # Check every rank first: the SVD of a layer may take minutes.
     for name, layout in layouts.items():
         check_rank(f"hybrid, layer {name!r}", ranks[name], layout.full)
-    swaps: dict[nn.Module, nn.Module] = {}
-    for name, layout in layouts.items():
-        matrix = layout.matrix(layers[name].weight.detach())
-        try:
-            if key is None or initial == "spectral":
-                u, v = spectrum(matrix, ranks[name]).factors(ranks[name])
-            else:
-                # Each entry of the product is a sum over the rank of products of two normals.
-                deviation = (matrix.square().mean() / ranks[name]) ** 0.25
-                u, v = (
-                    deviation * gaussian((side, ranks[name]), key.child(name, leaf), matrix)
-                    for leaf, side in zip("uv", layout.size, strict=True)
-                )
-        except ArgumentError as error:
-            raise ArgumentError(f"hybrid, layer {name!r}: {error}") from None
-        swaps[layers[name]] = _factored(layers[name], u, v, split)
-    return swapped(net, swaps) if swaps else copy.deepcopy(net)
+
+    def factored(name: str, layer: Dense) -> FactoredLayer:
+        rank, matrix = ranks[name], layouts[name].matrix(layer.weight.detach())
+        if key is None or initial == "spectral":
+            u, v = spectrum(matrix, rank).factors(rank)
+        else:
+            # Each entry of the product is a sum over the rank of products of two normals.
+            deviation = (matrix.square().mean() / rank) ** 0.25
+            u, v = (
+                deviation * gaussian((side, rank), key.child(name, leaf), matrix)
+                for leaf, side in zip("uv", layouts[name].size, strict=True)
+            )
+        return FactoredLayer(layer, u, v, split)
+
+    return replaced(net, layers, factored, caller="hybrid")
 
 
 def hybrid_ranks(
@@ -142,7 +137,7 @@ def hybrid_ranks(
         3 kernels with "spatial", the second rank is 3 times the first if there are at least as many
         input as output channels.
     split
-        Layout of the kernels; see `bayesfed.models.low_rank.factored_layers`.
+        Layout of the kernels; see `bayesfed.models.low_rank.unrolling`.
 
     Raises
     ------
@@ -186,70 +181,59 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
     ArgumentError
         If the network has fewer than `count` weight matrices.
     """
-    matrices = [
-        (name, value)
-        for path, module in net.named_modules()
-        for leaf, value in module.named_parameters(recurse=False)
-        if weight_matrices(name := f"{path}.{leaf}" if path else leaf, module)
-    ]
-    points = {name for name, value in matrices if value.ndim > 2 and value[0, 0].numel() == 1}
-    counted = [name for name, _ in matrices if name not in points]
+    matrices = _matrices(net)
+    points = {
+        name
+        for name, layer in matrices.items()
+        if layer.weight.ndim > 2 and layer.weight[0, 0].numel() == 1
+    }
+    counted = [name for name in matrices if name not in points]
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(counted):
         raise ArgumentError("whole_first, count", f"0 to {len(counted)} layers", count, "3")
-    names = points | {*counted[:count], *(name for name, _ in matrices[-1:])}
+    names = points | {*counted[:count], *list(matrices)[-1:]}
     return lambda name, module: name in names
+
+
+def _matrices(net: nn.Module) -> dict[str, Any]:
+    """Return the layers with a weight matrix, by the name of the weight."""
+    return {
+        leaf_of(path, leaf): module
+        for path, module in net.named_modules()
+        for leaf, _ in module.named_parameters(recurse=False)
+        if weight_matrices(leaf_of(path, leaf), module)
+    }
 
 
 def _candidates(
     net: nn.Module, whole: Whole | None, named: Collection[str] | None = None
 ) -> dict[str, Dense]:
     """Return the layers that are not kept whole, by name, checked."""
-    kept = _predicate(net, whole)
-    where = (
-        weight_matrices
-        if kept is None
-        else lambda name, module: weight_matrices(name, module) and not kept(name, module)
+    kept = _kept(net, whole)
+    return chosen(
+        net,
+        lambda name, module: weight_matrices(name, module) and name not in kept,
+        named,
+        caller="hybrid",
+        kinds=(nn.Linear, nn.Conv2d),
     )
-    return chosen(net, where, named, caller="hybrid", kinds=(nn.Linear, nn.Conv2d))
 
 
-def _predicate(net: nn.Module, whole: Whole | None) -> Predicate | None:
-    """Return the predicate of the layers that stay whole. It must match a weight matrix; if names
-    are given, each must.
+def _kept(net: nn.Module, whole: Whole | None) -> set[str]:
+    """Return the names of the weights that stay whole. A predicate must match one; if names are
+    given, each must.
     """
-    if whole is None or (not callable(whole) and not whole):
-        return None
-    matrices = [
-        (f"{path}.{leaf}" if path else leaf, module)
-        for path, module in net.named_modules()
-        for leaf, _ in module.named_parameters(recurse=False)
-    ]
-    matrices = [(name, module) for name, module in matrices if weight_matrices(name, module)]
-    names = [name for name, _ in matrices]
+    matrices = _matrices(net)
     if callable(whole):
-        if not any(whole(name, module) for name, module in matrices):
-            raise ArgumentError(
-                "hybrid, whole", "a predicate that keeps a layer", f"none of {names}", "None"
-            )
-        return whole
-    wanted = (whole,) if isinstance(whole, str) else tuple(whole)
-    for one in wanted:
-        if not any(name.startswith(f"{one}.") for name in names):
-            raise ArgumentError("hybrid, whole", f"layers among {names}", repr(one), "whole_first")
-    return lambda name, module: name.startswith(tuple(f"{one}." for one in wanted))
-
-
-def _factored(layer: Dense, u: Tensor, v: Tensor, split: Split) -> nn.Module:
-    """Return the factored layer that replaces a whole one."""
-    made: FactoredLinear | FactoredConv2d
-    if isinstance(layer, nn.Linear):
-        made = FactoredLinear(u, v, layer.bias)
-    else:
-        settings = {
-            name: getattr(layer, name) for name in ("stride", "padding", "dilation", "padding_mode")
-        }
-        made = FactoredConv2d(u, v, layer.kernel_size, layer.bias, **settings, split=split)
-    for factor in (made.u, made.v):
-        factor.requires_grad_(layer.weight.requires_grad)
-    as_before(made, layer)
-    return made
+        kept = {name for name, module in matrices.items() if whole(name, module)}
+        if not kept:
+            expected, actual = "a predicate that keeps a layer", f"none of {list(matrices)}"
+            raise ArgumentError("hybrid, whole", expected, actual, "None")
+        return kept
+    kept = set()
+    for one in (whole,) if isinstance(whole, str) else whole or ():
+        below = {name for name in matrices if name.startswith(f"{one}.")}
+        if not below:
+            expected = f"layers among {list(matrices)}"
+            raise ArgumentError("hybrid, whole", expected, repr(one), "whole_first")
+        kept |= below
+    return kept

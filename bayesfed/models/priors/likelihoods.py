@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -13,7 +12,8 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors import DataError
+from bayesfed.models.priors.precisions import positive
 
 
 @runtime_checkable
@@ -59,9 +59,9 @@ def temperature_of(likelihood: Likelihood) -> float:
     return 1.0 if likelihood.temperature is None else likelihood.temperature
 
 
-def _positive(name: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise ArgumentError(name, "a positive number", value, "1.0")
+def _check_temperature(where: str, value: float | None) -> None:
+    if value is not None:
+        positive(f"{where}.temperature", value)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Categorical:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        _positive("Categorical.temperature", self.temperature)
+        _check_temperature("Categorical", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
@@ -147,8 +147,8 @@ class Normal:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        _positive("Normal.sd", self.sd)
-        _positive("Normal.temperature", self.temperature)
+        positive("Normal.sd", self.sd)
+        _check_temperature("Normal", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log density of the rows."""

@@ -14,6 +14,12 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 
 
+def positive(name: str, value: float) -> None:
+    """Raise `ArgumentError` unless a setting is a positive, finite number."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ArgumentError(name, "a positive number", value, "1.0")
+
+
 @dataclass(frozen=True)
 class Gammas:
     """Shapes and rates of the two Gammas, indexed by the support: entry 0 is the spike, 1
@@ -64,9 +70,7 @@ class BernoulliGamma:
 
     def __post_init__(self) -> None:
         for name in ("slab_sd", "spike_sd", "slab_shape", "spike_shape"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
-                raise ArgumentError(f"BernoulliGamma.{name}", "a positive number", value, "1.0")
+            positive(f"BernoulliGamma.{name}", getattr(self, name))
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
                 "BernoulliGamma",

@@ -22,6 +22,7 @@ from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, PriorError
 from bayesfed.geometry.thin import squared_norm
+from bayesfed.models.priors.precisions import positive
 from bayesfed.models.random_fields.support_priors import probability
 
 
@@ -34,11 +35,6 @@ class WeightPrior(Protocol):
         `like`, whose values are not read.
         """
         ...
-
-
-def _positive(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise ArgumentError(name, "a positive number", value, "1.0")
 
 
 def _drawn(name: str, entries: Any) -> Tensor:
@@ -73,7 +69,7 @@ class Gaussian:
     centre: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
-        _positive("Gaussian.sd", self.sd)
+        positive("Gaussian.sd", self.sd)
         if isinstance(self.centre, Tensor):
             # A copy: training the network that the centre came from must not move the prior, nor
             # may the prior fill that network's gradients.
@@ -90,7 +86,7 @@ class Gaussian:
         device's loss with w0 the broadcast model, and the consensus penalty of FedRLR. Where a loss
         is a mean over N rows, `precision` is N times its mu.
         """
-        _positive("Gaussian.around, precision", precision)
+        positive("Gaussian.around, precision", precision)
         return cls(1 / math.sqrt(precision), centre)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
@@ -98,13 +94,9 @@ class Gaussian:
         if not isinstance(self.centre, Tensor):
             return _drawn(name, dist.Normal(torch.full_like(like, self.centre), self.sd))
         if self.centre.shape != like.shape:
-            actual, hint = (
-                f"shape {tuple(self.centre.shape)}",
-                "a function of the name that gives each parameter its own centre",
-            )
-            raise PriorError(
-                f"Gaussian.centre, site {name!r}", f"shape {tuple(like.shape)}", actual, hint
-            )
+            where, actual = f"Gaussian.centre, site {name!r}", f"shape {tuple(self.centre.shape)}"
+            hint = "a function of the name that gives each parameter its own centre"
+            raise PriorError(where, f"shape {tuple(like.shape)}", actual, hint)
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 
@@ -126,7 +118,7 @@ class Laplace:
     scale: float
 
     def __post_init__(self) -> None:
-        _positive("Laplace.scale", self.scale)
+        positive("Laplace.scale", self.scale)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the weight."""
@@ -157,7 +149,7 @@ class Horseshoe:
     scale: float
 
     def __post_init__(self) -> None:
-        _positive("Horseshoe.scale", self.scale)
+        positive("Horseshoe.scale", self.scale)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the scales and the standard normal, and record their product."""
@@ -201,8 +193,8 @@ class SpikeAndSlab:
 
     def __post_init__(self) -> None:
         probability("SpikeAndSlab.inclusion", self.inclusion)
-        _positive("SpikeAndSlab.spike", self.spike)
-        _positive("SpikeAndSlab.slab", self.slab)
+        positive("SpikeAndSlab.spike", self.spike)
+        positive("SpikeAndSlab.slab", self.slab)
         if self.spike >= self.slab:
             raise ArgumentError(
                 "SpikeAndSlab",
@@ -225,12 +217,8 @@ class SpikeAndSlab:
         """Return p(s = 1 | w) for each entry; its mean over posterior draws of the weight is the
         posterior inclusion probability.
         """
-        prior = (
-            math.log(self.inclusion)
-            - math.log1p(-self.inclusion)
-            + math.log(self.spike)
-            - math.log(self.slab)
-        )
+        odds = math.log(self.inclusion) - math.log1p(-self.inclusion)
+        prior = odds + math.log(self.spike) - math.log(self.slab)
         return torch.sigmoid(prior + weight.square() * (self.spike**-2 - self.slab**-2) / 2)
 
 
@@ -279,8 +267,8 @@ class ProductGaussian:
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:
             raise ArgumentError("ProductGaussian.rank", "an integer >= 1", self.rank, "4")
-        _positive("ProductGaussian.precision", self.precision)
-        _positive("ProductGaussian.sd", self.sd)
+        positive("ProductGaussian.precision", self.precision)
+        positive("ProductGaussian.sd", self.sd)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample both factors, weight them by the decay and record their product."""

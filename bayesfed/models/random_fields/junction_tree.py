@@ -17,96 +17,13 @@ Shafer and Shenoy, Probability propagation, Ann. Math. Artif. Intell. 2 (1990).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from bayesfed.models.random_fields.elimination import CliqueTree
-
-
-@dataclass(frozen=True)
-class Factor:
-    """Log weights ``(*cards)`` over a few variables; axes in the order of `scope`."""
-
-    scope: tuple[int, ...]
-    table: Tensor
-
-
-@dataclass(frozen=True)
-class CliqueTables:
-    """The tables of a clique tree, without unary weights.
-
-    Parameters
-    ----------
-    tree
-        The clique tree.
-    cards
-        Number of states of each variable.
-    home
-        The clique of each factor.
-    tables
-        For each clique the sum of its factors' log tables, ``(1, *cards)``, float64; axes in the
-        order of the clique's `scope`.
-    children
-        For each clique, those that send to it.
-    """
-
-    tree: CliqueTree
-    cards: tuple[int, ...]
-    home: tuple[int, ...]
-    tables: tuple[Tensor, ...]
-    children: tuple[tuple[int, ...], ...]
-
-    @staticmethod
-    def of(
-        tree: CliqueTree, cards: Sequence[int], factors: Sequence[Factor], like: Tensor
-    ) -> CliqueTables:
-        """Add up factors over two or more variables, float64; `like` gives dtype and device."""
-        home = tuple(tree.clique_of(factor.scope) for factor in factors)
-        inside: list[list[Factor]] = [[] for _ in tree.cliques]
-        for factor, number in zip(factors, home, strict=True):
-            # As in the cliques: sorted by the order of elimination, the last first.
-            places = [-tree.rank[variable] for variable in factor.scope]
-            order = sorted(range(len(places)), key=places.__getitem__)
-            inside[number].append(
-                Factor(tuple(factor.scope[axis] for axis in order), factor.table.permute(order))
-            )
-        tables = [
-            _grown(clique.scope, cards, part, like)
-            for clique, part in zip(tree.cliques, inside, strict=True)
-        ]
-        children: list[list[int]] = [[] for _ in tree.cliques]
-        for number, clique in enumerate(tree.cliques):
-            if clique.parent >= 0:
-                children[clique.parent].append(number)
-        return CliqueTables(tree, tuple(cards), home, tuple(tables), tuple(map(tuple, children)))
-
-
-def _grown(
-    scope: tuple[int, ...], cards: Sequence[int], factors: list[Factor], like: Tensor
-) -> Tensor:
-    """Return the sum of log tables over a clique ``(1, *cards)``. It grows axis by axis: a factor
-    is added before the axes that it does not have.
-    """
-    total = like.new_zeros(1)
-    for number, variable in enumerate(scope):
-        total = total[..., None].expand(*total.shape, cards[variable])
-        last = [factor for factor in factors if factor.scope[-1] == variable]
-        if last:
-            total = total.clone()
-        for factor in last:
-            total += factor.table.reshape(shape_of(cards, scope[: number + 1], factor.scope))
-    return total.contiguous()
-
-
-def shape_of(
-    cards: Sequence[int], variables: Sequence[int], kept: Sequence[int] | None = None
-) -> list[int]:
-    """Return the cards of variables, 1 for those that are not in `kept`."""
-    return [cards[variable] if kept is None or variable in kept else 1 for variable in variables]
+from bayesfed.models.random_fields.clique_tables import CliqueTables, shape_of
 
 
 class JunctionTree:
@@ -121,14 +38,11 @@ class JunctionTree:
     """
 
     def __init__(self, cliques: CliqueTables, unary: Sequence[Tensor]) -> None:
-        self.tree, self.cards, self.home, self.unary = (
-            cliques.tree,
-            cliques.cards,
-            cliques.home,
-            unary,
-        )
+        self.tree, self.cards, self.home = cliques.tree, cliques.cards, cliques.home
+        self.unary = unary
         self.batch = max((len(weights) for weights in unary), default=1)
         self._bases, self._children = cliques.tables, cliques.children
+        self._kept = -1, torch.empty(0)
 
     def _shape(self, variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
         return shape_of(self.cards, variables, kept)
@@ -158,22 +72,27 @@ class JunctionTree:
             len(message), *self._shape(self.tree.cliques[clique.parent].scope, clique.separator)
         )
 
-    @cached_property
-    def _up(self) -> tuple[list[Tensor], Tensor]:
-        """Messages ``(B, *separator)`` to the parents, and log Z, ``(B,)``."""
-        sent, log_z = list[Tensor](), self.unary[0].new_zeros(self.batch)
+    def _upwards(self, reduced: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Return the messages ``(B, *separator)`` to the parents, and the sum of those of the
+        roots, ``(B,)``, for a function that takes the joint states of a clique's own variables, the
+        last axis, away.
+        """
+        sent, total = list[Tensor](), self.unary[0].new_zeros(self.batch)
         for number, clique in enumerate(self.tree.cliques):
             table = self._bases[number]
             for child in self._children[number]:
                 shape = self._shape(clique.scope, self.tree.cliques[child].separator)
                 table = table + sent[child].reshape(-1, *shape)
             weighed = self._weigh(table, number)
-            sent.append(
-                _log_sum(weighed.reshape(*weighed.shape[: 1 + len(clique.separator)], -1), [-1])
-            )
+            sent.append(reduced(weighed.reshape(*weighed.shape[: 1 + len(clique.separator)], -1)))
             if clique.parent < 0:
-                log_z = log_z + sent[-1]
-        return sent, log_z
+                total = total + sent[-1]
+        return sent, total
+
+    @cached_property
+    def _up(self) -> tuple[list[Tensor], Tensor]:
+        """Messages to the parents, and log Z, ``(B,)``."""
+        return self._upwards(lambda weighed: weighed.logsumexp([-1]))
 
     def log_z(self) -> Tensor:
         """Return log Z, ``(B,)``; -inf where no state is possible."""
@@ -254,16 +173,11 @@ class JunctionTree:
         )
 
     def _probable(self, number: int) -> Tensor:
-        if number not in self._kept:
+        # Only the last clique's probabilities are kept: factors are asked for clique by clique.
+        if self._kept[0] != number:
             weighed = self._weigh(self._tables[number], number)
-            self._kept.clear()
-            self._kept[number] = weighed.flatten(1).softmax(1).reshape(weighed.shape)
-        return self._kept[number]
-
-    @cached_property
-    def _kept(self) -> dict[int, Tensor]:
-        # Only the last clique's probabilities: factors are asked for clique by clique.
-        return {}
+            self._kept = number, weighed.flatten(1).softmax(1).reshape(weighed.shape)
+        return self._kept[1]
 
     def _given(self, number: int) -> Tensor:
         """Return the log weights of a clique's own variables given its separator,
@@ -296,20 +210,14 @@ class JunctionTree:
 
     def most_probable(self) -> tuple[Tensor, Tensor]:
         """Return a most probable state ``(B, n)`` and its log weight ``(B,)``."""
-        sent, choices = list[Tensor](), list[Tensor]()
-        value = self.unary[0].new_zeros(self.batch)
-        for number, clique in enumerate(self.tree.cliques):
-            table = self._bases[number]
-            for child in self._children[number]:
-                table = table + sent[child].reshape(
-                    -1, *self._shape(clique.scope, self.tree.cliques[child].separator)
-                )
-            weighed = self._weigh(table, number)
-            best = weighed.reshape(*weighed.shape[: 1 + len(clique.separator)], -1).max(-1)
-            sent.append(best.values)
+        choices = list[Tensor]()
+
+        def largest(weighed: Tensor) -> Tensor:
+            best = weighed.max(-1)
             choices.append(best.indices.reshape(len(weighed), -1).expand(self.batch, -1))
-            if clique.parent < 0:
-                value = value + best.values
+            return best.values
+
+        _, value = self._upwards(largest)
         state = torch.zeros(self.batch, 1, len(self.cards), dtype=torch.long, device=value.device)
         for number in reversed(range(len(self.tree.cliques))):
             clique = self.tree.cliques[number]

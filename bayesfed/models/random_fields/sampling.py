@@ -17,10 +17,11 @@ from torch.nn.functional import pad, softplus
 from bayesfed.errors import ArgumentError
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising, components
-from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
+from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 # Most entries of a table, and most variables, of models that are drawn from exactly.
 LARGEST, MANY = 2**16, 2000

@@ -42,6 +42,11 @@ def probability(name: str, value: float) -> float:
     return float(value)
 
 
+def _finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ArgumentError(name, "a finite number", value, "0.0")
+
+
 @dataclass(frozen=True)
 class Transition:
     """A Markov chain on {0, 1}.
@@ -77,17 +82,8 @@ class Transition:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each weight is active independently with the given probability.
-
-    Parameters
-    ----------
-    probability
-        Probability that a weight is active, strictly between 0 and 1; the expected density.
-
-    Raises
-    ------
-    ArgumentError
-        If the probability is not strictly between 0 and 1.
+    """Each weight is active independently with the given probability, strictly between 0 and 1: the
+    expected density.
     """
 
     probability: float = 0.5
@@ -98,13 +94,8 @@ class Independent:
     def lower(self, shape: Shape) -> Ising:
         """Return a model of one variable, with as many copies as there are weights."""
         odds = math.log(self.probability) - math.log1p(-self.probability)
-        return Ising(
-            torch.tensor([odds]),
-            torch.empty(2, 0, dtype=torch.long),
-            torch.empty(0),
-            shape,
-            torch.zeros(1, dtype=torch.long),
-        )
+        edges, colours = torch.empty(2, 0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
+        return Ising(torch.tensor([odds]), edges, torch.empty(0), shape, colours)
 
 
 @dataclass(frozen=True)
@@ -147,8 +138,7 @@ class MarkovGrid:
         for name in ("row", "column"):
             if not isinstance(value := getattr(self, name), Transition):
                 probability(f"MarkovGrid.{name}", value)
-        if not math.isfinite(self.field):
-            raise ArgumentError("MarkovGrid.field", "a finite number", self.field, "0.0")
+        _finite("MarkovGrid.field", self.field)
         if self.patch is not None and (
             len(self.patch) != 2
             or not all(isinstance(side, int) and side > 0 for side in self.patch)
@@ -223,8 +213,7 @@ class Channels:
     slip: float = 1e-9
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.field):
-            raise ArgumentError("Channels.field", "a finite number", self.field, "0.0")
+        _finite("Channels.field", self.field)
         if not (isinstance(self.slip, int | float) and 0 < self.slip < 0.5):
             raise ArgumentError("Channels.slip", "a probability in (0, 0.5)", self.slip, "1e-9")
 
@@ -262,8 +251,7 @@ class Neighbourhood:
 
     def __post_init__(self) -> None:
         probability("Neighbourhood.stay", self.stay)
-        if not math.isfinite(self.field):
-            raise ArgumentError("Neighbourhood.field", "a finite number", self.field, "0.0")
+        _finite("Neighbourhood.field", self.field)
 
     def lower(self, shape: Shape) -> Ising:
         """Return one copy of the graph for each unit."""
@@ -282,13 +270,8 @@ class Neighbourhood:
                 "nx.grid_2d_graph(28, 28)",
             )
         index = {node: i for i, node in enumerate(self.graph)}
-        edges = (
-            torch.tensor(
-                [(index[left], index[right]) for left, right in self.graph.edges], dtype=torch.long
-            )
-            .reshape(-1, 2)
-            .T.contiguous()
-        )
+        ends = [(index[left], index[right]) for left, right in self.graph.edges]
+        edges = torch.tensor(ends, dtype=torch.long).reshape(-1, 2).T.contiguous()
         coupling = 2 * (math.log(self.stay) - math.log1p(-self.stay))
         degree = torch.bincount(edges.reshape(-1), minlength=len(index))
         colour = nx.greedy_color(self.graph, strategy="connected_sequential_bfs")

@@ -8,19 +8,16 @@ from typing import Any
 
 import torch
 
-from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.data.partition import federate, iid
-from bayesfed.data.splits import split_rows
+from bayesfed.data import Dataset, concatenated, federate, iid, split_rows
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.clients.pools import InProcess
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated import Algorithm, InProcess
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models import Categorical, Likelihood, Normal
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.scope import Scope
-from bayesfed.running.further_scores import Further, check_further
+from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
 

@@ -13,18 +13,15 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, BayesfedError, complain
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Algorithm, Link, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
-from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.experiments import own
-from bayesfed.running.experiments.lines import Path as KeyPath
-from bayesfed.running.experiments.lines import line_of
-from bayesfed.running.further_scores import Further
-from bayesfed.wireless.devices import Device
+from bayesfed.running.experiments.lines import Place, line_of
+from bayesfed.running.scores import Further
+from bayesfed.wireless import Device
 
 Split = tuple[Dataset, Dataset]
 
@@ -86,7 +83,7 @@ class Settings:
         own model where the method is personal. Default: none, and no such scores.
     scores
         Further scores after the last round, of "calibration", "selective", "detection" (data of
-        images) and "conformal" (with `own_rows`); see `bayesfed.running.further_scores`.
+        images) and "conformal" (with `own_rows`); see `bayesfed.running.scores`.
     """
 
     data: Split | Dataset
@@ -140,7 +137,7 @@ class ExperimentFile:
         ).hexdigest()
 
     def error(
-        self, path: KeyPath, problem: BayesfedError | None = None, **parts: Any
+        self, path: Place, problem: BayesfedError | None = None, **parts: Any
     ) -> ExperimentError:
         """Return the error that says what is wrong with a key.
 

@@ -33,11 +33,10 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from bayesfed.data.partition import Partition
-from bayesfed.federated.clients.pools import InProcess
+from bayesfed.federated import InProcess
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
-from bayesfed.models.elastic.shares import Share
-from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models import BayesianNet, Share
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.scope import is_given, members
 from bayesfed.trees import Tree
@@ -121,18 +120,14 @@ def guides() -> dict[str, Any]:
     """Return the guides that a file may name: Pyro's automatic ones, and the package's own."""
     from pyro.infer import autoguide
 
-    listed = {name: getattr(autoguide, name) for name in autoguide.__all__}
     kinds = {
         name: one
-        for name, one in listed.items()
-        if inspect.isclass(one) and issubclass(one, autoguide.AutoGuide)
+        for name in autoguide.__all__
+        if inspect.isclass(one := getattr(autoguide, name))
+        and issubclass(one, autoguide.AutoGuide)
+        and {*inspect.signature(one).parameters} >= {"model", "init_scale"}
     }
-    plain = {
-        name: one
-        for name, one in kinds.items()
-        if {*inspect.signature(one).parameters} >= {"model", "init_scale"}
-    }
-    return {**plain, "AutoDelta": autoguide.AutoDelta, "SliceNormal": names.public()["SliceNormal"]}
+    return {**kinds, "AutoDelta": autoguide.AutoDelta, "SliceNormal": names.public()["SliceNormal"]}
 
 
 @cache

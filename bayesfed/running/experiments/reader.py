@@ -7,9 +7,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial, reduce
-from operator import getitem
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -17,11 +16,8 @@ from torch import Tensor, nn
 from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
-from bayesfed.models.elastic.shares import Share, shrunk_shares
-from bayesfed.models.elastic.tracing import channel_graph
-from bayesfed.models.priors.bayesian import BayesianNet
-from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.running.experiments import names, own, words
+from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
+from bayesfed.running.experiments import complaints, names, own, words
 from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Settings
 from bayesfed.running.experiments.kinds import (
     Table,
@@ -32,7 +28,7 @@ from bayesfed.running.experiments.kinds import (
     reader_of,
     said,
 )
-from bayesfed.running.experiments.lines import Path
+from bayesfed.running.experiments.lines import Place
 from bayesfed.running.experiments.scope import MISSING, Scope, given, members
 
 Kinds = Mapping[str, tuple[Any, Any]]
@@ -70,7 +66,7 @@ class Reader:
         self,
         made_by: Callable[..., Any],
         table: Mapping[str, Any],
-        path: Path,
+        path: Place,
         *,
         left: tuple[str, ...] = (),
     ) -> Any:
@@ -103,7 +99,7 @@ class Reader:
             return made_by(**arguments)
 
     def _checked(
-        self, made_by: Any, table: Mapping[str, Any], path: Path, left: tuple[str, ...]
+        self, made_by: Any, table: Mapping[str, Any], path: Place, left: tuple[str, ...]
     ) -> dict[str, Any]:
         """Return the arguments that a table has for a callable; what is named by ``kind`` is not
         made yet.
@@ -116,26 +112,13 @@ class Reader:
         if unknown := [
             str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"
         ]:
-            raise self._unknown(unknown[0], made_by, path, left)
-        # Of the members of a union the one that got deepest into the table is meant. Parts of a
-        # place that name a member are left out.
-        at = max((words.place(error["loc"], table) for error in errors), key=len)
-        schema, raw = (
-            words.inside(reader.json_schema()["properties"][at[0]], at[1:]),
-            reduce(getitem, at, cast(Any, table)),
-        )
-        near = words.nearest(raw, map(str, words.literals(schema))) if isinstance(raw, str) else ""
-        listed = words.words(schema).startswith("a list")
-        hint = (
-            f'"{near}"'
-            if near
-            else ("" if listed else words.unquoted(raw)) or words.example(schema, raw)
-        )
-        raise self.file.error(
-            (*path, *at), expected=words.words(schema), actual=words.shown(raw), hint=hint
-        )
+            known = [one for one in keys(made_by) if one not in left]
+            parts = complaints.unknown(unknown[0], made_by, known, self.file.tree)
+            raise self.file.error((*path, unknown[0]), **parts)
+        at, parts = complaints.wrong(reader.json_schema()["properties"], errors, table)
+        raise self.file.error((*path, *at), **parts)
 
-    def _value(self, checked: Any, path: Path) -> Any:
+    def _value(self, checked: Any, path: Place) -> Any:
         """Return a checked value with everything made that is named in it."""
         if isinstance(checked, Table):
             return self._made(checked.raw, checked.kinds, path)
@@ -147,7 +130,7 @@ class Reader:
             )
         return checked
 
-    def _made(self, raw: Any, kinds: Kinds, path: Path) -> Any:
+    def _made(self, raw: Any, kinds: Kinds, path: Place) -> Any:
         made_by, table, kind = self._chosen(raw, kinds, path)
         if kind in kinds and names.is_itself(made_by, kinds[kind][1]):
             if table:
@@ -169,7 +152,7 @@ class Reader:
             )
         return value
 
-    def _chosen(self, raw: Any, kinds: Kinds, path: Path) -> tuple[Any, dict[str, Any], str]:
+    def _chosen(self, raw: Any, kinds: Kinds, path: Place) -> tuple[Any, dict[str, Any], str]:
         """Return what ``kind`` names, the rest of the table, and the name."""
         listed, first = ", ".join(kinds), next(iter(kinds))
         table = {"kind": raw} if isinstance(raw, str) else dict(raw)
@@ -203,7 +186,7 @@ class Reader:
         return kinds[kind][0], table, kind
 
     def _argument(
-        self, name: str, one: inspect.Parameter, checked: Mapping[str, Any], path: Path
+        self, name: str, one: inspect.Parameter, checked: Mapping[str, Any], path: Place
     ) -> Any:
         hint, optional, at = one.annotation, one.default is not one.empty, (*path, name)
         if name not in checked:
@@ -223,12 +206,12 @@ class Reader:
 
     # Parameters that a file writes in another way, `kinds.SAID`.
 
-    def _sizes(self, alphas: list[float], path: Path) -> tuple[Share, ...]:
+    def _sizes(self, alphas: list[float], path: Place) -> tuple[Share, ...]:
         self.scope.used.add("net")
         net, sample = self.scope.network, self.scope.rows.inputs[:1]
         return tuple(shrunk_shares(net, channel_graph(net, sample), sample, alphas))
 
-    def _split(self, raw: Any, path: Path) -> Callable[[Tensor, Key], Partition]:
+    def _split(self, raw: Any, path: Place) -> Callable[[Tensor, Key], Partition]:
         """Return a partition of a domain's rows: it takes their number, or their classes."""
         chosen, table, _ = self._chosen(raw, kinds_of(Partition), path)
         by_class = "labels" in names.parameters(chosen)
@@ -238,13 +221,13 @@ class Reader:
         )
         return lambda rows, key: made(len(rows) if labels is None else labels[rows], key)
 
-    def _guide(self, raw: Any, path: Path) -> Any:
+    def _guide(self, raw: Any, path: Place) -> Any:
         chosen, table, _ = self._chosen(
             raw, {name: (one, object) for name, one in guides().items()}, path
         )
         return self.call(chosen, table, path, left=("model",))
 
-    def _make(self, raw: Any, path: Path) -> Any:
+    def _make(self, raw: Any, path: Place) -> Any:
         kinds = {
             name: pair
             for name, pair in kinds_of(nn.Module).items()
@@ -253,13 +236,13 @@ class Reader:
         chosen, table, _ = self._chosen(raw, kinds, path)
         return self.call(chosen, table, path, left=("key",))
 
-    def _model(self, raw: Any, path: Path) -> Any:
+    def _model(self, raw: Any, path: Place) -> Any:
         return self._made(raw, kinds_of(BayesianNet), path)
 
     # What is wrong, in the words of a file.
 
     @contextmanager
-    def _told(self, path: Path, made_by: str = "") -> Iterator[None]:
+    def _told(self, path: Place, made_by: str = "") -> Iterator[None]:
         """Add the place in the file to errors; of a callable, to whatever it raises."""
         try:
             yield
@@ -295,51 +278,5 @@ class Reader:
                 hint=f"bayesfed list {made_by}",
             ) from problem
 
-    def _unknown(
-        self, name: str, made_by: Any, path: Path, left: tuple[str, ...]
-    ) -> ExperimentError:
-        known, recipe = (
-            [one for one in keys(made_by) if one not in left],
-            self.file.tree.get("recipe"),
-        )
-        kind = recipe.get("kind") if isinstance(recipe, dict) else recipe
-        expected = "a key" if made_by is Settings else f"a key of {made_by.__name__}"
-        hint = (
-            f"`{words.nearest(name, known) or known[0]}`"
-            if known
-            else "`bayesfed list`, which says what there is"
-        )
-        if made_by is not Settings and name in names.parameters(made_by):
-            untyped = names.parameters(made_by)[name].annotation is object
-            hint = (
-                f"a type of `{name}` in the signature"
-                if untyped
-                else "leaving it out, or Python: a file cannot write this one"
-            )
-        elif made_by is not Settings and name in names.parameters(Settings):
-            hint = f"`{name}` at the top of the file, above the first [table]"
-        elif (
-            made_by is Settings
-            and isinstance(kind, str)
-            and kind in names.public()
-            and name in keys(names.public()[kind])
-        ):
-            hint = f"`{name}` below [recipe]"
-        return self.file.error(
-            (*path, name),
-            expected=f"{expected}: {', '.join(known) or 'no more keys'}",
-            actual=f"`{name}`",
-            hint=hint,
-        )
-
-    def _missing(self, name: str, made_by: Any, path: Path) -> ExperimentError:
-        schema = reader_of(made_by).json_schema()["properties"].get(name)
-        wanted, near = (
-            (words.words(schema), f"{name} = {words.example(schema)}")
-            if schema
-            else ("a Python value, which no file can write", "Python")
-        )
-        hint = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
-        return self.file.error(
-            (*path, name), expected=f"`{name}`: {wanted}", actual="nothing", hint=hint
-        )
+    def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
+        return self.file.error((*path, name), **complaints.missing(name, made_by))

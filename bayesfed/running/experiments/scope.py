@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Link, LocalOptions, Sgd
 from bayesfed.federated.training.descent import Descent, draws_globally
-from bayesfed.federated.training.optimisers import Sgd
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.running.experiments.lines import Path
+from bayesfed.models import Categorical, Likelihood
+from bayesfed.running.experiments.lines import Place
 from bayesfed.trees import Tree, parameters
 
 MISSING: Any = object()
@@ -49,7 +47,7 @@ class Scope:
     net: nn.Module | None = None
     link: Link | None = None
     likelihood: Likelihood | None = None
-    sizes: int = 0
+    sizes: int | None = None
     used: set[str] = field(default_factory=set)
 
     @property
@@ -110,7 +108,7 @@ class Scope:
     @property
     def updates(self) -> list[Tree]:
         """Change of the network that sixteen public rows make, as `public_settings` fits it."""
-        public = self.rows[slice(0, 16)]
+        public = self.public
         objective = MaximumLikelihood(self.network, self.likelihood or Categorical())
         local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.network))
         return [
@@ -118,6 +116,26 @@ class Scope:
                 parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()
             ).payload
         ]
+
+    @property
+    def observations(self) -> int:
+        """Number of rows to train on."""
+        return len(self.rows)
+
+    @property
+    def sample(self) -> Tensor:
+        """Inputs of one row."""
+        return self.rows.inputs[:1]
+
+    @property
+    def example(self) -> Dataset:
+        """Two rows."""
+        return self.rows[slice(0, 2)]
+
+    @property
+    def public(self) -> Dataset:
+        """Sixteen rows that are no secret."""
+        return self.rows[slice(0, 16)]
 
     @property
     def pair(self) -> Tensor:
@@ -129,28 +147,28 @@ class Scope:
         )
 
 
-# A file may write those that are numbers; then the file's value counts. A place's key is
-# ``Key(seed, *path)``: ``Key(seed, "net")``.
-_GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
-    ("net", nn.Module): lambda scope, path: MISSING if scope.net is None else scope.net,
-    ("link", Link): lambda scope, path: MISSING if scope.link is None else scope.link,
-    ("key", Key): lambda scope, path: Key(scope.seed, *path),
-    ("labels", Tensor): lambda scope, path: scope.labels,
-    ("domains", Sequence[str]): lambda scope, path: scope.domains,
-    ("domains", Sequence[str | int]): lambda scope, path: scope.domains,
-    ("rows", int): lambda scope, path: len(scope.rows),
-    ("observations", int): lambda scope, path: len(scope.rows),
-    ("rounds", int): lambda scope, path: scope.rounds,
-    ("classes", int): lambda scope, path: scope.classes,
-    ("image", tuple[int, int, int]): lambda scope, path: scope.image,
-    ("count", int): lambda scope, path: scope.sizes or MISSING,
-    ("clients", Sequence[str]): lambda scope, path: scope.clients,
-    ("names", Sequence[str]): lambda scope, path: scope.clients,
-    ("sample", Tensor): lambda scope, path: scope.rows.inputs[:1],
-    ("example", Tensor): lambda scope, path: scope.rows.inputs[:1],
-    ("example", Dataset): lambda scope, path: scope.rows[slice(0, 2)],
-    ("public", Dataset): lambda scope, path: scope.rows[slice(0, 16)],
-    ("updates", Sequence[Mapping[str, Tensor]]): lambda scope, path: scope.updates,
+# The property of the scope that a parameter of this name and type is. A file may write those that
+# are numbers; then the file's value counts. A key is that of its place: ``Key(seed, "net")``.
+_GIVEN: dict[tuple[str, Any], str] = {
+    ("net", nn.Module): "net",
+    ("link", Link): "link",
+    ("key", Key): "seed",
+    ("labels", Tensor): "labels",
+    ("domains", Sequence[str]): "domains",
+    ("domains", Sequence[str | int]): "domains",
+    ("rows", int): "observations",
+    ("observations", int): "observations",
+    ("rounds", int): "rounds",
+    ("classes", int): "classes",
+    ("image", tuple[int, int, int]): "image",
+    ("count", int): "sizes",
+    ("clients", Sequence[str]): "clients",
+    ("names", Sequence[str]): "clients",
+    ("sample", Tensor): "sample",
+    ("example", Tensor): "sample",
+    ("example", Dataset): "example",
+    ("public", Dataset): "public",
+    ("updates", Sequence[Mapping[str, Tensor]]): "updates",
 }
 
 
@@ -174,7 +192,7 @@ def is_given(name: str, hint: Any) -> bool:
     return _entry(name, hint) is not None
 
 
-def given(scope: Scope, name: str, hint: Any, path: Path, *, optional: bool) -> Any:
+def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) -> Any:
     """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and
     the keys of networks.
     """
@@ -182,4 +200,7 @@ def given(scope: Scope, name: str, hint: Any, path: Path, *, optional: bool) -> 
     if not wanted or (entry := _entry(name, hint)) is None:
         return MISSING
     scope.used.add(name)
-    return _GIVEN[entry](scope, path)
+    if name == "key":
+        return Key(scope.seed, *path)
+    found = getattr(scope, _GIVEN[entry])
+    return MISSING if found is None else found

@@ -11,7 +11,7 @@ from typing import Any
 
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.kinds import ready
-from bayesfed.running.experiments.lines import Path
+from bayesfed.running.experiments.lines import Place
 
 Schema = Mapping[str, Any]
 _WORDS = {
@@ -106,11 +106,11 @@ def literals(schema: Schema) -> list[Any]:
     ]
 
 
-def place(loc: Path, table: Any) -> Path:
+def place(loc: Place, table: Any) -> Place:
     """Return the place in a table that an error of pydantic is about, without the parts that name a
     member of a union.
     """
-    path: Path = ()
+    path: Place = ()
     for part in loc:
         if part in (
             table
@@ -123,7 +123,7 @@ def place(loc: Path, table: Any) -> Path:
     return path
 
 
-def inside(schema: Schema, path: Path) -> Schema:
+def inside(schema: Schema, path: Place) -> Schema:
     """Return the schema of an entry of a list or of a table."""
     for part in path:
         inner = [

@@ -15,8 +15,8 @@ from bayesfed.inspect.learning_curves import (
     LOGARITHMIC,
     Curve,
     Runs,
-    curve_over,
-    spent,
+    columns,
+    curves,
 )
 
 WIDTH, HEIGHT = 380, 240
@@ -76,33 +76,18 @@ def charts(runs: Runs) -> list[list[Chart]]:
 
     Seconds are the devices' where all experiments have devices.
     """
-    drawn: dict[tuple[str, str], dict[str, Curve]] = {
-        (metric, against): {} for metric in LABELS for against in AGAINST
-    }
-    for name, histories in runs.items():
-        for against in AGAINST:
-            totals = [spent(history, against) for history in histories]
-            for metric in LABELS:
-                if (found := curve_over(histories, metric, totals)) is not None:
-                    drawn[metric, against][name] = found
-    on_devices = {
-        name for (_, against), curves in drawn.items() if against == "device_s" for name in curves
-    }
-    columns = [
-        against
-        for against in AGAINST
-        if not (against == "seconds" and len(on_devices) == len(runs))
-    ]
+    panels = curves(runs)
+    across = columns(panels, runs)
     numbers = {name: number for number, name in enumerate(runs)}
     rows = []
     for metric in LABELS:
-        if whole := drawn[metric, "round"]:
+        if whole := panels[metric]["round"]:
             down = _values_axis(metric, list(whole.values()))
             rows.append(
                 [
-                    _chart(metric, against, drawn[metric, against], down, numbers)
-                    for against in columns
-                    if drawn[metric, against]
+                    _chart(metric, against, panels[metric][against], down, numbers)
+                    for against in across
+                    if panels[metric][against]
                 ]
             )
     return rows

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record
 from bayesfed.running.folders import Folder
 
 # Figure, heading, factor, digits after the point. Figures that no client has are left out.

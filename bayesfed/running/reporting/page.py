@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from bayesfed import __version__
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record
 from bayesfed.running.comparison import LEGEND, cells
 from bayesfed.running.folders import Folder
 from bayesfed.running.reporting import charts

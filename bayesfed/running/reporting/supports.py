@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record
 from bayesfed.running.folders import Folder
 
 # Largest number of layers, and of pixels along a side.

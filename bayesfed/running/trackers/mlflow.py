@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
 

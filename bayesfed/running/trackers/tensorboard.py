@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol
 
-from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.engine.reports import Record, RoundReport
+from bayesfed.federated import Record, RoundReport, bits, channel_uses, energy_j, latency_s
 from bayesfed.running.folders import installed
 from bayesfed.running.settings import Setting, settings_of
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import MissingExtraError
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
 

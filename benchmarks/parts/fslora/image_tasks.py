@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parts.fslora.domains import dihedral, permutations
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
 import bayesfed as bf
-from bayesfed.data import by_domain, dihedral, permutations
+from bayesfed.data import by_domain
 from bayesfed.trees import parameters
 
 SIZES, PERMUTED, HEAD = [196, 256, 256, 10], 20, "5"

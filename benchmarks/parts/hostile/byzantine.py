@@ -28,7 +28,7 @@ import bayesfed as bf
 from bayesfed.errors import ClientError
 from bayesfed.federated import Digital, Rule, rounds, score
 from bayesfed.inspect import table
-from bayesfed.testing.hostile.byzantine import byzantine
+from tests.support.hostile.byzantine import byzantine
 
 CLIENTS, HOSTILE, ROUNDS, BOUND = 20, 4, 15, 30.0
 ATTACKS = {"none": 1.0, "signs": -1.0, "x 100": 100.0, "signs x 100": -100.0}

@@ -1,10 +1,10 @@
-"""What stands in the source against the house's own rules: tokens, long lines, and guesses about the
-parts of a method that are answered by a class or by a missing attribute.
+"""What stands in the source against the house's own rules: tokens, long lines, and guesses about
+the parts of a method that are answered by a class or by a missing attribute.
 
 Parts of a method are objects of classes that look like a seam of the round: servers (`step`), local
-steps (`fit` and `kind`), links (`pack` and `collect`), views (`restrict` and `lift`), codecs (`encode`
-and `decode`), reducers (`add`, of updates) and layers. Only `SEAMS` may ask whether a part is of a
-class or has a member.
+steps (`fit` and `kind`), links (`pack` and `collect`), views (`restrict` and `lift`), codecs
+(`encode` and `decode`), reducers (`add`, of updates) and layers. Only `SEAMS` may ask whether a
+part is of a class or has a member.
 """
 
 from __future__ import annotations
@@ -140,9 +140,10 @@ def _asked(tree: ast.Module, parts: set[str]) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
-        if node.func.id in ("getattr", "hasattr") and len(node.args) + (
-            node.func.id == "hasattr"
-        ) > 2:
+        if (
+            node.func.id in ("getattr", "hasattr")
+            and len(node.args) + (node.func.id == "hasattr") > 2
+        ):
             name = node.args[1]
             if isinstance(name, ast.Constant) and name.value in MEMBERS:
                 yield node.lineno, f"{node.func.id}(..., {name.value!r})"

@@ -5,7 +5,6 @@ left out among them.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,7 +16,6 @@ ROOT = Path(__file__).parents[3]
 
 def measure() -> None:
     """Run the example's AnycostFL and write the last round; a minute."""
-    sys.path.insert(0, str(ROOT))
     import bayesfed as bf
     from examples import on_demand as example
 

@@ -13,7 +13,7 @@ import bayesfed as bf
 from bayesfed.errors import CheckpointError, CheckpointWarning
 from bayesfed.federated import RoundReport, Snapshot, checkpoint, load, rounds, save
 from bayesfed.federated.engine.records import to_line
-from bayesfed.testing.codecs.damage import damaged
+from tests.support.codecs.damage import damaged
 
 
 def reports(number: int) -> list[RoundReport]:

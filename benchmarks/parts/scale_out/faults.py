@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,11 +15,8 @@ import torch
 from parts.shared.targets import at_least
 
 import bayesfed as bf
-from bayesfed.testing import recipes
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from tests.federated.clients import torchrun
+from tests.support import recipes
 
 
 def targets(options: argparse.Namespace) -> Iterator[bool]:

@@ -28,9 +28,10 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated import load, rounds
-from bayesfed.flower import Experiment, Loopback
+from bayesfed.flower import Experiment
 from bayesfed.flower.experiment import load as experiment_of
 from bayesfed.inspect import table
+from examples.flower.loopback import Loopback
 
 APP = Path(__file__).parent / "flower_app"
 NAMES = ("client-000", "client-001", "client-002")

@@ -24,7 +24,7 @@ from parts.speed.engine import BATCH, CLIENTS, PEERS, STEPS, WIDTHS, against_pee
 
 import bayesfed as bf
 from bayesfed.federated import rounds, untimed
-from bayesfed.testing import recipes
+from tests.support import recipes
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = (

@@ -31,9 +31,9 @@ from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, Session
 from bayesfed.errors import UpdateError
 from bayesfed.federated import Algorithm, RoundReport, rounds
-from bayesfed.testing.hostile.interference import dropping, interfered
-from bayesfed.testing.hostile.mutations import mutants
 from bayesfed.trees import Tree, without
+from tests.support.hostile.interference import dropping, interfered
+from tests.support.hostile.mutations import mutants
 
 PHASES = ("train-keys", "train-shares", "train", "train-open")
 PARAMETERS, MANY, MUTATED = 268_800, 100, 1000

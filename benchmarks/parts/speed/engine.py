@@ -32,9 +32,9 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated import rounds
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Task
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Local
 from bayesfed.federated.engine.exchange import Admission
 from bayesfed.inspect import table
 
@@ -69,11 +69,9 @@ class InTurn(bf.InProcess):
     loop: Iterator[object] = iter(())
     bare_s = 0.0
 
-    def map(
-        self, locals: Mapping[str, Local], tasks: Iterable[Task]
-    ) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Map as a pool does; note what the bare loop took in between."""
-        for turn in super().map(locals, tasks):
+        for turn in super().map(sides, tasks):
             start = time.process_time()
             next(self.loop)
             self.bare_s += time.process_time() - start

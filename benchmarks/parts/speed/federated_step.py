@@ -24,7 +24,7 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
 import bayesfed as bf
-from bayesfed.federated.core.algorithm import published
+from bayesfed.federated import published
 from bayesfed.inference.variational.fusion import Fusion
 
 STEPS, RATE = 100, 0.01
@@ -90,7 +90,8 @@ def federated(
         training=bf.Training(steps=STEPS, batch_size=None, optimiser=bf.Adam(RATE)),
     )
     phase = algorithm.phases[0]
-    message = published(phase.server, algorithm.initial, 0, None)
+    core, _ = phase.scope.parted(algorithm.initial)
+    message = published(phase.server, core, 0, None)
     share = 0.5 if fusion.adds else 1.0
     return partial(
         phase.local.fit, message, {}, data, bf.Key(0, "step"), bf.LocalOptions(share=share)

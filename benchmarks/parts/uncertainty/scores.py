@@ -21,11 +21,21 @@ from bayesfed.data import concatenated
 from bayesfed.data.corrupted import STRENGTHS
 from bayesfed.inference.evaluation.detection import (
     detection,
-    scores_of_probabilities,
+    scores_of_classes,
     uncertainties,
 )
 
 PART = 1000
+
+
+def scores_of_probabilities(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the scores of one probability for each class ``(B, C)``, however it was made."""
+    likely = probabilities.double().gather(1, targets[:, None])[:, 0].clamp_min(1e-300).log()
+    scores = scores_of_classes(probabilities[None], targets)
+    return {
+        "nll": -float(likely.mean()),
+        **{name: scores[name] for name in scores if name not in ("entropy", "mutual_information")},
+    }
 
 
 class Reading(Protocol):

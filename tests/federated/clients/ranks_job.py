@@ -17,7 +17,7 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
 from bayesfed.federated import Digital, checkpoint, newest, untimed
-from bayesfed.testing import recipes
+from tests.support import recipes
 
 # Methods whose sums are added over ranks, with memories and without, and methods whose replies are
 # sent to rank 0.

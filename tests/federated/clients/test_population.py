@@ -18,7 +18,7 @@ from bayesfed.federated.clients.memory.log import StoredMemories
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.engine.files import snapshots
 from bayesfed.federated.engine.records import to_line
-from bayesfed.testing.recipes import tiny_recipes
+from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi pvi"]
 

@@ -18,9 +18,9 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients import process_group
 from bayesfed.federated.clients.process_group import Group, portable
 from bayesfed.federated.engine.files import snapshots
-from bayesfed.testing import recipes
 from tests.federated.clients import ranks_job, torchrun
 from tests.federated.clients.ranks_job import SAMPLE, hard_cases, whole_runs
+from tests.support import recipes
 
 ROOT = torchrun.ROOT
 

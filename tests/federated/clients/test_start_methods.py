@@ -13,7 +13,6 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import rounds
-from bayesfed.testing.recipes import tiny_recipes
 from tests.conftest import tree_equal
 from tests.federated.clients.test_pools import (
     WORK,
@@ -23,6 +22,7 @@ from tests.federated.clients.test_pools import (
     hangs,
     run,
 )
+from tests.support.recipes import tiny_recipes
 
 # With error feedback in the clients' memories, with Pyro, with adapters over a frozen base.
 RECIPES = ["stc", "federated_svi pvi", "fs_lora"]

@@ -164,7 +164,8 @@ def laplace(
 
     gaussian = empty(form, prior_precision)
     if isinstance(model, Algorithm):
-        # Rounds end with a phase of sums; the Gaussian of the last round stays until it is made anew.
+        # Rounds end with a phase of sums; the Gaussian of the last round stays until it is made
+        # anew.
         initial, phases = model.initial | gaussian, (*model.phases, phase)
         return replace(model, initial=initial, phases=phases, posterior=posterior)
     initial = of(MODEL, begun) | gaussian

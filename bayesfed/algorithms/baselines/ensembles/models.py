@@ -94,6 +94,4 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
         raise UpdateError(
             "server step", f"every update of kind {kind!r}", actual, "a phase with reducer=Keep"
         )
-    return [
-        kept.updates[client] for client in sorted(kept.updates) if kept.updates[client].weighs
-    ]
+    return [kept.updates[client] for client in sorted(kept.updates) if kept.updates[client].weighs]

@@ -59,7 +59,9 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         raise ArgumentError(where, "a method whose server takes a sum", actual, hint)
     if any(layer.traits.holds for layer in phase.layers):
         hint = "a method that sends whole values, such as fed_avg"
-        raise ArgumentError(where, "clients that hold nothing", "clients that are sent changes", hint)
+        raise ArgumentError(
+            where, "clients that hold nothing", "clients that are sent changes", hint
+        )
     return phase
 
 

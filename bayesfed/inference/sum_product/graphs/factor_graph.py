@@ -1,4 +1,4 @@
-"""`FactorGraph`: read from networkx or generated, drawn, and lowered to the flat model that message
+"""`FactorGraph`: read from networkx or generated, and lowered to the flat model that message
 passing runs on.
 
 ``p(x) = exp(sum over factors t_f(x_f)) / Z``, with log tables t. A generated grid holds a few
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.graphs.drawing import draw
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.graphs.generating import Rule, forest, lattice
+from bayesfed.inference.sum_product.graphs.generating import Rule, lattice
 from bayesfed.inference.sum_product.graphs.lowering import group, lower
-from bayesfed.inference.sum_product.graphs.networks import collector_paused, refuse
+from bayesfed.inference.sum_product.graphs.networks import collector_paused
 from bayesfed.inference.sum_product.graphs.pairwise import read_pairs
 from bayesfed.inference.sum_product.graphs.reading import read
 from bayesfed.inference.sum_product.graphs.recognise import recognise
@@ -31,7 +31,6 @@ from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
     import networkx as nx
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +63,20 @@ class FactorGraph:
     def __post_init__(self) -> None:
         count = math.prod(self.shape)
         if self.names is not None and len(self.names) != count:
-            refuse(
+            raise ArgumentError(
                 "FactorGraph.names",
-                expected=f"{count} names, one a variable",
-                actual=len(self.names),
-                hint="names=None",
+                f"{count} names, one a variable",
+                len(self.names),
+                "names=None",
             )
         if self.order is not None and not torch.equal(
             self.order.sort().values, torch.arange(count)
         ):
-            refuse(
+            raise ArgumentError(
                 "FactorGraph.order",
-                expected=f"a permutation of {count} variables",
-                actual=self.order,
-                hint="order=None",
+                f"a permutation of {count} variables",
+                self.order,
+                "order=None",
             )
 
     @property
@@ -127,11 +126,11 @@ class FactorGraph:
             groups = group(nodes, cards)
         constant = graph.graph.get("log_constant", 0.0)
         if not isinstance(constant, numbers.Real) or not math.isfinite(constant):
-            refuse(
+            raise ArgumentError(
                 "graph.graph['log_constant']",
-                expected="a finite number",
-                actual=constant,
-                hint="0.0",
+                "a finite number",
+                constant,
+                "0.0",
             )
         model, left_out = lower(names, cards, groups)
         return _recognised(model, names, left_out + float(constant))
@@ -228,33 +227,14 @@ class FactorGraph:
             If the rows of the matrix are not made of such kernels, or as in `grid`.
         """
         if len(shape) != 2 or min(*shape, *kernel) < 1 or shape[1] % math.prod(kernel):
-            refuse(
+            raise ArgumentError(
                 "kernel_grid.shape",
-                expected=f"(out, in * {math.prod(kernel)}) for a kernel of {kernel}",
-                actual=shape,
-                hint="weight.flatten(1).shape",
+                f"(out, in * {math.prod(kernel)}) for a kernel of {kernel}",
+                shape,
+                "weight.flatten(1).shape",
             )
         model, constant = lattice(kernel, row, column, field, tuple(shape))
         return FactorGraph(model, log_constant=constant)
-
-    @classmethod
-    def tree(cls, parents: Sequence[int], transition: Rule) -> FactorGraph:
-        """Return a forest of bits, each with a table with its parent.
-
-        Parameters
-        ----------
-        parents
-            ``(n,)``, the parent of each variable, -1 for roots.
-        transition
-            Table of parent with child, as `row` of `grid`; a link must have numbers.
-
-        Raises
-        ------
-        ArgumentError
-            If a parent is no variable, or parents form a cycle.
-        """
-        model, constant = forest(parents, transition)
-        return cls(model, log_constant=constant)
 
     def to_networkx(self) -> nx.Graph[int]:
         """Return a graph that `from_networkx` can read: variables 0 to n - 1 in the order of the
@@ -273,29 +253,6 @@ class FactorGraph:
     @cached_property
     def _network(self) -> nx.Graph[int]:
         return write(self.model, self.order, self.log_constant)
-
-    def draw(self, axes: Axes | None = None) -> Axes:
-        """Draw variables as circles and factors as squares, with one colour per table if there are
-        at most ten.
-
-        Parameters
-        ----------
-        axes
-            Where to draw; None for a new figure.
-
-        Returns
-        -------
-        Axes
-            The axes, with grids laid out as grids.
-
-        Raises
-        ------
-        ArgumentError
-            If the graph has more than 500 nodes.
-        MissingExtraError
-            If matplotlib is not installed.
-        """
-        return draw(self.model, self.to_networkx, self.order, self.variables, axes)
 
 
 def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
-from bayesfed.inference.sum_product.graphs.networks import refuse
 from bayesfed.inference.sum_product.graphs.reading import MAX_ENTRIES, Attributes, Nodes
 from bayesfed.inference.sum_product.graphs.recognise import colours
 from bayesfed.models.random_fields.ising import Ising
@@ -75,11 +75,11 @@ def _group(nodes: Nodes, cards: NDArray[np.int64]) -> Iterator[TableGroup]:
                 ),
                 "scope=(first, second)",
             )
-            refuse(
+            raise ArgumentError(
                 f"factor {nodes.factors[wrong[0]]!r}.scope",
-                expected="the variables in the order of the table's axes",
-                actual=actual,
-                hint=hint,
+                "the variables in the order of the table's axes",
+                actual,
+                hint,
             )
         yield TableGroup(torch.from_numpy(tables), torch.from_numpy(which), torch.from_numpy(scope))
 
@@ -93,20 +93,20 @@ def _log_table(node: Hashable, data: Attributes) -> NDArray[np.float64]:
             if isinstance(value, Tensor)
             else np.asarray(value, dtype=np.float64)
         )
-    except (TypeError, ValueError):
-        refuse(
+    except (TypeError, ValueError) as problem:
+        raise ArgumentError(
             f"factor {node!r}.{name}",
-            expected="a table of numbers",
-            actual=value,
-            hint="a tensor, an array or nested lists",
-        )
+            "a table of numbers",
+            value,
+            "a tensor, an array or nested lists",
+        ) from problem
     if not 0 < array.size <= MAX_ENTRIES:
         hint = "several factors over fewer variables"
-        refuse(
+        raise ArgumentError(
             f"factor {node!r}.{name}",
-            expected=f"1 to {MAX_ENTRIES} entries",
-            actual=f"{array.size} of shape {array.shape}",
-            hint=hint,
+            f"1 to {MAX_ENTRIES} entries",
+            f"{array.size} of shape {array.shape}",
+            hint,
         )
     return array if name == "factor" else np.log(array)
 
@@ -116,11 +116,11 @@ def _refuse_shape(
 ) -> NoReturn:
     start = int(nodes.arities[:row].sum())
     expected = tuple(cards[nodes.members[start : start + int(nodes.arities[row])]].tolist())
-    refuse(
+    raise ArgumentError(
         f"factor {nodes.factors[row]!r}",
-        expected=f"a table of shape {expected}",
-        actual=shape,
-        hint="one axis a variable, in the order of scope",
+        f"a table of shape {expected}",
+        shape,
+        "one axis a variable, in the order of scope",
     )
 
 
@@ -138,18 +138,18 @@ def _check_values(
     name = "table" if data.get("factor") is None else "factor"
     where = f"factor {nodes.factors[row]!r}.{name}"
     if (table == -np.inf).all():
-        refuse(
+        raise ArgumentError(
             where,
-            expected="a combination that is possible",
-            actual="-inf everywhere" if name == "factor" else "zeros",
-            hint="dropping the factor",
+            "a combination that is possible",
+            "-inf everywhere" if name == "factor" else "zeros",
+            "dropping the factor",
         )
     expected = "finite logs or -inf" if name == "factor" else "non-negative finite weights"
-    refuse(
+    raise ArgumentError(
         where,
-        expected=expected,
-        actual=data[name],
-        hint="table= for weights, factor= for their logarithms",
+        expected,
+        data[name],
+        "table= for weights, factor= for their logarithms",
     )
 
 
@@ -198,11 +198,11 @@ def lower(
     impossible = (unary == -torch.inf).all(1)
     if bool(impossible.any()):
         node = names[int(impossible.nonzero()[0])]
-        refuse(
+        raise ArgumentError(
             f"variable {node!r}",
-            expected="a state that its unary factors allow",
-            actual="none",
-            hint="unary tables that do not contradict",
+            "a state that its unary factors allow",
+            "none",
+            "unary tables that do not contradict",
         )
     return Tables(cards, unary, tuple(group for group in groups if group.scope.shape[1] > 1)), 0.0
 

@@ -7,14 +7,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 from bayesfed.errors import ArgumentError
-
-
-def refuse(where: str, *, expected: object, actual: object, hint: str) -> NoReturn:
-    """Raise an `ArgumentError` laid out by `complain`."""
-    raise ArgumentError(where, expected, actual, hint)
 
 
 def check_simple(where: str, graph: object) -> None:
@@ -27,9 +21,7 @@ def check_simple(where: str, graph: object) -> None:
         or graph.is_multigraph()
         or not len(graph)
     ):
-        refuse(
-            where, expected="a simple undirected graph with nodes", actual=graph, hint="nx.Graph()"
-        )
+        raise ArgumentError(where, "a simple undirected graph with nodes", graph, "nx.Graph()")
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.lowering import edge_list
-from bayesfed.inference.sum_product.graphs.networks import check_simple, refuse
+from bayesfed.inference.sum_product.graphs.networks import check_simple
 from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def read_pairs(
     edges = list(graph.edges(data="coupling", default=coupling))
     for left, right, _ in edges:
         if left == right:
-            refuse(
+            raise ArgumentError(
                 f"edge {left!r}-{right!r}",
-                expected="two ends",
-                actual="a self loop",
-                hint="a field on the node",
+                "two ends",
+                "a self loop",
+                "a field on the node",
             )
     couplings = _finite(
         [value for *_, value in edges],
@@ -67,5 +68,5 @@ def _finite(values: list[Any], where: Callable[[int], str], hint: str) -> NDArra
     )
     if not np.isfinite(array).all():
         wrong = int(np.flatnonzero(~np.isfinite(array))[0])
-        refuse(where(wrong), expected="a finite number", actual=values[wrong], hint=hint)
+        raise ArgumentError(where(wrong), "a finite number", values[wrong], hint)
     return array

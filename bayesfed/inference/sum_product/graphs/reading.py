@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.inference.sum_product.graphs.networks import check_simple, refuse
+from bayesfed.errors import ArgumentError
+from bayesfed.inference.sum_product.graphs.networks import check_simple
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -86,7 +87,7 @@ def _sort(graph: nx.Graph[Any]) -> tuple[dict[Hashable, int], list[Hashable]]:
                 "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
                 "graph without factor nodes"
             )
-            refuse(f"node {node!r}", expected="type 'variable' or 'factor'", actual=kind, hint=hint)
+            raise ArgumentError(f"node {node!r}", "type 'variable' or 'factor'", kind, hint)
     for node, card in cards.items():
         if type(card) is int and 1 <= card <= MAX_ENTRIES:
             continue
@@ -95,11 +96,11 @@ def _sort(graph: nx.Graph[Any]) -> tuple[dict[Hashable, int], list[Hashable]]:
             or isinstance(card, bool)
             or not 1 <= card <= MAX_ENTRIES
         ):
-            refuse(
+            raise ArgumentError(
                 f"variable {node!r}",
-                expected=f"a whole number card from 1 to {MAX_ENTRIES}",
-                actual=card,
-                hint="card=2",
+                f"a whole number card from 1 to {MAX_ENTRIES}",
+                card,
+                "card=2",
             )
     return cards, factors
 
@@ -133,11 +134,11 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
             actual = "neither" if table is None else "both"
-            refuse(
+            raise ArgumentError(
                 f"factor {node!r}",
-                expected="either 'factor' (logs) or 'table' (weights)",
-                actual=actual,
-                hint="factor=[[0.0, 0.0], [0.0, 1.0]]",
+                "either 'factor' (logs) or 'table' (weights)",
+                actual,
+                "factor=[[0.0, 0.0], [0.0, 1.0]]",
             )
         # By object here, by value in `lowering.group`. One object may be logs of one factor and
         # weights of another: hence the sign.
@@ -148,9 +149,7 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
         actual = "a self loop" if left == right else "two variables"
         hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
-        refuse(
-            f"edge {left!r}-{right!r}", expected="a variable and a factor", actual=actual, hint=hint
-        )
+        raise ArgumentError(f"edge {left!r}-{right!r}", "a variable and a factor", actual, hint)
     return Nodes(
         factors,
         tables,
@@ -166,44 +165,44 @@ def _refuse_wiring(
 ) -> NoReturn:
     where, ends = f"factor {node!r}", list(neighbours)
     if not ends:
-        refuse(
+        raise ArgumentError(
             where,
-            expected="an edge to every variable of its table",
-            actual="no neighbour",
-            hint=f"graph.add_edge({node!r}, variable)",
+            "an edge to every variable of its table",
+            "no neighbour",
+            f"graph.add_edge({node!r}, variable)",
         )
     if node in neighbours:
-        refuse(
+        raise ArgumentError(
             where,
-            expected="edges to variables",
-            actual="a self loop",
-            hint=f"graph.remove_edge({node!r}, {node!r})",
+            "edges to variables",
+            "a self loop",
+            f"graph.remove_edge({node!r}, {node!r})",
         )
     for end in ends:
         if end not in index:
-            refuse(
+            raise ArgumentError(
                 f"edge {node!r}-{end!r}",
-                expected="a variable and a factor",
-                actual="two factors",
-                hint="a variable between them",
+                "a variable and a factor",
+                "two factors",
+                "a variable between them",
             )
     if not isinstance(scope, ORDERED):
-        refuse(
+        raise ArgumentError(
             f"{where}.scope",
-            expected="an ordered tuple of variables",
-            actual=scope,
-            hint=f"scope={tuple(ends)!r}",
+            "an ordered tuple of variables",
+            scope,
+            f"scope={tuple(ends)!r}",
         )
     if any(name in scope[:i] for i, name in enumerate(scope)):
-        refuse(
+        raise ArgumentError(
             f"{where}.scope",
-            expected="each variable once",
-            actual=scope,
-            hint="a table with one axis a variable",
+            "each variable once",
+            scope,
+            "a table with one axis a variable",
         )
-    refuse(
+    raise ArgumentError(
         f"{where}.scope",
-        expected=f"its neighbours {ends}",
-        actual=scope,
-        hint="an edge to every variable of the scope, and to no other",
+        f"its neighbours {ends}",
+        scope,
+        "an edge to every variable of the scope, and to no other",
     )

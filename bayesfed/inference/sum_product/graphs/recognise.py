@@ -40,13 +40,13 @@ def colours(count: int, edges: Tensor) -> Tensor:
     from scipy.sparse.csgraph import connected_components
 
     ends: Integers = edges.numpy()
-    matrix = _adjacency(count, ends)
+    matrix = adjacency(count, ends)
     # One more node, joined to one variable of each component, reaches every variable and closes no
     # cycle.
     _, part = connected_components(matrix, directed=False)
     roots = np.unique(part, return_index=True)[1]
     reached = np.concatenate([ends, np.stack([roots, np.full_like(roots, count)])], axis=1)
-    parity = depths(_adjacency(count + 1, reached), count)[:count] % 2
+    parity = depths(adjacency(count + 1, reached), count)[:count] % 2
     if bool((parity[ends[0]] != parity[ends[1]]).all()):
         return torch.from_numpy(parity)
     graph: nx.Graph[int] = nx.Graph()
@@ -56,7 +56,8 @@ def colours(count: int, edges: Tensor) -> Tensor:
     return torch.tensor([colour[i] for i in range(count)])
 
 
-def _adjacency(count: int, ends: Integers) -> csr_array:
+def adjacency(count: int, ends: Integers) -> csr_array:
+    """Return the matrix of a graph with edges ``(2, E)``."""
     from scipy.sparse import csr_array
 
     both = np.concatenate([ends, ends[::-1]], axis=1)
@@ -65,11 +66,11 @@ def _adjacency(count: int, ends: Integers) -> csr_array:
     )
 
 
-def depths(adjacency: csr_array, root: int) -> Integers:
+def depths(graph: csr_array, root: int) -> Integers:
     """Return the number of steps ``(n,)`` from `root` to every node of a connected graph."""
     from scipy.sparse.csgraph import breadth_first_order
 
-    parent = breadth_first_order(adjacency, root)[1].astype(np.int64)
+    parent = breadth_first_order(graph, root)[1].astype(np.int64)
     parent[root] = root
     depth = np.ones_like(parent)
     depth[root] = 0
@@ -156,14 +157,14 @@ def _walk(count: int, ends: Integers, columns: int) -> Integers | None:
     from scipy.sparse.csgraph import connected_components
 
     corners = np.flatnonzero(np.bincount(ends.reshape(-1), minlength=count) == 2)
-    adjacency = _adjacency(count, ends)
-    if len(corners) != 4 or connected_components(adjacency, directed=False)[0] != 1:
+    near = adjacency(count, ends)
+    if len(corners) != 4 or connected_components(near, directed=False)[0] != 1:
         return None
-    first = depths(adjacency, int(corners[0]))
+    first = depths(near, int(corners[0]))
     beside = corners[first[corners] == columns - 1]
     if not len(beside):
         return None
-    second = depths(adjacency, int(beside[0]))
+    second = depths(near, int(beside[0]))
     row, column = (first + second - columns + 1) // 2, (first - second + columns - 1) // 2
     place = row * columns + column
     if (

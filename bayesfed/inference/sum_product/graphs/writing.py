@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
-from bayesfed.inference.sum_product.graphs.networks import collector_paused, refuse
+from bayesfed.inference.sum_product.graphs.networks import collector_paused
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
@@ -43,11 +44,11 @@ def write(model: Grid | Ising | Tables, order: Tensor | None, log_constant: floa
     copies = 1 if isinstance(model, Tables) else model.copies
     total = count + copies * sum(len(group.which) for group in groups)
     if total > MAX_NODES:
-        refuse(
+        raise ArgumentError(
             "to_networkx",
-            expected=f"at most {MAX_NODES} nodes",
-            actual=f"{total} or more",
-            hint="lower(), whose arrays are much smaller",
+            f"at most {MAX_NODES} nodes",
+            f"{total} or more",
+            "lower(), whose arrays are much smaller",
         )
     written: nx.Graph[int] = nx.Graph(log_constant=log_constant) if log_constant else nx.Graph()
     with collector_paused():

@@ -1,4 +1,4 @@
-"""How kernels are compiled. Imported only where numba is installed (extra ``fast``)."""
+"""How kernels are compiled. Imported with the first kernel, since importing numba takes a while."""
 
 from __future__ import annotations
 

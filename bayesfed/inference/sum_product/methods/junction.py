@@ -17,9 +17,10 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
+from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 # Most entries of the largest table, over the whole batch: 128 MiB of float64.
 LARGEST = 2**24

@@ -11,7 +11,6 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 
 Start = Literal["zero", "hi", "lo"]
-Backend = Literal["numba", "torch"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,6 @@ class Settings:
         Share of the old message that is kept at each update, in [0, 1).
     init
         First messages without a warm start: neutral, or the largest or smallest possible.
-    backend
-        Which kernels run.
     strip_rows
         Rows that strips solve exactly.
     hide_bar
@@ -40,7 +37,6 @@ class Settings:
     max_sweeps: int = 1000
     damping: float = 0.0
     init: Start = "zero"
-    backend: Backend = "torch"
     strip_rows: int = 4
     hide_bar: bool | None = False
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+
+from tqdm import tqdm
 
 from bayesfed.inference.sum_product.methods.outcome import Settings
 
@@ -60,28 +61,23 @@ def settle(
     -------
     Number of sweeps and the last change in nats; (0, inf) if `settings.max_sweeps` is 0.
     """
-    sweep, residual, start, bar = 0, math.inf, time.monotonic(), None
+    sweep, residual = 0, math.inf
+    bar = tqdm(
+        total=settings.max_sweeps,
+        desc="message passing",
+        unit="sweep",
+        delay=2.0,
+        leave=False,
+        disable=settings.hide_bar,
+    )
     while sweep < settings.max_sweeps and not residual <= settings.tol:
         stop = sweep + 1 if sweep < 2 else (sweep // every + 1) * every
         stop = min(stop, settings.max_sweeps)
         residual = step(stop - sweep)
         if damper is not None:
             damper.look(stop, residual)
-        if bar is None and time.monotonic() - start > 2:
-            from tqdm import tqdm
-
-            bar = tqdm(
-                total=settings.max_sweeps,
-                initial=sweep,
-                desc="message passing",
-                unit="sweep",
-                leave=False,
-                disable=settings.hide_bar,
-            )
-        if bar is not None:
-            bar.update(stop - sweep)
-            bar.set_postfix(change=f"{residual:.1e}")
+        bar.update(stop - sweep)
+        bar.set_postfix(change=f"{residual:.1e}", refresh=False)
         sweep = stop
-    if bar is not None:
-        bar.close()
+    bar.close()
     return sweep, residual

@@ -20,9 +20,33 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class _Averages:
-    """What the averages have in common: everything is published, and the next state is the mean."""
+    """What the averages have in common: everything is published, and the next state is the mean of
+    what the clients send, `sent` of their parameters.
+    """
 
     adds: ClassVar[bool] = False
+
+    def initial(self, fused: Fused) -> Tree:
+        """Return the state before the first round: what a client with the first guide sends."""
+        return self.sent(fused.first, fused)
+
+    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
+        """Begin at the server's posterior."""
+        return Start(self.parameters(state, fused))
+
+    def finish(
+        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
+    ) -> tuple[Tree, Tree]:
+        """Send the parameters in the form that is averaged."""
+        return self.sent(parameters, fused), {}
+
+    def sent(self, parameters: Tree, fused: Fused) -> Tree:
+        """Return the guide's parameters in the form that is averaged: themselves."""
+        return parameters
+
+    def parameters(self, state: Tree, fused: Fused) -> Tree:
+        """Return the guide's parameters for an average."""
+        return state
 
     def publish(self, state: Tree) -> Tree:
         """Publish the state."""
@@ -61,24 +85,6 @@ class MeanParameters(_Averages):
                 "SummedGradients(), or PVI() for a full covariance",
             )
 
-    def initial(self, fused: Fused) -> Tree:
-        """Return the parameters themselves."""
-        return fused.first
-
-    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
-        """Begin at the server's parameters."""
-        return Start(state)
-
-    def finish(
-        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
-    ) -> tuple[Tree, Tree]:
-        """Send the parameters."""
-        return parameters, {}
-
-    def parameters(self, state: Tree, fused: Fused) -> Tree:
-        """Return the state."""
-        return state
-
 
 @dataclass(frozen=True)
 class Wasserstein(_Averages):
@@ -101,20 +107,6 @@ class Wasserstein(_Averages):
         """Refuse all but independent Gaussians."""
         require_blocks("Wasserstein", fused, diagonal=True)
 
-    def initial(self, fused: Fused) -> Tree:
-        """Return ``NAME.mean`` and ``NAME.sd``."""
-        return self._moments(fused.first, fused)
-
-    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
-        """Begin at the server's posterior."""
-        return Start(self.parameters(state, fused))
-
-    def finish(
-        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
-    ) -> tuple[Tree, Tree]:
-        """Send means and sds."""
-        return self._moments(parameters, fused), {}
-
     def parameters(self, state: Tree, fused: Fused) -> Tree:
         """Return the guide's parameters for these means and sds."""
         result: Tree = {}
@@ -130,7 +122,8 @@ class Wasserstein(_Averages):
             )
         return result
 
-    def _moments(self, parameters: Tree, fused: Fused) -> Tree:
+    def sent(self, parameters: Tree, fused: Fused) -> Tree:
+        """Return ``NAME.mean`` and ``NAME.sd``."""
         result: Tree = {}
         for block in fused.layout.blocks:
             usual = block.read(fused.pair, parameters)
@@ -158,19 +151,9 @@ class ReverseKL(_Averages):
         """Refuse guides without natural parameters."""
         require_blocks("ReverseKL", fused)
 
-    def initial(self, fused: Fused) -> Tree:
+    def sent(self, parameters: Tree, fused: Fused) -> Tree:
         """Return natural parameters."""
-        return fused.layout.natural(fused.pair, fused.first)
-
-    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
-        """Begin at the server's posterior."""
-        return Start(self.parameters(state, fused))
-
-    def finish(
-        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
-    ) -> tuple[Tree, Tree]:
-        """Send natural parameters."""
-        return fused.layout.natural(fused.pair, parameters), {}
+        return fused.layout.natural(fused.pair, parameters)
 
     def parameters(self, state: Tree, fused: Fused) -> Tree:
         """Return the guide's parameters for these natural ones."""

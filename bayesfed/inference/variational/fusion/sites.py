@@ -52,10 +52,8 @@ class _Sites:
             and 0 < self.damping <= 1
         )
         if not chosen and not (self.paced and self.damping == "auto"):
-            where, hint = (
-                f"{type(self).__name__}.damping",
-                '1 / clients, or "auto"' if self.paced else "1.0",
-            )
+            hint = '1 / clients, or "auto"' if self.paced else "1.0"
+            where = f"{type(self).__name__}.damping"
             raise ArgumentError(where, "0 < damping <= 1", self.damping, hint)
 
     def check(self, fused: Fused) -> None:
@@ -74,10 +72,8 @@ class _Sites:
         self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
     ) -> tuple[Tree, Tree]:
         """Send the damped change of the client's factor, and keep the factor as ``site/NAME``."""
-        before, factor = (
-            self._site(memory, fused, start.share),
-            fused.layout.natural(fused.pair, parameters),
-        )
+        before = self._site(memory, fused, start.share)
+        factor = fused.layout.natural(fused.pair, parameters)
         if start.cavity:
             factor = zip_map(torch.sub, factor, dict(start.cavity))
         damping, pace = self._paced(parameters, start, memory, fused)
@@ -230,20 +226,15 @@ class PVI(_Sites):
             )
 
         if self.damping == "auto" and (self.mixing < 1 or self.tied):
-            expected, hint = (
-                "a damping in numbers with mixing < 1 or tied factors",
-                "PVI(0.3, mixing=0.5)",
-            )
-            raise ArgumentError("PVI", expected, "'auto'", hint)
+            expected = "a damping in numbers with mixing < 1 or tied factors"
+            raise ArgumentError("PVI", expected, "'auto'", "PVI(0.3, mixing=0.5)")
 
     def initial(self, fused: Fused) -> Tree:
         """Return natural parameters; with mixing, the sum of the factors as well."""
         natural = super().initial(fused)
-        return (
-            natural
-            if self.mixing == 1
-            else natural | {f"{SUM}{name}": leaf for name, leaf in natural.items()}
-        )
+        if self.mixing == 1:
+            return natural
+        return natural | {f"{SUM}{name}": leaf for name, leaf in natural.items()}
 
     def publish(self, state: Tree) -> Tree:
         """Publish the posterior."""

@@ -49,10 +49,7 @@ def pass_edges(
         messages = start.expand(len(evidence), -1).clone()
     damper = Damper(settings.damping)
     degree = torch.zeros_like(wiring.field).index_add_(0, wiring.target, wiring.half.abs())
-    if (
-        settings.backend == "numba"
-        and float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE
-    ):
+    if float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE:
         from bayesfed.inference.sum_product.methods.edges.propagation_jit import stepper
 
         step = stepper(model, wiring, unary, messages, damper)
@@ -121,10 +118,12 @@ def _stepper(
     return step
 
 
-def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
+def pass_forest(model: Ising, evidence: Tensor) -> Outcome:
     """Sum a model without cycles exactly, in float64, from the leaves to the roots and back;
     evidence ``(B, n)`` in log-odds.
     """
+    from bayesfed.inference.sum_product.methods.edges.propagation_jit import two_passes
+
     wiring, forest = Wiring.of(model), Forest.of(model)
     unary = evidence.double() + wiring.field
     messages = unary.new_zeros(len(unary), len(wiring.source))
@@ -137,18 +136,5 @@ def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
         else torch.zeros_like(child, dtype=torch.bool)
     )
     up, down = torch.where(rises, edge, edge + count), torch.where(rises, edge + count, edge)
-    if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.edges.propagation_jit import two_passes
-
-        two_passes(forest, up, down, wiring.half, unary, messages)
-    else:
-        belief = unary.clone()
-        for level in reversed(forest.levels[1:]):
-            messages[:, up[level]] = agree(belief[:, level], wiring.half[up[level]])
-            belief.index_add_(1, forest.parent[level], messages[:, up[level]])
-        for level in forest.levels[1:]:
-            messages[:, down[level]] = agree(
-                belief[:, forest.parent[level]] - messages[:, up[level]], wiring.half[down[level]]
-            )
-            belief[:, level] += messages[:, down[level]]
+    two_passes(forest, up, down, wiring.half, unary, messages)
     return outcome(model, evidence.double(), messages, 1, 0.0, True)

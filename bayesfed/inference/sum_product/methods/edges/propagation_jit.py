@@ -1,6 +1,4 @@
-"""Belief propagation on edge lists as numba kernels, in odds. Imported only where numba is
-installed (extra ``fast``).
-"""
+"""Belief propagation on edge lists as numba kernels, in odds."""
 
 from __future__ import annotations
 

@@ -42,13 +42,11 @@ def pass_checkerboard(
     state
         Messages of an earlier run on this grid; not changed.
     """
+    from bayesfed.inference.sum_product.methods.grids.checkerboard_jit import sweeper
+
     limit, _, cap = LIMITS[evidence.dtype]
     g = parity.pack((evidence + symmetric_field(grid, evidence)).clamp_(-limit, limit).exp_(), 1.0)
     messages = start(grid, evidence, settings, state)
-    if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.grids.checkerboard_jit import sweeper
-    else:
-        from bayesfed.inference.sum_product.methods.grids.checkerboard_torch import sweeper
     step = sweeper(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings.damping)
     sweeps, residual = settle(step, settings)
     # Their memory is free before the result is made.

@@ -29,8 +29,8 @@ from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_
 from bayesfed.inference.sum_product.methods.regions.wiring import Batch, Part, RegionWiring
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.models.random_fields.clique_tables import shape_of
 from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.junction_tree import shape_of
 
 # Log weight of what tables forbid: differences of -inf would be undefined.
 FORBIDDEN = -1e4

@@ -13,7 +13,6 @@ Strips are grouped in blocks, which are swept in parallel; blocks exchange messa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,15 +23,12 @@ from bayesfed.inference.sum_product.methods.grids.checkerboard import symmetric_
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.settle import settle
 from bayesfed.inference.sum_product.methods.strips.sums import (
-    chain_of,
-    row_marginals,
     row_tables,
     states,
     strip_sums,
 )
 from bayesfed.models.random_fields.grid import Grid
 
-Sweep = Callable[..., float]
 # Most blocks of a grid, and most rows of a strip.
 BLOCKS, WIDEST = 8, 8
 
@@ -141,6 +137,8 @@ def pass_strips(
         Messages of an earlier run on this grid, ``(2, 2, B, n + 1, M)``: from above and below; of
         variables and of pairs.
     """
+    from bayesfed.inference.sum_product.methods.strips.propagation_jit import sweep_strips
+
     rows = grid.size[0]
     field = symmetric_field(grid, evidence.double())
     cut = Cut.of(rows, min(settings.strip_rows, rows))
@@ -158,16 +156,11 @@ def pass_strips(
     messages = _initial(problem, settings.init)
     messages = messages if state is None else resumed(state, tuple(messages.shape), own)
     odds = torch.ones_like(problem.own)
-    sweep: Sweep = sweep_strips
-    if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.strips.propagation_jit import (
-            sweep_strips as sweep,
-        )
 
     def go(down: bool) -> float:
         first = slice(0, -1, cut.size) if down else slice(cut.size, None, cut.size)
         inbox = messages[0 if down else 1, :, :, first].clone()
-        return sweep(
+        return sweep_strips(
             problem.own,
             problem.pair,
             problem.across,
@@ -224,70 +217,6 @@ def _initial(problem: Problem, init: str) -> Tensor:
     messages = across.new_ones(2, 2, len(problem.own), problem.cut.strips + 1, across.shape[-1])
     messages[0, 0, :, 1:], messages[1, 0, :, :-1] = sent[step - 1 :: step], sent[::step]
     return messages
-
-
-def sweep_strips(
-    own: Tensor,
-    own_pair: Tensor,
-    across: Tensor,
-    messages: Tensor,
-    inbox: Tensor,
-    odds: Tensor,
-    down: bool,
-    rows: int,
-    size: int,
-    damping: float,
-) -> float:
-    """Send every strip's message downwards or upwards, all blocks in parallel.
-
-    Parameters
-    ----------
-    own, own_pair, across
-        `own`, `pair` and `across` of the `Problem`.
-    messages
-        ``(2, 2, B, n + 1, M)``, changed in place.
-    inbox
-        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
-    odds
-        ``(B, H, M)``; the marginal odds are written into it.
-    down
-        Whether messages go down.
-    rows, size
-        Rows of a strip, and strips of a block.
-    damping
-        Share of the old message that is kept.
-
-    Returns
-    -------
-    The largest ratio of a new message to the old one, less 1.
-    """
-    blocks, step, change = inbox.shape[2], rows - 1, 0.0
-    for r in range(size):
-        strip = torch.arange(blocks, device=own.device) * size + (r if down else size - 1 - r)
-        place = strip[:, None] * step + torch.arange(rows, device=own.device)
-        unary, pair = own[:, place], own_pair[place].expand(len(own), -1, -1, -1).clone()
-        for kind, values in ((0, unary), (1, pair)):
-            values[:, :, 0] *= inbox[kind] if down and r == 0 else messages[0, kind][:, strip]
-            values[:, :, -1] *= (
-                inbox[kind] if not down and r == 0 else messages[1, kind][:, strip + 1]
-            )
-        forward, backward, joint, _ = strip_sums(unary, pair[..., :-1], across[place[:, :-1]][None])
-        odds[:, place] = marginals = row_marginals(forward, backward, rows)
-        kept, way, to = (rows - 1, 0, strip + 1) if down else (0, 1, strip)
-        chain = chain_of(row_tables(joint, rows)[:, :, kept], marginals[:, :, kept])
-        for kind, fresh, sent in (
-            (0, chain[0], unary[:, :, kept]),
-            (1, chain[1], pair[:, :, kept, :-1]),
-        ):
-            target = messages[way, kind][:, to, : fresh.shape[-1]]
-            new = fresh / sent
-            new = new + damping * (target - new)
-            if new.numel():
-                change = max(
-                    change, float(((new - target).abs() / torch.minimum(new, target)).max())
-                )
-            messages[way, kind][:, to, : fresh.shape[-1]] = new
-    return change
 
 
 def _pairs(problem: Problem, messages: Tensor, rows: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The sweep over strips as a numba kernel. Imported only where numba is installed (extra ``fast``).
+"""The sweep over strips as a numba kernel.
 
 Everything is a ratio of non-negative sums, in odds, through agreement tables [[a, 1], [1, a]]: no
 exponential, no logarithm.
@@ -257,7 +257,29 @@ def sweep_strips(
     size: int,
     damping: float,
 ) -> float:
-    """Do the same as `propagation.sweep_strips`."""
+    """Send every strip's message downwards or upwards, all blocks in parallel.
+
+    Parameters
+    ----------
+    own, own_pair, across
+        `own`, `pair` and `across` of the `Problem`.
+    messages
+        ``(2, 2, B, n + 1, M)``, changed in place.
+    inbox
+        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
+    odds
+        ``(B, H, M)``; the marginal odds are written into it.
+    down
+        Whether messages go down.
+    rows, size
+        Rows of a strip, and strips of a block.
+    damping
+        Share of the old message that is kept.
+
+    Returns
+    -------
+    The largest ratio of a new message to the old one, less 1.
+    """
     change = np.zeros(inbox.shape[1] * inbox.shape[2])
     arrays = [values.numpy() for values in (own, own_pair, across, messages, inbox, odds)]
     chosen(_SWEEP, len(change), 2)(*arrays, down, (0,) * rows, size, damping, change)

@@ -1,6 +1,4 @@
-"""Exact sums over strips and rows on tensors, for the sweep without numba, pair tables and
-Kikuchi's log Z.
-"""
+"""Exact sums over strips and rows on tensors, for pair tables and Kikuchi's log Z."""
 
 from __future__ import annotations
 
@@ -54,28 +52,8 @@ def strip_sums(
     return forward, backward, joint, log_z + top[..., 0].sum(0)
 
 
-def row_marginals(forward: Tensor, backward: Tensor, rows: int) -> Tensor:
-    """Return the odds ``(..., w, M)`` that each variable of a strip is on."""
-    both, on = forward * backward, states(rows, forward)
-    return torch.einsum("m...s,sw->...wm", both, on) / torch.einsum("m...s,sw->...wm", both, 1 - on)
-
-
 def row_tables(joint: Tensor, rows: int) -> Tensor:
     """Return the pair tables ``(..., w, M - 1, 2, 2)`` of every row of a strip, up to scale."""
     on = states(rows, joint)
     ends = torch.stack([1 - on, on], dim=-1)
     return torch.einsum("m...st,swx,twy->...wmxy", joint, ends, ends)
-
-
-def chain_of(tables: Tensor, odds: Tensor) -> tuple[Tensor, Tensor]:
-    """Return unary odds, and a of the agreement tables, of the chain with pair tables
-    ``(..., M - 1, 2, 2)`` and marginal odds ``(..., M)``.
-    """
-    if odds.shape[-1] == 1:
-        return odds, odds[..., :0]
-    t00, t01, t10, t11 = (tables[..., i, j] for i in (0, 1) for j in (0, 1))
-    one = torch.ones_like(odds[..., :1])
-    to_right, to_left = ((t10 / t00) * (t11 / t01)).sqrt(), ((t01 / t00) * (t11 / t10)).sqrt()
-    unary = torch.cat([to_right, one], -1) * torch.cat([one, to_left], -1)
-    unary[..., 1:-1] /= odds[..., 1:-1]
-    return unary, ((t11 / t10) * (t00 / t01)).sqrt()

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.tables.schedule import Batch, Program, compile_tables
 
@@ -60,7 +60,7 @@ def pass_tables(
     Raises
     ------
     ArgumentError
-        If evidence or state do not fit the model, if `init` is not "zero", or if a variable has no
+        If the state does not fit the model, if `init` is not "zero", or if a variable has no
         possible state.
     """
     prior, log_weights = _fields(model, evidence)
@@ -123,28 +123,12 @@ def pass_tables(
 
 
 def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Check the evidence; return the model's unary weights and the evidence, as ``(B, C, n)`` with
-    ``-inf`` in padded states.
+    """Return the model's unary weights and the evidence, as ``(B, C, n)`` with ``-inf`` in padded
+    states.
     """
-    where, (count, states) = "message passing on tables: evidence", model.unary.shape
-    if (
-        evidence.ndim != 3
-        or evidence.shape[1:] != (count, states)
-        or evidence.dtype not in (torch.float32, torch.float64)
-    ):
-        expected, actual = (
-            f"float32 or float64 of shape (B, {count}, {states})",
-            (evidence.dtype, tuple(evidence.shape)),
-        )
-        raise ArgumentError(where, expected, actual, "zeros where nothing is known")
-    padded = torch.arange(states, device=evidence.device)[:, None] >= model.cards.to(
-        evidence.device
-    )
+    states = torch.arange(model.unary.shape[1], device=evidence.device)
+    padded = states[:, None] >= model.cards.to(evidence.device)
     weights = evidence.mT.masked_fill(padded, -math.inf).contiguous()
-    if not bool((weights < math.inf).all()):
-        raise ArgumentError(
-            where, "log weights, finite or -inf", "nan or inf", "subtracting the largest first"
-        )
     return model.unary.to(evidence).T.masked_fill(padded, -math.inf)[None].contiguous(), weights
 
 
@@ -153,17 +137,10 @@ def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor
     position.
     """
     sizes = [batch.factors.numel() * card for batch in program.batches for card in batch.cards]
-    shape = like.shape[0], sum(sizes)
-    if state is not None and (tuple(state.shape) != shape or not bool(torch.isfinite(state).all())):
-        raise ArgumentError(
-            "message passing on tables: state",
-            f"finite, of shape {shape}",
-            tuple(state.shape),
-            "an earlier outcome's",
-        )
-    messages = (
-        like.new_zeros(shape) if state is None or program.forest else state.to(like, copy=True)
-    )
+    messages = like.new_zeros(like.shape[0], sum(sizes))
+    if state is not None:
+        kept = resumed(state, tuple(messages.shape), like)
+        messages = messages if program.forest else kept
     parts = iter(messages.split(sizes, 1))
     return messages, [
         [next(parts).unflatten(1, (card, -1)) for card in batch.cards] for batch in program.batches
@@ -318,13 +295,6 @@ def _log_z(program: Program, belief: Tensor, views: Views) -> Tensor:
     for batch, messages in zip(program.batches, views, strict=True):
         cavities, taken = _cavities(batch, belief, messages)
         incoming = [cavity.exp() for cavity in cavities]
-        total += (
-            (
-                _floor_((_outgoing(batch.weights, incoming)[0] * incoming[0]).sum(1)).log()
-                + taken
-                + batch.peak
-            )
-            .double()
-            .sum(1)
-        )
+        sums = _floor_((_outgoing(batch.weights, incoming)[0] * incoming[0]).sum(1)).log()
+        total += (sums + taken + batch.peak).double().sum(1)
     return total.to(belief)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
+from bayesfed.inference.sum_product.graphs.recognise import adjacency, depths
 
 Ints = NDArray[np.int64]
 
@@ -219,8 +220,7 @@ def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
     """Return the distance of each factor from the root, in the middle of its tree; None if there is
     a cycle.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import breadth_first_order, connected_components
+    from scipy.sparse.csgraph import connected_components
 
     borders = np.cumsum([0, *map(len, scopes)])
     total, none = int(borders[-1]), np.zeros(0, np.int64)
@@ -234,29 +234,16 @@ def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
             ),
         ]
     )
-    graph = coo_array(
-        (np.ones(variable.size), (variable, factor)), shape=(count + total, count + total)
-    )
-    parts, part = connected_components(graph, directed=False)
+    ends = np.stack([variable, factor])
+    parts, part = connected_components(adjacency(count + total, ends), directed=False)
     if variable.size != count + total - parts:
         return None
 
     def distances(roots: Ints) -> Ints:
-        # One more node, joined to all roots, makes the forest one tree. Every round doubles how far
-        # up a node points.
+        # One more node, joined to all roots, makes the forest one tree.
         top = count + total
-        rows, columns = (
-            np.concatenate([variable, roots]),
-            np.concatenate([factor, np.full(roots.size, top)]),
-        )
-        joined = coo_array((np.ones(rows.size), (rows, columns)), shape=(top + 1, top + 1)).tocsr()
-        up = breadth_first_order(joined, top, directed=False)[1].astype(np.int64)
-        up[top] = top
-        steps = (up != np.arange(top + 1)).astype(np.int64)
-        while (up != top).any():
-            steps, up = steps + steps[up], up[up]
-        distance: Ints = steps[:top]
-        return distance
+        joined = np.concatenate([ends, np.stack([roots, np.full_like(roots, top)])], axis=1)
+        return depths(adjacency(top + 1, joined), top)[:top]
 
     def extreme(values: Ints) -> Ints:
         """Return the variable with the smallest value in each tree."""
