@@ -26,6 +26,11 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
 
 
+def received(message: Tree, memory: Tree) -> Tree:
+    """Return the model that a client received."""
+    return message
+
+
 @dataclass(frozen=True)
 class FineTuned(Layer):
     """After the local step, the client trains the model that it received on its own rows and keeps
@@ -46,7 +51,7 @@ class FineTuned(Layer):
 
     owner: str = "tuned"
     steps: Descent | None = None
-    begin: Callable[[Tree, Tree], Tree] = lambda message, memory: message
+    begin: Callable[[Tree, Tree], Tree] = received
     expected: Shapes = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
 
