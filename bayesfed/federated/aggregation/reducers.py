@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bayesfed.federated.core.sums import checked
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Update, checked
 
 
 @dataclass

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.robust import added
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Info, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 

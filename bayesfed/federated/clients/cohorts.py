@@ -41,7 +41,7 @@ from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Local
 from bayesfed.federated.training.descent import Descent
 from bayesfed.trees import Tree, size
 

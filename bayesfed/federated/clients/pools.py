@@ -27,7 +27,7 @@ from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.worker_processes import Workers
 from bayesfed.federated.clients.worker_threads import WorkerThreads
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
 # Bytes of memories that the clients of a population hold before the disk is used.

@@ -24,7 +24,7 @@ from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Task, one_thread
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
 Result = TypeVar("Result")

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from bayesfed.data.population import place_of
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 
 Devices = Mapping[str, Mapping[str, float]] | Callable[[str], Mapping[str, float]]
 """Figures of clients' devices by name, or a function ``(name) -> figures``."""

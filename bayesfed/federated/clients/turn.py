@@ -19,8 +19,7 @@ from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide, Sides
-from bayesfed.federated.core.options import LocalOptions, read_options
-from bayesfed.federated.core.protocols import Direction, Fit, Info, Link, Scalar
+from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
 

@@ -20,8 +20,7 @@ from torch.func import vmap
 from bayesfed.data.dataset import Dataset, unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Local, LocalOptions
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal

@@ -15,15 +15,27 @@ import torch
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.side import ClientSide
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.layers import Layer, Moment, Stale, Turn
-from bayesfed.federated.core.orders import check_order
-from bayesfed.federated.core.owners import unwired, wired
-from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip, View
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.federated.clients import ClientSide
+from bayesfed.federated.core import (
+    Assignment,
+    Info,
+    Kind,
+    Layer,
+    Moment,
+    Phase,
+    Profile,
+    Reducer,
+    Skip,
+    Stale,
+    Sum,
+    Turn,
+    Update,
+    View,
+    check_order,
+    seams,
+    unwired,
+    wired,
+)
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, check
 

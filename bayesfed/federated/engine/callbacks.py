@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, shown
-from bayesfed.federated.core.algorithm import Predictor, Weighing
+from bayesfed.federated.core import Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 

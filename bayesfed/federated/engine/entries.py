@@ -7,9 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bayesfed.errors import ClientError, TooFewClientsError
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Direction, Info
+from bayesfed.federated.core import Cost, Direction, Info, Phase
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.keys import Key

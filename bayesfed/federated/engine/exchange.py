@@ -16,21 +16,18 @@ from dataclasses import dataclass, field, replace
 
 from bayesfed.errors import ClientError, RefusedError, UpdateError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.clients.envelopes import masked
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.protocols import (
+from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, masked
+from bayesfed.federated.core import (
     Arrival,
     Assignment,
     Info,
     Profile,
+    Reducer,
     Scalar,
     Skip,
     abridged,
+    seams,
 )
-from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
 from bayesfed.trees import Tree

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from bayesfed.compress.wire import MAX_BYTES
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.clients.envelopes import opened
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.clients import Outcome, Reply, Task, opened
 from bayesfed.trees import Tree
 
 # Bytes that an answer may have, as a message and decoded: LEAST for any answer, plus TIMES the

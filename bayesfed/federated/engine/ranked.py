@@ -15,19 +15,20 @@ from typing import NamedTuple
 import torch
 
 from bayesfed.errors import ClientError
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.process_group import portable
-from bayesfed.federated.clients.ranks import Ranks
-from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Phase
+from bayesfed.federated.clients import (
+    ClientPool,
+    Outcome,
+    Ranks,
+    Reply,
+    Sides,
+    Task,
+    from_safetensors,
+    portable,
+    to_safetensors,
+)
+from bayesfed.federated.core import Info, PartialSum, Phase, Reducer, Sum, seams
 from bayesfed.federated.core.forms import Form
 from bayesfed.federated.core.limbs import ROOM
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import PartialSum, Sum
-from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Asked, Plan, collect, stepped
 from bayesfed.federated.engine.gate import Gate

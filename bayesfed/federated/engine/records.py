@@ -8,7 +8,7 @@ import json
 from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core import Cost
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import Record
 

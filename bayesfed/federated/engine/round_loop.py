@@ -13,14 +13,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.clients.envelopes import check_secrets
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.ranks import Ranks, alike, led
-from bayesfed.federated.clients.rosters import Roster, Versions
-from bayesfed.federated.clients.side import sides_of
-from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import Algorithm, Conditions
-from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.clients import (
+    ClientPool,
+    Ranks,
+    Roster,
+    Versions,
+    alike,
+    check_secrets,
+    led,
+    one_thread,
+    sides_of,
+)
+from bayesfed.federated.core import Algorithm, Conditions, Info
 from bayesfed.federated.engine.arguments import check_call, check_posterior
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff

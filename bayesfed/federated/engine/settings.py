@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesfed.federated.clients.rosters import Roster
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.clients import Roster
+from bayesfed.federated.core import Algorithm, Profile
 from bayesfed.keys import Key
 
 # Longest text of a setting; longer ones are replaced by a digest.

@@ -15,10 +15,7 @@ from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.support import mask_of, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.layers import Inner, Moment, Sent, Traits, Visit
-from bayesfed.federated.core.owners import of, owned
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Fit, Info, Inner, Moment, Sent, Traits, Update, Visit, of, owned
 from bayesfed.federated.layers.holding import CHANGE, Holding, nothing
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.protocols import Arrival, Link, Scalar
-from bayesfed.federated.core.seams import one_by_one
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.core import Arrival, Link, Reducer, Scalar, one_by_one
 from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

@@ -9,9 +9,7 @@ from typing import ClassVar
 
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.federated.core import Arrival, Cost, Kind, Reducer, Scalar, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -22,11 +22,7 @@ from torch import Tensor
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import check, having
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.seams import gathered
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key

@@ -28,9 +28,7 @@ from torch import nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core import Around, Fit, Local, LocalOptions
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import untracked
 from bayesfed.trees import (

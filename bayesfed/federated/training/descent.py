@@ -11,9 +11,7 @@ from torch import Generator, Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import Fit, Kind, LocalOptions
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.objectives.likelihood import Objective, OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior

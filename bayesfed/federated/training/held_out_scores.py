@@ -20,9 +20,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core import Around, Fit, LocalOptions
 from bayesfed.federated.training.held_rows import split_held
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

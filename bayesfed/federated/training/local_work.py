@@ -14,9 +14,7 @@ from torch import nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import OF_TRAINING, checked_class, shown
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Local
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
 from bayesfed.federated.training.optimisers import Optimiser, Sgd

@@ -12,10 +12,7 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, whole
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local, Profile
-from bayesfed.federated.core.seams import options_of
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -9,10 +9,7 @@ from typing import Literal
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Algorithm, Cost, Phase, Profile, seams
 from bayesfed.federated.engine.assembly import assembled
 
 Seconds = Callable[[Profile, Cost], float]

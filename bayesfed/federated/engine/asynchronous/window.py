@@ -15,14 +15,8 @@ from typing import cast
 import torch
 
 from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.rosters import Roster
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Server
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.clients import ClientPool, Outcome, Reply, Roster, Sides, Task
+from bayesfed.federated.core import Info, Reducer, Server, Update, seams
 from bayesfed.federated.engine.assembly import ServerSide
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.flights import Flight, from_tree, to_tree
