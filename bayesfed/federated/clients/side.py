@@ -92,7 +92,7 @@ class ClientSide:
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Open the message layer by layer, run the local step, and close its result layer by layer."""
+        """Open the message layer by layer, run the local step, and close its result likewise."""
         opened = self.opened(message, memory, data, key, options)
         with ExitStack() as stack:
             for layer, visit in zip(self.layers, opened.visits, strict=True):
@@ -116,10 +116,11 @@ class ClientSide:
         return Opened(core, own, data, options, tuple(visits))
 
     def closed(self, opened: Opened, fit: Fit, memory: Tree) -> Fit:
-        """Return the result of a turn, given the core's, with a payload and a memory of all owners."""
+        """Return the result of a turn, given the core's: payload and memory of all owners."""
         told, kept, own = dict[str, Tree](), dict[str, Tree](), fit.memory
         for layer, visit in reversed(list(zip(self.layers, opened.visits, strict=True))):
-            fit, told[layer.owner], after = layer.send(visit, fit)
+            fit, said, after = layer.send(visit, fit)
+            told[layer.owner] = said or {}
             kept[layer.owner] = visit.memory if after is None else after
         memory = self.scope.joined(memory, own, kept)
         payload = wired(fit.payload, told) if self.layers else fit.payload

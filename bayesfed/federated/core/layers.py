@@ -159,7 +159,7 @@ class Sent(NamedTuple):
     """
 
     fit: Fit
-    told: Tree = {}
+    told: Tree | None = None
     memory: Tree | None = None
 
 
@@ -275,7 +275,7 @@ class Layer:
     def combine(
         self, own: Tree, updates: Mapping[str, Update], moment: Moment
     ) -> tuple[Update, Info]:
-        """Return what takes the place of the sum, and figures, for layers that need every update."""
+        """Return what takes the place of the sum, and figures, if every update is needed."""
         raise NotImplementedError
 
     def step(

@@ -145,10 +145,10 @@ class ServerSide:
                 return self._core_step(core, gathered, total, round)
             layer = layers[depth]
             kept = seams.gathered(gathered, Keep) if layer.traits.needs == "each" else None
-            if kept:
-                if updates := {name: kept.updates[name] for name in sorted(kept.updates)}:
-                    total, info = layer.combine(owns[layer.owner], updates, moment)
-                    figures.update(info)
+            if kept and kept.updates:
+                updates = {name: kept.updates[name] for name in sorted(kept.updates)}
+                total, info = layer.combine(owns[layer.owner], updates, moment)
+                figures.update(info)
             own, told_here = owns[layer.owner], told.get(layer.owner, {})
             owns[layer.owner], model, info = layer.step(
                 own, moment, total, told_here, partial(inner, depth + 1)

@@ -1,6 +1,6 @@
 """One exchange, that is, a phase of one round, from top to bottom.
 
-plan      who is asked, with what weight, options and codecs (`Plan.decided`), before anybody is asked
+plan      who is asked, with what weight, options and codecs, before anybody is (`Plan.decided`)
 ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
 answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
 admit     one sound answer of each client passes the gate (`Admission.admit`)
