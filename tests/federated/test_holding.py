@@ -157,7 +157,7 @@ def test_the_servers_residual_keeps_what_was_not_sent(net):
     for name, leaf in model.items():
         wanted = leaf + 3 * change[name]
         assert torch.allclose(state[name] + state[f"{name}.residual"], wanted, atol=1e-5)
-    with pytest.raises(ArgumentError, match="a number of rounds >= 1"):
+    with pytest.raises(ArgumentError, match="Exchange, cache: expected a whole number >= 1"):
         DeltaServer(Average(), Ternary(0.1), cache=0)
 
 

@@ -9,7 +9,7 @@ process does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -27,10 +27,9 @@ from bayesfed.federated.clients import (
     to_safetensors,
 )
 from bayesfed.federated.core import Info, PartialSum, Phase, Reducer, Sum, seams
-from bayesfed.federated.core.forms import Form
 from bayesfed.federated.core.limbs import ROOM
 from bayesfed.federated.engine.entries import Entries, Occasion
-from bayesfed.federated.engine.exchange import Asked, Plan, collect, stepped
+from bayesfed.federated.engine.exchange import Asked, Plan, collect, exchange, stepped
 from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import Snapshot
@@ -38,16 +37,14 @@ from bayesfed.trees import Tree
 
 
 class Heard(NamedTuple):
-    """What a rank says of its own clients: their rows and figures, the form of their sum, and the
-    error that stopped it.
+    """What a rank says of its own clients: their rows and figures, their sum without its digits,
+    and the error that stopped it.
     """
 
     rows: list[Row]
     infos: dict[str, Info]
     silent: bool
-    form: Form | None = None
-    quanta: int = 0
-    additions: int = 0
+    total: PartialSum | None = None
     error: Exception | None = None
     replies: dict[str, Outcome] | None = None
 
@@ -61,18 +58,6 @@ class Stepped(NamedTuple):
     info: Info
     rows: list[Row]
     infos: dict[str, Info]
-
-
-@dataclass(frozen=True)
-class Merging:
-    """Which sum the ranks add: its form and the numbers of additions and of quanta; `carry` says
-    that digits must be carried first.
-    """
-
-    form: Form | None
-    quanta: int
-    count: int
-    carry: bool
 
 
 def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
@@ -91,18 +76,20 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
-def ranked_exchange(
-    occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, gate: Gate
+def exchanged(
+    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, gate: Gate
 ) -> tuple[Tree, Info, Entries]:
-    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As
-    `bayesfed.federated.engine.exchange.exchange`.
+    """Ask clients, on all ranks if there are several, add the sound answers, and take the server's
+    step on rank 0. As `bayesfed.federated.engine.exchange.exchange`.
     """
+    if not isinstance(pool, Ranks):
+        return exchange(occasion, pool, sides, asked, gate)
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
     plan, states = Plan(occasion, gate, Entries(occasion)), list[Tree]()
     if adds(occasion.phase, reducer):
         heard, partial = _added(plan, pool, sides, asked, reducer)
         several = group.gather(heard)
-        total = _reduced(pool, group.led(lambda: _merged(several)), partial)
+        total = _reduced(pool, *group.led(lambda: _merged(several)), partial)
         result = group.led(lambda: _stepped(occasion, total, several, states))
     else:
         heard, tasks = _answered(plan, pool, sides, asked)
@@ -126,58 +113,48 @@ def _added(
     try:
         own = ((profile, version) for profile, version in asked if pool.owns(profile.name))
         collect(plan, pool, pool.map(sides, plan.decided(own).tasks()), reducer)
-        total = seams.gathered(reducer, Sum)
-        partial = total.partial if total else None
+        added = seams.gathered(reducer, Sum)
+        partial = added.partial if added else None
     except Exception as problem:
         if pool.group.size == 1:
             raise
         error = portable(problem)
-    if partial is None:
-        return Heard(entries.rows, entries.infos, entries.silent, error=error), None
-    return Heard(
-        entries.rows,
-        entries.infos,
-        entries.silent,
-        partial.form,
-        partial.quanta,
-        partial.count,
-        error,
-    ), partial
+    total = replace(partial, limbs={}) if partial else None
+    return Heard(entries.rows, entries.infos, entries.silent, total, error), partial
 
 
-def _merged(several: list[Heard]) -> Merging:
-    """Check that all ranks can be added, and return how. The error of the first client by name is
-    raised.
+def _merged(several: list[Heard]) -> tuple[PartialSum | None, bool]:
+    """Check that all ranks can be added. Return their sum without its digits, and whether digits
+    must be carried before they are added. The error of the first client by name is raised.
     """
     _raise_first(several)
-    forms = [heard.form for heard in several if heard.form is not None]
-    for form in forms[1:]:
-        forms[0].check(form)
-    count = sum(heard.additions for heard in several)
-    carry = count > ROOM
-    return Merging(
-        forms[0] if forms else None,
-        sum(heard.quanta for heard in several),
-        len(forms) if carry else count,
-        carry,
-    )
+    totals = [heard.total for heard in several if heard.total is not None]
+    if not totals:
+        return None, False
+    form, count = totals[0].form, sum(total.count for total in totals)
+    for total in totals[1:]:
+        form.check(total.form)
+    carry, quanta = count > ROOM, sum(total.quanta for total in totals)
+    return PartialSum(form, {}, quanta, len(totals) if carry else count), carry
 
 
-def _reduced(pool: Ranks, merging: Merging, partial: PartialSum | None) -> PartialSum | None:
+def _reduced(
+    pool: Ranks, total: PartialSum | None, carry: bool, partial: PartialSum | None
+) -> PartialSum | None:
     """Add the sums of all ranks; only rank 0's result counts."""
-    if merging.form is None:
+    if total is None:
         return None
     if partial is not None:
-        limbs = dict((partial.carried() if merging.carry else partial).limbs)
+        limbs = dict((partial.carried() if carry else partial).limbs)
     else:
         limbs = {
             number: torch.zeros(number, size, dtype=torch.int64)
-            for number, size in merging.form.sizes.items()
+            for number, size in total.form.sizes.items()
         }
     for number, leaf in limbs.items():
         limbs[number] = leaf.cpu()
         pool.group.reduce(limbs[number])
-    return PartialSum(merging.form, limbs, merging.quanta, merging.count)
+    return replace(total, limbs=limbs)
 
 
 def _stepped(

@@ -61,7 +61,7 @@ def settings_of_run(
     )
     roster = Roster(profiles)
     described.entries["clients"] = f"{len(roster)}: {_listed(roster.ordered)}"
-    described.entries["rows of clients"] = _listed(map(str, roster.samples()))
+    described.entries["rows of clients"] = _listed(map(str, roster.samples))
     return dict(sorted(described.entries.items()))
 
 

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.core import Fit, Kind, LocalOptions
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.objectives.likelihood import Objective, OwnSteps
@@ -23,6 +24,7 @@ AfterStep = Callable[[Tree, float, int], None]
 """``(trained leaves, rate of the step just taken, steps left)``; may change the leaves in place."""
 
 
+@checked_class({}, steps=whole(1, "50"), batch_size=whole(1, "64"))
 @dataclass(frozen=True)
 class Descent:
     """Gradient steps on minibatches.
@@ -59,12 +61,6 @@ class Descent:
     batch_size: int | None
     kind: Kind = "value"
     uses_global_randomness: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise ArgumentError(
-                "Descent", "steps and batch_size >= 1", (self.steps, self.batch_size), "50, 64"
-            )
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -20,7 +20,7 @@ Capacity = Callable[[Profile, int, Key], int]
 """``(profile, round, key) -> index of the size``. 0 is the largest."""
 
 
-@checked(count=whole(0, "the number of sizes"))
+@checked(count=whole(1, "the number of sizes"))
 def dynamic(count: int) -> Capacity:
     """Return a capacity that draws a size uniformly for every client and round (dynamic
     heterogeneity in HeteroFL and FedHM).
@@ -35,8 +35,6 @@ def dynamic(count: int) -> Capacity:
     ArgumentError
         If `count` is below 1.
     """
-    if count < 1:
-        raise ArgumentError("dynamic", "count >= 1", count, "the number of sizes")
     return lambda profile, round, key: int(
         torch.randint(count, (), generator=key.child("size").generator())
     )
@@ -45,12 +43,14 @@ def dynamic(count: int) -> Capacity:
 @checked(
     clients=Role(
         lambda names: (
-            isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+            isinstance(names, list | tuple)
+            and all(isinstance(name, str) for name in names)
+            and len(set(names)) == len(names)
         ),
-        "a list of names",
+        "a list of distinct names",
         "sorted(clients)",
     ),
-    count=whole(0, "2"),
+    count=whole(1, "2"),
 )
 def fixed(clients: Sequence[str], count: int) -> Capacity:
     """Return a capacity that assigns sizes to clients once, in turn, so that the sizes have equally
@@ -70,10 +70,6 @@ def fixed(clients: Sequence[str], count: int) -> Capacity:
         If `count` is below 1 or a name occurs twice. During a round, if a client is not in
         `clients`.
     """
-    if count < 1 or len(set(clients)) != len(clients):
-        raise ArgumentError(
-            "fixed", "distinct clients and count >= 1", (list(clients), count), "sorted(clients)"
-        )
     sizes = {name: number % count for number, name in enumerate(clients)}
 
     def capacity(profile: Profile, round: int, key: Key) -> int:

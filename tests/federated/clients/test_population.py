@@ -17,7 +17,7 @@ from bayesfed.federated.clients.memory import table as memory_table
 from bayesfed.federated.clients.memory.log import StoredMemories
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.engine.files import snapshots
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import to_line
 from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi pvi"]

@@ -8,7 +8,8 @@ lost, the pending memory is dropped, and the client keeps the memory that it had
 
 from __future__ import annotations
 
-from bayesfed.errors import ArgumentError, CheckpointError
+from bayesfed.errors import CheckpointError
+from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.clients.memory.stores import InRam, Slot, Store, Version
 from bayesfed.trees import Tree
 
@@ -38,9 +39,8 @@ class ClientMemory:
         that is missing.
     """
 
+    @checked(keep=whole(1, "2"))
     def __init__(self, store: Store | None = None, *, keep: int = 1) -> None:
-        if keep < 1:
-            raise ArgumentError("ClientMemory", "keep >= 1", keep, "2")
         self._store: Store = InRam() if store is None else store
         self._keep = keep
 
