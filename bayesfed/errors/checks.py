@@ -100,11 +100,11 @@ def whole(least: int, hint: str) -> Role:
 def number(interval: str, hint: str) -> Role:
     """Return the role of a number in an interval: ``"(0, 1]"``, ``"[0, inf)"``."""
     low, high = map(float, interval[1:-1].split(","))
+    a_number = a((int, float), "a number", hint)
 
     def fits(value: Any) -> bool:
         return (
-            isinstance(value, Real)
-            and not isinstance(value, bool)
+            a_number.fits(value)
             and (low < value or (interval[0] == "[" and low == value))
             and (value < high or (interval[-1] == "]" and value == high))
         )

@@ -416,7 +416,10 @@ def test_early_stopping_counts_on_after_resuming(net, clients):
 
 @pytest.mark.parametrize(
     ("call", "words"),
-    [(lambda: checkpoint("x", keep=0), "checkpoint, keep"), (lambda: ClientMemory(keep=0), "Memory, keep")],
+    [
+        (lambda: checkpoint("x", keep=0), "checkpoint, keep"),
+        (lambda: ClientMemory(keep=0), "Memory, keep"),
+    ],
 )
 def test_bad_arguments_are_refused(call, words):
     with pytest.raises(ArgumentError, match=words):

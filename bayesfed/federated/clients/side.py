@@ -136,16 +136,6 @@ class ClientSide:
         kept |= {layer.owner: layer.kept(kept[layer.owner], sent, decoded) for layer in asking}
         return self.scope.joined(memory, own, kept)
 
-    @property
-    def plain(self) -> bool:
-        """Whether no layer does anything at the client."""
-        hooks = ("receive", "during", "send", "kept")
-        return not any(
-            getattr(type(layer), hook) is not getattr(Layer, hook)
-            for layer in self.layers
-            for hook in hooks
-        )
-
     def _check(self, fit: object) -> None:
         if isinstance(fit, Fit) and isinstance(fit.payload, dict) and isinstance(fit.memory, dict):
             return

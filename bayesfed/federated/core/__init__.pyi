@@ -16,6 +16,7 @@ from .layers import Visit as Visit
 from .options import LocalOptions as LocalOptions
 from .options import read_options as read_options
 from .orders import check_order as check_order
+from .owners import MODEL as MODEL
 from .owners import Scope as Scope
 from .owners import of as of
 from .owners import owned as owned

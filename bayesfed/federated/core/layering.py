@@ -59,6 +59,9 @@ def layered(
     phases = []
     for number, phase in enumerate(algorithm.phases):
         one = layer(number) if callable(layer) else layer
+        if one.owner in [layer.owner for layer in phase.layers]:
+            expected, actual = f"a method without {one.owner!r}", f"one with {one.owner!r}"
+            raise ArgumentError(where, expected, actual, f"one {one.owner!r}")
         around = (*phase.layers, one) if inside else (one, *phase.layers)
         phases.append(replace(phase, layers=around))
         check_order(phases[-1], where)

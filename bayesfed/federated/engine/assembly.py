@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.clients import ClientSide
 from bayesfed.federated.core import (
@@ -53,15 +54,62 @@ def assembled(phase: Phase) -> Phase:
     for layer in reversed(phase.layers):
         link = layer.link(link)
     each = any(layer.traits.needs == "each" for layer in phase.layers)
+    bounding = [layer.owner for layer in phase.layers if layer.traits.bounds]
+    reducer = partial(BoundedSum, bounding[0]) if bounding else phase.reducer
     return Phase(
         phase.name,
         server.plan,
         ClientSide.of(phase),
         server,
         link,
-        Keep if each else phase.reducer,
+        Keep if each else reducer,
         owner="",
     )
+
+
+@dataclass(frozen=True)
+class Admitted(Update):
+    """One client's update as the layers admitted it. What is made of it by `replace` is none."""
+
+    admitted: bool = field(default=False, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, update: Update) -> Admitted:
+        """Return an update that the layers admitted."""
+        made = cls(update.total, update.weight, update.kind)
+        object.__setattr__(made, "admitted", True)
+        return made
+
+
+class BoundedSum(Sum):
+    """A sum of updates that a layer bounded, one of each client, and of nothing else: what a link
+    changes afterwards is refused.
+
+    Parameters
+    ----------
+    owner
+        Owner of the layer.
+    """
+
+    def __init__(self, owner: str) -> None:
+        super().__init__()
+        self.owner, self.clients = owner, set[str]()
+
+    def add(self, client: str, update: Update) -> None:
+        """Add one client's update.
+
+        Raises
+        ------
+        UpdateError
+            If the layers did not admit the update as it is, or the client has one in the sum.
+        """
+        if client in self.clients or not getattr(update, "admitted", False):
+            twice, changed = "a second one", "one that was not clipped, or was changed afterwards"
+            actual = twice if client in self.clients else changed
+            where, hint = f"{self.owner}, client {client!r}", "the link Digital()"
+            raise UpdateError(where, "one clipped update", actual, hint)
+        super().add(client, update)
+        self.clients.add(client)
 
 
 @dataclass(frozen=True)
@@ -180,7 +228,15 @@ class ServerSide:
             if total is None and not seams.steps_alone(server):
                 return core, {}
             gathered = Sum(total)
-        return server.step(core, gathered, round)
+        step = server.step(core, gathered, round)
+        if not (
+            isinstance(step, tuple)
+            and len(step) == 2
+            and all(isinstance(part, dict) for part in step)
+        ):
+            where = f"{type(server).__name__}.step, phase {self.phase.name!r}"
+            raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
+        return step
 
 
 def _parted(total: Update) -> tuple[Update, dict[str, Tree]]:
@@ -244,7 +300,7 @@ class Through:
                 field="leaves",
             )
         if not self.side.tells:
-            return update
+            return Admitted.of(update)
         own = dict[str, Tree]()
         for layer in layers:
             sent, expected = told.get(layer.owner, {}), layer.sends(self.moment.model)
@@ -257,4 +313,4 @@ class Through:
                 for owner, tree in own.items()
             }
             weights = wired(weights, ones)
-        return replace(update, total=wired(update.total, own), weight=weights)
+        return Admitted.of(replace(update, total=wired(update.total, own), weight=weights))

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, a, checked, shown, whole
-from bayesfed.federated.core import Predictor, Weighing
+from bayesfed.federated.core import MODEL, Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
@@ -196,12 +196,12 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """Return a callback that copies one leaf of the state into `frames`, by round.
 
-    ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+    ``keep("prior_log_odds/1.weight", frames)`` follows the message v_{h -> s} of a layer.
 
     Parameters
     ----------
     leaf
-        Name of the leaf.
+        Name of the leaf: of the model, or with its owner, ``"averaged/count"``.
     frames
         Dictionary to fill.
     every
@@ -214,12 +214,13 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """
 
     def callback(report: RoundReport) -> None:
-        if leaf not in report.state:
+        name = leaf if leaf in report.state else f"{MODEL}/{leaf}"
+        if name not in report.state:
             raise ArgumentError(
                 "keep", f"one of {sorted(report.state)}", repr(leaf), "a leaf of the state"
             )
         if report.round == 0 or report.snapshot.round % every == 0:
-            frames[report.round] = report.state[leaf].clone()
+            frames[report.round] = report.state[name].clone()
 
     return callback
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from bayesfed.errors import ClientError, RefusedError, UpdateError
-from bayesfed.errors.checks import shown
+from bayesfed.errors import ClientError, RefusedError
 from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, masked
 from bayesfed.federated.core import (
     Arrival,
@@ -253,10 +252,4 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
     phase = occasion.phase
     if not entries.enough() and not seams.steps_alone(phase.server):
         return occasion.state, {}
-    step = phase.server.step(occasion.state, reducer, occasion.round)
-    if not (
-        isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)
-    ):
-        where = f"{type(phase.server).__name__}.step, phase {phase.name!r}"
-        raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
-    return step
+    return phase.server.step(occasion.state, reducer, occasion.round)

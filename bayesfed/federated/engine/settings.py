@@ -2,11 +2,11 @@
 continued with others in silence.
 
 Settings are numbers, names and choices: the fields of the dataclasses that an algorithm is made of
-(`train.local.steps`, `train.server.noise`), what its functions close over, the architecture of
-networks and the values of their frozen parameters, the shapes of the state, the sampler, and the
-clients with their numbers of rows. Not compared are trained values (the snapshot has its own),
-attributes of classes that are no dataclasses, and what may change between two parts of a run: the
-number of rounds, callbacks, pools and the policy on errors.
+(`train.local.steps`, `train.layers.private.noise`), what its functions close over, the
+architecture of networks and the values of their frozen parameters, the shapes of the state, the
+sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot
+has its own), attributes of classes that are no dataclasses, and what may change between two parts
+of a run: the number of rounds, callbacks, pools and the policy on errors.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def settings_of_run(
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
             described.add(f"{phase.name}.{part}", getattr(phase, part))
+        if phase.layers:
+            owners = ", ".join(layer.owner for layer in phase.layers)
+            described.entries[f"{phase.name}.layers"] = _short(owners)
         for layer in phase.layers:
             described.add(f"{phase.name}.layers.{layer.owner}", layer)
     described.add("sampler", sampler)

@@ -121,7 +121,9 @@ def run(algorithm, pool, **changes):
 def check_second_round(reports, words):
     assert [sorted(report.refused) for report in reports] == [[], [BAD], []]
     assert words in reports[1].refused[BAD]
-    counts = {name: float(memory["fits"]) for name, memory in reports[-1].snapshot.memories.items()}
+    counts = {
+        name: float(memory["model/fits"]) for name, memory in reports[-1].snapshot.memories.items()
+    }
     assert counts == {"a": 3, BAD: 2, "c": 3, "d": 3, "e": 3}
 
 
