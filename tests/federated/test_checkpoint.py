@@ -418,7 +418,7 @@ def test_early_stopping_counts_on_after_resuming(net, clients):
     ("call", "words"),
     [
         (lambda: checkpoint("x", keep=0), "checkpoint, keep"),
-        (lambda: ClientMemory(keep=0), "Memory, keep"),
+        (lambda: ClientMemory(None, keep=0), "Memory, keep"),
     ],
 )
 def test_bad_arguments_are_refused(call, words):

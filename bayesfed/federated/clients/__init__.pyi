@@ -2,6 +2,7 @@ from .envelopes import check_secrets as check_secrets
 from .envelopes import masked as masked
 from .envelopes import opened as opened
 from .pools import ClientPool as ClientPool
+from .process_group import Group as Group
 from .process_group import portable as portable
 from .ranks import Ranks as Ranks
 from .ranks import alike as alike

@@ -30,7 +30,6 @@ from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
-from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.ranked import agreed, exchanged
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
@@ -163,7 +162,7 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    state, info, entries = exchanged(occasion, pool, sides, asked, Gate(keyed))
+                    state, info, entries = exchanged(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)

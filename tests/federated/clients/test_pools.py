@@ -345,22 +345,18 @@ class Unsendable(bf.Cast):
 # Memories
 
 
-@pytest.fixture(params=["ram", "folder"])
-def make(request, tmp_path):
-    """Make a memory; that in a folder is opened anew for every call, as another process would."""
+@pytest.fixture
+def make(tmp_path):
+    """Make a memory that is opened anew for every call, as another process would."""
 
     class Reopened:
-        def __init__(self, keep):
+        def __init__(self, keep=1):
             self.keep = keep
 
         def __getattr__(self, name):
             return getattr(ClientMemory(InFolder(tmp_path), keep=self.keep), name)
 
-    return (
-        (lambda keep=1: ClientMemory(keep=keep))
-        if request.param == "ram"
-        else (lambda keep=1: Reopened(keep))
-    )
+    return Reopened
 
 
 def slot(round, phase="train"):
