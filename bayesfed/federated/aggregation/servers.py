@@ -13,8 +13,7 @@ import torch
 
 from bayesfed.errors import UpdateError
 from bayesfed.federated.core import Info, Kind, Reducer, Server, Stale, Update, published, total_of
-from bayesfed.models.elastic.graph import ChannelGraph
-from bayesfed.models.elastic.sorting import sort_channels
+from bayesfed.models import ChannelGraph, sort_channels
 from bayesfed.trees import Tree, zip_map
 
 

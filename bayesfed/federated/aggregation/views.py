@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.compress import gather_active, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.core import Kind, Update, View
 from bayesfed.trees import Shapes, Tree, check

@@ -36,7 +36,7 @@ from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides

@@ -15,8 +15,7 @@ from typing import Literal, Protocol, Self
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
+from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import a, checked, choice, number, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn

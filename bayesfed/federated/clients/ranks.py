@@ -14,8 +14,7 @@ from typing import Self, TypeVar
 
 import torch
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
+from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, number
 from bayesfed.federated.clients.memory.table import Memories

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core import (

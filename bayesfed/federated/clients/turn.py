@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import torch
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked

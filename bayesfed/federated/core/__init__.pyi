@@ -5,6 +5,7 @@ from .algorithm import Predictor as Predictor
 from .algorithm import Server as Server
 from .algorithm import Weighing as Weighing
 from .costs import Cost as Cost
+from .layering import check_order as check_order
 from .layers import Inner as Inner
 from .layers import Layer as Layer
 from .layers import Moment as Moment
@@ -14,14 +15,15 @@ from .layers import Traits as Traits
 from .layers import Turn as Turn
 from .layers import Visit as Visit
 from .options import LocalOptions as LocalOptions
+from .options import options_of as options_of
 from .options import read_options as read_options
-from .orders import check_order as check_order
 from .owners import MODEL as MODEL
 from .owners import Scope as Scope
 from .owners import of as of
 from .owners import owned as owned
 from .owners import unwired as unwired
 from .owners import wired as wired
+from .protocols import Around as Around
 from .protocols import Arrival as Arrival
 from .protocols import Assignment as Assignment
 from .protocols import Direction as Direction
@@ -36,7 +38,6 @@ from .protocols import View as View
 from .protocols import abridged as abridged
 from .seams import gathered as gathered
 from .seams import one_by_one as one_by_one
-from .seams import options_of as options_of
 from .seams import published as published
 from .seams import total_of as total_of
 from .sums import PartialSum as PartialSum
@@ -45,4 +46,3 @@ from .sums import checked as checked
 from .update import Kind as Kind
 from .update import Reducer as Reducer
 from .update import Update as Update
-from .wrappers import Around as Around

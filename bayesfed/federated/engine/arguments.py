@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
+from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check, having, shown
 from bayesfed.federated.clients import ClientPool

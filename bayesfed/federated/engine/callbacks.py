@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, a, checked, shown, whole
 from bayesfed.federated.core import MODEL, Predictor, Weighing

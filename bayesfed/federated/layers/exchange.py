@@ -10,10 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bayesfed.compress import LeafCodec, Ternary, scatter_active
 from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import LeafCodec
-from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.support import mask_of, scatter_active
+from bayesfed.compress.support import mask_of
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.core import Fit, Info, Inner, Moment, Sent, Traits, Update, Visit, of, owned

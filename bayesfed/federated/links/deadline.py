@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number
 from bayesfed.federated.core import Arrival, Link, Reducer, Scalar, one_by_one

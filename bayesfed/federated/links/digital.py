@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number
 from bayesfed.federated.core import Arrival, Cost, Kind, Reducer, Scalar, Update
@@ -124,13 +124,9 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            raise UpdateError(
-                "message",
-                f"one of {field} {value!r}",
-                f"one of {field} {claimed!r}",
-                "this exchange's own message",
-                field=field,
-            )
+            wanted, actual = f"one of {field} {value!r}", f"one of {field} {claimed!r}"
+            hint = "this exchange's own message"
+            raise UpdateError("message", wanted, actual, hint, field=field)
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(

@@ -18,9 +18,9 @@ from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
+from bayesfed.inference import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import with_open_prior, with_prior
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 
 Record = TypeVar("Record", bound=LocalOptions)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, whole
 from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of

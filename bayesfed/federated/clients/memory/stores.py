@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from bayesfed.compress.wire import pack, unpack
+from bayesfed.compress import pack, unpack
 from bayesfed.data import files
 from bayesfed.errors import CheckpointError, WireError
 from bayesfed.trees import Tree
