@@ -183,7 +183,7 @@ def test_seconds_are_those_of_devices():
         ("stc on devices", {"seconds": None}, "no deadline: late answers count"),
         ("fed_avg", {"seconds": None}, "finite seconds of its turn"),
         ("fed_avg", {"size": 9}, "at most the 4 clients of the pool"),
-        ("fed_avg", {"size": 0}, "size >= 1"),
+        ("fed_avg", {"size": 0}, "FedBuff, size: expected a whole number >= 1"),
         ("fed_avg", {"staleness": "none"}, "'polynomial' or 'constant'"),
     ],
 )

@@ -161,7 +161,7 @@ def test_the_servers_residual_keeps_what_was_not_sent(net):
         wanted = leaf + 3 * change[name]
         left = state[f"exchange/residual/{name}"]
         assert torch.allclose(state[f"model/{name}"] + left, wanted, atol=1e-5)
-    with pytest.raises(ArgumentError, match="a number of rounds >= 1"):
+    with pytest.raises(ArgumentError, match="Exchange, cache: expected a whole number >= 1"):
         Exchange(codec=Ternary(0.1), cache=0)
 
 

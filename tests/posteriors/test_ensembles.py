@@ -16,7 +16,7 @@ from bayesfed.data import concatenated
 from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.owners import owned
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key

@@ -19,7 +19,7 @@ from bayesfed.federated.aggregation.changes import clipped, norm
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Update
-from bayesfed.federated.engine.assembly import Admitted, BoundedSum
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 

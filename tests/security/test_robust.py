@@ -287,12 +287,12 @@ def test_entries_are_taken_over_those_who_cover_them():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: bf.TrimmedMean(0.5), r"a share in \[0, 0.5\)"),
-        (lambda: bf.TrimmedMean(-0.1), r"a share in \[0, 0.5\)"),
-        (lambda: bf.Krum(-1), "byzantine >= 0, keep >= 1"),
-        (lambda: bf.Krum(1, 0), "byzantine >= 0, keep >= 1"),
-        (lambda: bf.NormGate(0.5), "a factor >= 1"),
-        (lambda: bf.NormGate(math.nan), "a factor >= 1"),
+        (lambda: bf.TrimmedMean(0.5), r"TrimmedMean, share: expected a number in \[0, 0.5\)"),
+        (lambda: bf.TrimmedMean(-0.1), r"TrimmedMean, share: expected a number in \[0, 0.5\)"),
+        (lambda: bf.Krum(-1), "Krum, byzantine: expected a whole number >= 0"),
+        (lambda: bf.Krum(1, 0), "Krum, keep: expected a whole number >= 1"),
+        (lambda: bf.NormGate(0.5), r"NormGate, factor: expected a number in \[1, inf\]"),
+        (lambda: bf.NormGate(math.nan), r"NormGate, factor: expected a number in \[1, inf\]"),
     ],
 )
 def test_bad_rules_are_refused(make, words):

@@ -36,19 +36,19 @@ from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core.layers import Layer
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Layer, Local
 from bayesfed.federated.training.descent import Descent
 from bayesfed.trees import Tree, size, to
 
 Cohort = int | Literal["auto"]
 """Largest number of clients that are batched, or "auto"."""
-BATCHED = "batched"
+BATCHED, SEVERAL = "batched", whole(2, "8")
 # Limits of "auto", from the measurements above: most and fewest clients, most parameters of a
 # client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
@@ -75,6 +75,14 @@ class Turn(NamedTuple):
     secret: bytes | None = None
 
 
+@checked_class(
+    {},
+    size=Role(
+        lambda size: size == "auto" or SEVERAL.fits(size),
+        "a number of clients >= 2, or 'auto'",
+        "cohort='auto'",
+    ),
+)
 @dataclass
 class Cohorts:
     """Answers turns of clients, together if their work has the same shape.
@@ -98,14 +106,6 @@ class Cohorts:
     size: Cohort
     turns: dict[str, Counter[str]] = field(default_factory=dict)
     _obstacles: dict[str, str] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.size != "auto" and (
-            not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2
-        ):
-            raise ArgumentError(
-                "cohort", "a number of clients >= 2, or 'auto'", repr(self.size), "'auto'"
-            )
 
     def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
         """Yield every client's outcome, in the order of the turns. As many turns are read ahead as

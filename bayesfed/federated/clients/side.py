@@ -7,16 +7,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.layers import Layer, Visit
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import Scope, unwired, wired
-from bayesfed.federated.core.protocols import Fit, Local
-from bayesfed.federated.core.seams import options_of
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import (
+    Algorithm,
+    Fit,
+    Kind,
+    Layer,
+    Local,
+    LocalOptions,
+    Phase,
+    Scope,
+    Visit,
+    options_of,
+    unwired,
+    wired,
+)
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

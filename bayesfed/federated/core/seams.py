@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.compress.feedback import ErrorFeedback
+from bayesfed.compress import Codec, ErrorFeedback
 from bayesfed.federated.core.algorithm import Phase, Server
 from bayesfed.federated.core.layers import Stale
-from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Link, View
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
@@ -82,14 +80,6 @@ def stale(server: Server) -> Stale | None:
     """
     found: Stale | None = getattr(server, "stale", None)
     return found
-
-
-def options_of(local: object) -> type[LocalOptions]:
-    """Return the record of options that a local step reads: its attribute ``options``, or
-    `LocalOptions`.
-    """
-    record = getattr(local, "options", LocalOptions)
-    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
 
 
 def one_by_one(link: Link) -> bool:

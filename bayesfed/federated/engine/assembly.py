@@ -15,16 +15,28 @@ import torch
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.side import ClientSide
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.layers import Layer, Moment, Stale, Turn
-from bayesfed.federated.core.orders import check_order
-from bayesfed.federated.core.owners import unwired, wired
-from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip, View
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum, Keep
+from bayesfed.federated.clients import ClientSide
+from bayesfed.federated.core import (
+    Assignment,
+    Info,
+    Kind,
+    Layer,
+    Moment,
+    Phase,
+    Profile,
+    Reducer,
+    Skip,
+    Stale,
+    Sum,
+    Turn,
+    Update,
+    View,
+    check_order,
+    seams,
+    unwired,
+    wired,
+)
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, check
 
@@ -53,51 +65,6 @@ def assembled(phase: Phase) -> Phase:
         Keep if each else reducer,
         owner="",
     )
-
-
-@dataclass(frozen=True)
-class Admitted(Update):
-    """One client's update as the layers admitted it. What is made of it by `replace` is none."""
-
-    admitted: bool = field(default=False, init=False, repr=False, compare=False)
-
-    @classmethod
-    def of(cls, update: Update) -> Admitted:
-        """Return an update that the layers admitted."""
-        made = cls(update.total, update.weight, update.kind)
-        object.__setattr__(made, "admitted", True)
-        return made
-
-
-class BoundedSum(Sum):
-    """A sum of updates that a layer bounded, one of each client, and of nothing else: what a link
-    changes afterwards is refused.
-
-    Parameters
-    ----------
-    owner
-        Owner of the layer.
-    """
-
-    def __init__(self, owner: str) -> None:
-        super().__init__()
-        self.owner, self.clients = owner, set[str]()
-
-    def add(self, client: str, update: Update) -> None:
-        """Add one client's update.
-
-        Raises
-        ------
-        UpdateError
-            If the layers did not admit the update as it is, or the client has one in the sum.
-        """
-        if client in self.clients or not getattr(update, "admitted", False):
-            twice, changed = "a second one", "one that was not clipped, or was changed afterwards"
-            actual = twice if client in self.clients else changed
-            where, hint = f"{self.owner}, client {client!r}", "the link Digital()"
-            raise UpdateError(where, "one clipped update", actual, hint)
-        super().add(client, update)
-        self.clients.add(client)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profi
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
 from bayesfed.inference.ensembles.networks import together
