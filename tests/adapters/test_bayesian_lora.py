@@ -262,7 +262,7 @@ def test_the_guides_density_is_a_product_over_slices(q):
 def test_leaves_are_found_whatever_stands_around_their_names():
     names = [
         "guide.scales.0.1.lora_a_unconstrained",
-        "1.lora_b.precision",
+        "precision/1.lora_b",
         "lora_a",
         "1.lora_c",
         "guide.loc",

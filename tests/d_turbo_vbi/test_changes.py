@@ -82,15 +82,15 @@ def test_clients_hold_what_the_server_says_they_hold_while_supports_move(declare
     for report in rounds(algorithm, bf.InProcess(clients), rounds=4):
         for memory in report.snapshot.memories.values():
             for name in declared.sites:
-                active = before[f"{name}.log_odds"] > 0
-                assert torch.equal(held(memory)[f"{name}.support"], active)
-                assert torch.equal(held(memory)[f"{name}.mean"], before[f"{name}.mean"][active])
-                assert memory[f"exchange/error/{name}.mean"].shape == (int(active.sum()),)
+                active = before[f"log_odds/{name}"] > 0
+                assert torch.equal(held(memory)[f"support/{name}"], active)
+                assert torch.equal(held(memory)[f"mean/{name}"], before[f"mean/{name}"][active])
+                assert memory[f"exchange/error/mean/{name}"].shape == (int(active.sum()),)
         before, switched = owned(report.state, "model"), switched + report.server["switched_off"]
         for name in declared.sites:
-            off = before[f"{name}.log_odds"] <= 0
-            assert not before[f"{name}.mean"][off].any()
-            assert not report.state[f"exchange/residual/{name}.mean"][off].any()
+            off = before[f"log_odds/{name}"] <= 0
+            assert not before[f"mean/{name}"][off].any()
+            assert not report.state[f"exchange/residual/mean/{name}"][off].any()
         sizes.append([row.cost.bits for row in report.rows if row.direction == "down"])
     assert switched > 0
     # The first message has nothing but what the model is drawn from, and the points.
@@ -106,12 +106,12 @@ def test_clients_that_skipped_rounds_catch_up(declared, clients, cache):
         for client in report.clients:
             memory = held(report.snapshot.memories[client])
             for name in declared.sites:
-                mean = states[-1][f"{name}.mean"][states[-1][f"{name}.log_odds"] > 0]
-                torch.testing.assert_close(memory[f"{name}.mean"], mean, atol=1e-6, rtol=1e-6)
+                mean = states[-1][f"mean/{name}"][states[-1][f"log_odds/{name}"] > 0]
+                torch.testing.assert_close(memory[f"mean/{name}"], mean, atol=1e-6, rtol=1e-6)
                 checked += 1
         states.append(owned(report.state, "model"))
     assert checked
-    means = {f"change/{name}.mean" for name in declared.sites}
+    means = {f"change/mean/{name}" for name in declared.sites}
     assert means <= told(algorithm, report.state, 6, 6 - cache).keys()
     assert not means & told(algorithm, report.state, 6, 5 - cache).keys()
 
@@ -157,9 +157,9 @@ def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
     drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
     first = drawn(drawn.told(declared, Changes(start=0.5, key=bf.Key(3))))
     for name in declared.sites:
-        assert torch.equal(last.state[f"model/{name}.log_odds"] > 0, first[f"{name}.support"])
-    share = sum(int(first[f"{name}.support"].sum()) for name in declared.sites) / sum(
-        first[f"{name}.support"].numel() for name in declared.sites
+        assert torch.equal(last.state[f"model/log_odds/{name}"] > 0, first[f"support/{name}"])
+    share = sum(int(first[f"support/{name}"].sum()) for name in declared.sites) / sum(
+        first[f"support/{name}"].numel() for name in declared.sites
     )
     assert last.server["density"] == pytest.approx(share)
     shares = densities({"a": (100, 100), "b": (4, 5)}, 0.1)
@@ -208,7 +208,7 @@ def test_clients_compute_the_inclusion_that_the_server_has(net, clients):
     )
     last = [*rounds(algorithm, bf.InProcess(clients), rounds=3)][-1]
     (phase,), state = algorithm.phases, owned(last.state, "model")
-    supports = {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+    supports = {name: state[f"log_odds/{name}"] > 0 for name in declared.sites}
     message = gather_active(phase.server.publish(state, 3, None), supports)
     told, silent = (
         MeanFieldElbo(declared).start(each)[1]
@@ -217,5 +217,5 @@ def test_clients_compute_the_inclusion_that_the_server_has(net, clients):
     for name, belief in TurboStep(declared).belief(state).items():
         wanted = torch.where(supports[name], belief.expected_precision, 0.0)
         assert 0 < int((wanted > 0).sum()) < wanted.numel()
-        torch.testing.assert_close(told[f"{name}.precision"], wanted, rtol=1e-4, atol=1e-6)
-        assert not torch.allclose(silent[f"{name}.precision"], wanted, rtol=1e-2)
+        torch.testing.assert_close(told[f"precision/{name}"], wanted, rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(silent[f"precision/{name}"], wanted, rtol=1e-2)

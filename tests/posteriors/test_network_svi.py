@@ -169,7 +169,7 @@ def test_clients_choose_their_damping():
     with pytest.warns(ConvergenceWarning):
         memories = fitted(rule=PVI(), rounds=3).snapshot.memories
     assert all(
-        {"pace/damping", "pace/move", "site/slope.h"} <= owned(memory, "model").keys()
+        {"pace/damping", "pace/move", "site/h/slope"} <= owned(memory, "model").keys()
         for memory in memories.values()
     )
     with pytest.raises(ArgumentError, match="0 < damping <= 1"):
