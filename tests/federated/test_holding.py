@@ -12,7 +12,7 @@ import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.compress import Coded, ErrorFeedback, Float, Ternary, TopK
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Exchange, Fit, Holding, feedback, fraction, layered, rounds
+from bayesfed.federated import Exchange, Fit, Holding, feedback, fraction, rounds
 from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core.owners import Scope, of, owned
 from bayesfed.federated.core.protocols import Local

@@ -4,9 +4,9 @@ continued with others in silence.
 Settings are numbers, names and choices: the fields of the dataclasses that an algorithm is made of
 (`train.local.steps`, `train.layers.private.noise`), what its functions close over, the
 architecture of networks and the values of their frozen parameters, the shapes of the state, the
-sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot has its own),
-attributes of classes that are no dataclasses, and what may change between two parts of a run: the
-number of rounds, callbacks, pools and the policy on errors.
+sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot
+has its own), attributes of classes that are no dataclasses, and what may change between two parts
+of a run: the number of rounds, callbacks, pools and the policy on errors.
 """
 
 from __future__ import annotations
