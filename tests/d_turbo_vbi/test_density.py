@@ -14,6 +14,7 @@ from bayesfed.algorithms.d_turbo_vbi.density import HELD, held_rows, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.training.held_out_scores import FACTORS, HIGHEST, LOWEST, better
 from bayesfed.inference import infer
@@ -163,10 +164,10 @@ class Recorded:
 def test_held_out_rows_are_scored_and_not_trained_on(declared, clients):
     data = clients["client-000"]
     algorithm = bf.d_turbo_vbi(declared, observations=counted(clients), training=WORK)
-    (phase,) = algorithm.phases
-    message = phase.assign(
-        algorithm.initial, 0, bf.InProcess(clients).profiles[0], bf.Key(0)
-    ).view.restrict(phase.server.publish(algorithm.initial, 0, None))
+    (phase,), state = algorithm.phases, owned(algorithm.initial, "model")
+    message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], bf.Key(0)).view.restrict(
+        phase.server.publish(state, 0, None)
+    )
     objective, inner = MeanFieldElbo(declared), Recorded()
     scores = (
         HeldOut(inner, objective, draws=400)
@@ -216,7 +217,7 @@ def test_auto_without_rows_to_hold_out_is_the_run_at_that_temperature(clients, n
         ).snapshot.state
         for temperature in (None, "auto")
     )
-    assert set(auto) - set(fixed) == {"temperature"}
+    assert set(auto) - set(fixed) == {"model/temperature"}
     # The temperature travels in 16 bits.
     assert all(
         torch.allclose(auto[name].double(), leaf.double(), rtol=1e-3, atol=1e-5)

@@ -39,8 +39,8 @@ class TakesMomentum(Protocol):
     """
 
     def with_momentum(self, phase: Phase, optimiser: Any, initial: Tree) -> tuple[Phase, Tree]:
-        """Return the server's phase with momentum, and further leaves of the core's state before
-        round 0, whose names begin with ``optimiser/``.
+        """Return the server's phase with momentum, whose core has several kinds of leaves (owner
+        ""), and further leaves of its state before round 0, by owner and name.
 
         Parameters
         ----------
