@@ -52,7 +52,7 @@ RULES = {
     "d_turbo_vbi": [
         (rf"(.*)\.({TURBO})", r"\2/\1"),
         (r"sd", "shared/sd"),
-        (r"turbo/(.*)|(field|watch|temperature|scores|nll)", r"run/\1\2"),
+        (r"(field|watch|temperature|scores|nll)", r"run/\1"),
         (r"(.*)", r"point/\1"),
     ],
 }
@@ -68,6 +68,10 @@ def renamed(recipe, name, names):
         return match[1] + renamed("", match[2], {one.removeprefix(match[1]) for one in names})
     # Before cores had owners their leaves had none, and every layer a prefix of its own.
     bare = name.removeprefix("model/")
+    if match := re.fullmatch(r"(.*)\.(residual|sum-of-last-\d+)", bare):
+        # Messages of cores with one kind of leaves have plain names.
+        kept = renamed(recipe, match[1], names).removeprefix("model/")
+        return f"exchange/{match[2].replace('sum-of-last', 'sum')}/{kept}"
     start = next((one for one in sorted(RULES, reverse=True) if recipe.startswith(one)), None)
     for pattern, present in RULES.get(start, []) if start else []:
         if match := re.fullmatch(pattern, bare):

@@ -4,10 +4,11 @@ Every leaf of a state, a message, a payload and a memory is named by its owner a
 so that no name that a user gave can meet one of ours. Here a network has extra parameters and
 buffers that are called like every string that the package itself uses as a key of a tree, and like
 paths. Each run must give the bits of a run with neutral names in their places. Streams of random
-numbers are named by leaves, so that names are mapped back there.
+numbers are named by leaves: the run with neutral names draws from those of the given ones.
 """
 
 import ast
+import re
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -173,24 +174,21 @@ def neutral(names):
     return found
 
 
-def back(name, table):
-    """A leaf's name with the neutral one in the place of a given one."""
-    if not isinstance(name, str):
-        return name
-    name = name[1:] if name.startswith("//") and name not in table else name
-    for given, plain in table.items():
-        if name == given:
-            return plain
-        if name.endswith(f"/{given}"):
-            return name.removesuffix(given) + plain
-    return name
+def given_of(name, table):
+    """A leaf's name with the given one in the place of a neutral one, which nothing else is."""
+    kind, slash, plain = name.rpartition("/")
+    return kind + slash + table.get(plain, plain)
+
+
+def stream(part, table):
+    """Part of the path of a key. On the wire names that begin with a slash have one more."""
+    return re.sub("^/+", "/", given_of(part, table)) if isinstance(part, str) else part
 
 
 @contextmanager
 def renamed(monkeypatch, parameters, buffers, table):
-    """The recipes on networks and models with these names, and streams by neutral ones."""
+    """The recipes on networks and models with these names, and streams by those of a table."""
     mlp, plain, line = recipes.mlp, Key.integer, recipes.line
-    longest = dict(sorted(table.items(), key=lambda pair: -len(pair[0])))
 
     def named_line(inputs, targets=None):
         slope = pyro.sample("w0", dist.Normal(torch.zeros(2), 1.0).to_event(1))
@@ -205,24 +203,26 @@ def renamed(monkeypatch, parameters, buffers, table):
         patch.setattr(
             Key,
             "integer",
-            lambda key: plain(Key(key.seed, *(back(part, longest) for part in key.path))),
+            lambda key: plain(Key(key.seed, *(stream(part, table) for part in key.path))),
         )
-        yield longest
+        yield
 
 
 def state_of(name, monkeypatch, parameters, buffers, table=None, rounds=1):
-    """The leaves after some rounds, by neutral names, and a prediction."""
-    with renamed(monkeypatch, parameters, buffers, table or {}) as longest:
+    """The leaves after some rounds; neutral names are replaced by those of a table."""
+    table = table or {}
+    with renamed(monkeypatch, parameters, buffers, table):
         tiny = recipes.tiny_recipes()[name]()
         result = bf.run(tiny.algorithm, tiny.pool(), rounds=rounds, progress=False)
-        return {back(leaf, longest): value for leaf, value in result.snapshot.state.items()}
+        return {given_of(name, table): leaf for name, leaf in result.snapshot.state.items()}
 
 
 def compared(name, monkeypatch, parameters, buffers, rounds=1):
     table = neutral([*parameters, *buffers])
     plain = [table[one] for one in parameters], [table[one] for one in buffers]
-    expected = state_of(name, monkeypatch, *plain, rounds=rounds)
-    found = state_of(name, monkeypatch, parameters, buffers, table, rounds)
+    inverse = {one: given for given, one in table.items()}
+    expected = state_of(name, monkeypatch, *plain, inverse, rounds)
+    found = state_of(name, monkeypatch, parameters, buffers, rounds=rounds)
     assert sorted(found) == sorted(expected)
     assert [one for one in expected if not torch.equal(found[one], expected[one])] == []
 
