@@ -6,7 +6,8 @@
 
 A line has a recipe, the name of a leaf and the digest of its type, shape and bytes, between tabs.
 With a listing of before, names are brought to the present ones by the rules, and what differs is
-printed; the exit status is then 1. Names of recipes restrict the run.
+printed; the exit status is then 1. Names of recipes restrict the run. Codecs that draw name their
+streams by leaves: ``--old-streams`` lets them draw as before the rules.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import re
 import sys
 import warnings
 
+from bayesfed.keys import Key
 from bayesfed.testing import recipes
 from tests.house.test_golden_states import after_two_rounds
 
@@ -56,6 +58,12 @@ RULES = {
         (r"(.*)", r"point/\1"),
     ],
 }
+# What streams of random numbers were named after before, by the names that leaves have now.
+STREAMS = [
+    (rf"({TURBO}|h|precision)/(.*)", r"\2.\1"),
+    (r"shared/(sd)", r"\1"),
+    (r"(?:point|run|model)/(.*)", r"\1"),
+]
 OWNERS = ("averaged", "devices", "exchange", "feedback", "held", "local privacy", "member")
 LAYERS = (*OWNERS, "optimiser", "own", "private", "robust", "secure", "swag", "tuned", "weights")
 
@@ -77,6 +85,20 @@ def renamed(recipe, name, names):
         if match := re.fullmatch(pattern, bare):
             return match.expand(present)
     return name if bare.partition("/")[0] in LAYERS and name == bare else f"model/{bare}"
+
+
+def stream(part):
+    """Part of the path of a key as it was before."""
+    for pattern, old in STREAMS if isinstance(part, str) else ():
+        if match := re.fullmatch(pattern, part):
+            return match.expand(old)
+    return part
+
+
+def draw_as_before():
+    """Name streams of random numbers as before: codecs name theirs by leaves."""
+    integer = Key.integer
+    Key.integer = lambda key: integer(Key(key.seed, *map(stream, key.path)))
 
 
 def digest(leaf):
@@ -122,7 +144,12 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="tests.house.leaves", description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="*", help="names of recipes; default: all")
     parser.add_argument("--against", help="a listing of before")
+    parser.add_argument(
+        "--old-streams", action="store_true", help="draw from streams named as before the rules"
+    )
     asked = parser.parse_args(arguments)
+    if asked.old_streams:
+        draw_as_before()
     every = recipes.tiny_recipes()
     if unknown := sorted(set(asked.recipes) - every.keys()):
         parser.error(f"no such recipe: {', '.join(unknown)}")
