@@ -19,6 +19,7 @@ from bayesfed.algorithms.lora.sketch_view import SKETCH
 from bayesfed.algorithms.lora.slices import cut_slices, put_slices, sliced
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.federated import SketchedSvi
+from bayesfed.federated.core.owners import of
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.models import Drawn, merged
@@ -313,7 +314,7 @@ def test_a_sketch_of_all_slices_fits_as_the_whole_does(digits, rule):
         algorithm.initial,
     )
     found = sketched.fit(
-        {**message, "1.lora_sketch": torch.arange(R)}, {}, clients["client-0"], KEY, options
+        {**of("model", message), "sketch/1": torch.arange(R)}, {}, clients["client-0"], KEY, options
     )
     assert tree_equal(plain.payload, found.payload)
     assert tree_equal(plain.memory, found.memory)
@@ -478,7 +479,7 @@ def test_slices_are_all_that_travels(digits, q):
     assert (indices.dtype, indices.tolist()) == (torch.uint8, view.indices["1"].tolist())
     assert size(message) == each
     fit = algorithm.phases[0].local.fit(
-        {**message, "1.lora_sketch": indices}, {}, clients["client-0"], KEY, options
+        {**of("model", message), "sketch/1": indices}, {}, clients["client-0"], KEY, options
     )
     assert size(fit.payload) == each
     result = run(algorithm, clients, rounds=1)
@@ -585,7 +586,7 @@ def test_anchored_slices_are_fitted_over_the_mean_of_the_others(digits, rule):
     algorithm = make([K], **FIRST)
     message, view, options = message_of(algorithm)
     local = algorithm.phases[0].local.locals[0]
-    assert message["1.lora_sketch"].tolist() == view.indices["1"].tolist()
+    assert message["sketch/1"].tolist() == view.indices["1"].tolist()
     assert local.local.sites == {}
     fit = local.fit(message, {}, clients["client-0"], KEY, options)
     assert shapes(fit.payload) == view.expected

@@ -254,7 +254,7 @@ def every():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("name", every())
+@pytest.mark.parametrize("name", list(every()))
 def test_no_name_changes_anything(name, turned, monkeypatch):
     names = carried()
     halves = names[turned::2], names[1 - turned :: 2]
