@@ -344,9 +344,7 @@ def test_clients_that_missed_a_stack_are_sent_delta_and_velocity(clients):
     done = run(algorithm, clients, rounds=6, sampler=in_halves)
     state, scale = done.snapshot.state, net.get_submodule("1").scale
     memory = done.snapshot.memories[sorted(clients)[-1]]
-    velocity = (state["stack/b/1"] * scale) @ state["stack/a/1"] + 0.5 * memory[
-        "velocity/1"
-    ]
+    velocity = (state["stack/b/1"] * scale) @ state["stack/a/1"] + 0.5 * memory["velocity/1"]
     assert torch.allclose(velocity, state["velocity/1"], atol=1e-6)
     assert torch.allclose(memory["delta/1"] + velocity, state["delta/1"], atol=1e-6)
     again = run(algorithm, clients, rounds=3, sampler=in_halves)

@@ -90,7 +90,8 @@ def test_the_state_and_the_messages_have_no_head(unlike, net):
     result = bf.run(bf.fed_per(net, training=WORK), train, rounds=1, progress=False)
     assert result.snapshot.state.keys() == {"1.weight", "1.bias"}
     assert all(
-        tree.keys() == {"model/3.weight", "model/3.bias"} for tree in result.snapshot.memories.values()
+        tree.keys() == {"model/3.weight", "model/3.bias"}
+        for tree in result.snapshot.memories.values()
     )
     assert (
         result.bits()

@@ -121,9 +121,7 @@ class Expansion:
         linear: dict[str, Tensor] = {}
         for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
             sums[curvature] = total + self.floor * (len(data) > 0)
-            linear[name] = product(sums[curvature], matrix) + (
-                slopes[name] if self.gradient else 0
-            )
+            linear[name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
         sent = of(BLOCK, sums) | of(LINEAR, linear) | {NLL: nll[None]}
         payload = {name: leaf / rows for name, leaf in sent.items()}
         return fit._replace(payload=payload, memory={})
