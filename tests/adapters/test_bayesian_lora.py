@@ -317,7 +317,7 @@ def test_a_sketch_of_all_slices_fits_as_the_whole_does(digits, rule):
         owned(algorithm.initial, "model"),
     )
     found = sketched.fit(
-        {**message, "1.lora_sketch": torch.arange(R)}, {}, clients["client-0"], KEY, options
+        {**of("model", message), "sketch/1": torch.arange(R)}, {}, clients["client-0"], KEY, options
     )
     assert tree_equal(plain.payload, found.payload)
     assert tree_equal(plain.memory, found.memory)
@@ -481,7 +481,7 @@ def test_slices_are_all_that_travels(digits, q):
     assert (indices.dtype, indices.tolist()) == (torch.uint8, view.indices["1"].tolist())
     assert size(message) == each
     fit = algorithm.phases[0].local.fit(
-        {**message, "1.lora_sketch": indices}, {}, clients["client-0"], KEY, options
+        {**of("model", message), "sketch/1": indices}, {}, clients["client-0"], KEY, options
     )
     assert size(fit.payload) == each
     result = run(algorithm, clients, rounds=1)
@@ -588,7 +588,7 @@ def test_anchored_slices_are_fitted_over_the_mean_of_the_others(digits, rule):
     algorithm = make([K], **FIRST)
     message, view, options = message_of(algorithm)
     local = algorithm.phases[0].local.locals[0]
-    assert message["1.lora_sketch"].tolist() == view.indices["1"].tolist()
+    assert message["sketch/1"].tolist() == view.indices["1"].tolist()
     assert local.local.sites == {}
     fit = local.fit(message, {}, clients["client-0"], KEY, options)
     assert shapes(fit.payload) == view.expected

@@ -505,18 +505,18 @@ def test_stacks_are_exact_and_the_delta_is_apart(clients):
     state = owned(done.snapshot.state, "model")
     memories = [owned(memory, "model") for memory in done.snapshot.memories.values()]
     assert torch.equal(net.get_submodule("1").base.weight, base().get_submodule("1").weight)
-    assert state["stack/1/b"].shape == (16, done.history[-1].server["stacked_slices"])
+    assert state["stack/b/1"].shape == (16, done.history[-1].server["stacked_slices"])
     # What a client held in the last round, and the stack that ended it.
     merge = Merge(net)
     for memory in memories:
         held = (
             memory["delta/1"]
-            + (state["stack/1/b"] * net.get_submodule("1").scale) @ state["stack/1/a"]
+            + (state["stack/b/1"] * net.get_submodule("1").scale) @ state["stack/a/1"]
         )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
     heard, missed = (merge.publish(state, 3, version) for version in (2, 1))
     assert "delta/1" not in heard
-    assert "stack/1/a" not in missed
+    assert "stack/a/1" not in missed
     assert (
         base_weights(net, state)["1.base.weight"].data_ptr()
         != net.get_submodule("1").base.weight.data_ptr()
@@ -535,7 +535,7 @@ def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
     for name in sorted(clients)[:half]:
         held = (
             done.snapshot.memories[name]["model/delta/1"]
-            + (state["stack/1/b"] * scale) @ state["stack/1/a"]
+            + (state["stack/b/1"] * scale) @ state["stack/a/1"]
         )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
     first = run(algorithm, clients, rounds=2, sampler=in_halves)
@@ -585,7 +585,7 @@ def test_views_and_locals_keep_the_laws(digits):
             local.kind,
         )
     state = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
-    stack = {"stack/1/b": torch.randn(16, 5), "stack/1/a": torch.randn(5, 64)}
+    stack = {"stack/b/1": torch.randn(16, 5), "stack/a/1": torch.randn(5, 64)}
     (local,) = (
         bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK)
         .phases[0]

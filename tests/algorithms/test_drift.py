@@ -278,5 +278,5 @@ def test_a_steps_leaf_that_is_missing_costs_the_client_the_round(net, clients):
     """FedNova's payload has one leaf more than the model; without it the payload is refused."""
     algorithm = bf.fed_nova(net, training=WORK)
     wrong = replace(algorithm, phases=(replace(algorithm.phases[0], local=WORK.fitting(net)),))
-    with pytest.raises(ClientError, match="nova/steps"):
+    with pytest.raises(ClientError, match="run/steps"):
         bf.run(wrong, clients, rounds=1, progress=False)

@@ -95,7 +95,7 @@ def test_the_state_and_the_messages_have_no_head(unlike, net):
     result = bf.run(bf.fed_per(net, training=WORK), train, rounds=1, progress=False)
     assert result.snapshot.state.keys() == {"model/1.weight", "model/1.bias"}
     assert all(
-        tree.keys() == {"model/own/3.weight", "model/own/3.bias"}
+        tree.keys() == {"model/3.weight", "model/3.bias"}
         for tree in result.snapshot.memories.values()
     )
     assert (

@@ -58,7 +58,11 @@ def posterior_trees():
             "sd/b": torch.tensor([0.2]),
         },
         "an sd a weight": {"mean/a": mean, "sd/a": sd},
-        "active entries": {"mean/a": mean[support], "support/a": support, "shared/sd": torch.tensor(0.1)},
+        "active entries": {
+            "mean/a": mean[support],
+            "support/a": support,
+            "shared/sd": torch.tensor(0.1),
+        },
         "nothing": {
             "mean/a": mean[:0],
             "sd/a": sd[:0],
