@@ -22,7 +22,7 @@ def trip(codec, tree, key=None):
     return codec.decode(message, key)[0], message
 
 
-@pytest.mark.parametrize("shared/sd", [torch.tensor(0.1), SD])
+@pytest.mark.parametrize("sd", [torch.tensor(0.1), SD])
 @pytest.mark.parametrize("nats", [0.003, 0.03])
 def test_the_expected_divergence_is_the_budget(sd, nats):
     back, _ = trip(PosteriorGrid(nats), {"mean/a": MEAN, "sd/a": sd})

@@ -78,7 +78,7 @@ def test_lossless_changes_are_fed_avg_of_changes_bit_for_bit(net, clients):
 
 def test_clients_hold_what_the_server_says_they_hold_while_supports_move(declared, clients):
     algorithm = turbo(declared, clients)
-    before, switched, sizes = owned(algorithm.initial, "model"), 0.0, []
+    before, switched, sizes = algorithm.initial, 0.0, []
     for report in rounds(algorithm, bf.InProcess(clients), rounds=4):
         for memory in report.snapshot.memories.values():
             for name in declared.sites:
@@ -86,7 +86,7 @@ def test_clients_hold_what_the_server_says_they_hold_while_supports_move(declare
                 assert torch.equal(held(memory)[f"support/{name}"], active)
                 assert torch.equal(held(memory)[f"mean/{name}"], before[f"mean/{name}"][active])
                 assert memory[f"exchange/error/mean/{name}"].shape == (int(active.sum()),)
-        before, switched = owned(report.state, "model"), switched + report.server["switched_off"]
+        before, switched = report.state, switched + report.server["switched_off"]
         for name in declared.sites:
             off = before[f"log_odds/{name}"] <= 0
             assert not before[f"mean/{name}"][off].any()
@@ -101,7 +101,7 @@ def test_clients_hold_what_the_server_says_they_hold_while_supports_move(declare
 @pytest.mark.parametrize("cache", [1, 2])
 def test_clients_that_skipped_rounds_catch_up(declared, clients, cache):
     algorithm = turbo(declared, clients, cache=cache)
-    states, checked = [owned(algorithm.initial, "model")], 0
+    states, checked = [algorithm.initial], 0
     for report in rounds(algorithm, bf.InProcess(clients), rounds=6, sampler=fraction(0.5)):
         for client in report.clients:
             memory = held(report.snapshot.memories[client])
@@ -109,7 +109,7 @@ def test_clients_that_skipped_rounds_catch_up(declared, clients, cache):
                 mean = states[-1][f"mean/{name}"][states[-1][f"log_odds/{name}"] > 0]
                 torch.testing.assert_close(memory[f"mean/{name}"], mean, atol=1e-6, rtol=1e-6)
                 checked += 1
-        states.append(owned(report.state, "model"))
+        states.append(report.state)
     assert checked
     means = {f"change/mean/{name}" for name in declared.sites}
     assert means <= told(algorithm, report.state, 6, 6 - cache).keys()
@@ -157,7 +157,7 @@ def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
     drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
     first = drawn(drawn.told(declared, Changes(start=0.5, key=bf.Key(3))))
     for name in declared.sites:
-        assert torch.equal(last.state[f"model/log_odds/{name}"] > 0, first[f"support/{name}"])
+        assert torch.equal(last.state[f"log_odds/{name}"] > 0, first[f"support/{name}"])
     share = sum(int(first[f"support/{name}"].sum()) for name in declared.sites) / sum(
         first[f"support/{name}"].numel() for name in declared.sites
     )
@@ -207,12 +207,12 @@ def test_clients_compute_the_inclusion_that_the_server_has(net, clients):
         changes=Changes(),
     )
     last = [*rounds(algorithm, bf.InProcess(clients), rounds=3)][-1]
-    (phase,), state = algorithm.phases, owned(last.state, "model")
+    (phase,), state = algorithm.phases, last.state
     supports = {name: state[f"log_odds/{name}"] > 0 for name in declared.sites}
     message = gather_active(phase.server.publish(state, 3, None), supports)
     told, silent = (
         MeanFieldElbo(declared).start(each)[1]
-        for each in (message, {k: v for k, v in message.items() if not k.endswith(".prior")})
+        for each in (message, {k: v for k, v in message.items() if not k.startswith("prior/")})
     )
     for name, belief in TurboStep(declared).belief(state).items():
         wanted = torch.where(supports[name], belief.expected_precision, 0.0)
