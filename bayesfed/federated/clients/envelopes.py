@@ -91,6 +91,7 @@ def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> b
     last = _last.masked
     if last and message is last[1] and last[2:] == (envelope, secret):
         # In process, a message is taken out of the envelope that it was just put into.
+        _last.masked = None
         return last[0]
     body = memoryview(message)[:-DIGEST]
     if secret is None:

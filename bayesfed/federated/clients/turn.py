@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 
 from bayesfed.compress import Codec
+from bayesfed.compress.wire import forget
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
@@ -26,10 +27,11 @@ from bayesfed.trees import Tree, to
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Task:
     """What one client is asked: the message and how to read and answer it; `run` and the fields
-    before the message make the envelope.
+    before the message make the envelope. `read` takes the message, which may be as large as the
+    model, out of the task.
     """
 
     client: str
@@ -98,6 +100,8 @@ def answered(
         message, options = read(task, side, secret)
         stage = "fit"
         fit = fitted(task, side, rows, memories, message, options)
+        # As large as the model.
+        del message
         stage = "encode"
         return reply(task, side, fit, secret, start)
     except (Exception, SystemExit) as problem:
@@ -128,11 +132,12 @@ def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
 
 
 def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:
-    """Decode the message to a client as (tree, options), the options as the record that its local
-    step reads.
+    """Take the message out of a task and decode it as (tree, options), the options as the record
+    that the client's local step reads.
     """
-    message = masked(task.message, task.envelope("down"), secret)
+    message, task.message = masked(task.message, task.envelope("down"), secret), b""
     tree, header = task.down.decode(message, task.key.child("down"))
+    forget()
     own = {name: value for name, value in header.items() if name not in task.address}
     return tree, read_options(side.options, own)
 

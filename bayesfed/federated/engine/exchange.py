@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 
 from bayesfed.errors import ClientError, RefusedError
 from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, masked
@@ -132,7 +133,7 @@ class Admission:
             self.settle(client, False)
             plan.entries.failed(client, outcome)
             return None
-        self.replies[client] = outcome
+        self.replies[client] = replace(outcome, packed=b"")
         assignment, key = plan.assignments[client], task.key.child("up")
         arrival = client, plan.occasion.round, packed, assignment, phase.local.kind, key
         return Arrival(*arrival, phase=phase.name)
@@ -156,6 +157,7 @@ class Admission:
     def enter(self, arrival: Arrival) -> None:
         """Record a payload that the link has dealt with, and settle its client."""
         entries, reply = self.plan.entries, self.replies.pop(arrival.client)
+        arrival.packed = b""
         heard = not arrival.refusal and not arrival.silence
         if heard:
             entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
@@ -229,8 +231,8 @@ def collect(
     """
     admission, waiting = Admission(plan, settle), list[Arrival]()
     link, key = plan.occasion.phase.link, plan.occasion.key("link")
-    for task, outcome in answers:
-        arrival = admission.admit(task, outcome)
+    # Nothing here keeps a message, which may be as large as the model, while the next client works.
+    for arrival in starmap(admission.admit, answers):
         if arrival and seams.one_by_one(link):
             admission.enter(next(iter(link.collect([arrival], reducer, key))))
         elif arrival:
