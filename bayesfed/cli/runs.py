@@ -12,7 +12,7 @@ from bayesfed.data.files import write_whole
 from bayesfed.federated import Callback, ClientPool, RoundReport, Snapshot, checkpoint, newest
 from bayesfed.federated.clients.ranks import Ranks, led
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import to_line
 from bayesfed.running import run
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile

@@ -107,7 +107,7 @@ def test_the_page_has_everything_and_loads_nothing(saved, tmp_path):
     assert text.count('<figure class="chart">') == 9
     assert page.images == 2
     for words in (
-        "train.local.local.local.objective.declared.likelihood",
+        "train.local.local.objective.declared.likelihood",
         "TurboStep",
         "Xia",
         "McMahan",

@@ -32,7 +32,7 @@ from typing import Any
 
 from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
 from bayesfed.errors import ArgumentError, WireError
-from bayesfed.federated.core.protocols import Direction
+from bayesfed.federated.core import Direction
 
 HALF = DIGEST // 2
 # Lengths of a secret in bytes: a shorter one can be guessed, and BLAKE2b takes no longer key.

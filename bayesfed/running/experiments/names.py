@@ -18,7 +18,7 @@ from typing_extensions import get_protocol_members, is_protocol
 import bayesfed
 
 # Names for authors of methods, which return an algorithm but are no recipes.
-AUTHORS = frozenset({"compose"})
+AUTHORS = frozenset({"compose", "layered"})
 ROOMS = (
     "algorithms",
     "wireless",
