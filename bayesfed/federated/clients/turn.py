@@ -27,7 +27,7 @@ from bayesfed.trees import Tree, to
 Result = TypeVar("Result")
 
 
-@dataclass(eq=False)
+@dataclass
 class Task:
     """What one client is asked: the message and how to read and answer it; `run` and the fields
     before the message make the envelope. `read` takes the message, which may be as large as the
