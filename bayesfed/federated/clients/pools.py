@@ -10,6 +10,7 @@ import math
 import multiprocessing
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
@@ -197,7 +198,8 @@ class InProcess:
             answers = self._together(self.cohorts, sides, tasks)
         else:
             answers = self._serial(sides, tasks)
-        return (self._noted(*answer) for answer in answers)
+        # A generator would keep each answer while the next client works.
+        return starmap(self._noted, answers)
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
