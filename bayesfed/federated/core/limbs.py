@@ -81,7 +81,7 @@ def floats_for(limbs: Tensor) -> Tensor | None:
     few numbers, or of another type than float32.
     """
     large = len(limbs) == 3 and _kernels([limbs])
-    return torch.from_numpy(np.zeros(limbs.shape[1])) if large else None
+    return torch.from_numpy(np.full(limbs.shape[1], 0.0)) if large else None
 
 
 def add(leaves: Sequence[Tensor], limbs: Tensor, floats: Tensor | None = None) -> None:
