@@ -5,6 +5,7 @@ from .algorithm import Predictor as Predictor
 from .algorithm import Server as Server
 from .algorithm import Weighing as Weighing
 from .costs import Cost as Cost
+from .forms import checked as checked
 from .layering import check_order as check_order
 from .layers import Inner as Inner
 from .layers import Layer as Layer
@@ -42,7 +43,6 @@ from .seams import published as published
 from .seams import total_of as total_of
 from .sums import PartialSum as PartialSum
 from .sums import Sum as Sum
-from .sums import checked as checked
 from .update import Kind as Kind
 from .update import Reducer as Reducer
 from .update import Update as Update

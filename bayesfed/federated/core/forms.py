@@ -1,5 +1,5 @@
 """`Form`: what updates must have in common to be added: kind, names, types and shapes, and whether
-every entry has a weight of its own.
+every entry has a weight of its own; and `checked`, whether they can be added.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.limbs import limbs_of
+from bayesfed.federated.core.limbs import TOP, limbs_of, refused
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import check_shapes
 
@@ -148,3 +148,33 @@ def flat(leaf: Tensor) -> Tensor:
     """Return the real numbers of a leaf in a row, ``(n,)``."""
     leaf = leaf.detach() if leaf.requires_grad else leaf
     return (torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf).reshape(-1)
+
+
+def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
+    """Return the numbers of every leaf of an update in a row, by part and name.
+
+    Raises
+    ------
+    UpdateError
+        If a number is not finite, or 2^50 or more in size, and so cannot be added.
+    """
+    values = {(part, name): flat(leaf) for part, name, leaf in leaves(update)}
+    if (wrong := refused(list(values.values()))) is not None:
+        (part, name), leaf = list(values.items())[wrong]
+        where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
+        raise UpdateError(
+            where,
+            "finite numbers below 2^50 in size",
+            f"{float(leaf.abs().amax()):g}",
+            "a smaller step or weight",
+            field="values",
+        )
+    if not isinstance(update.weight, dict) and not abs(update.weight) < TOP:
+        raise UpdateError(
+            "adding updates, weight",
+            "a finite number below 2^50",
+            update.weight,
+            "the number of rows",
+            field="weight",
+        )
+    return values

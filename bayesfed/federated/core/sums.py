@@ -18,7 +18,7 @@ from torch import Tensor
 from bayesfed.compress.wire import DTYPES, NAMES, pack, unpack
 from bayesfed.errors import UpdateError, WireError
 from bayesfed.federated.core import limbs
-from bayesfed.federated.core.forms import Entry, Form, Part, flat, leaves
+from bayesfed.federated.core.forms import Entry, Form, Part, checked
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import Tree
 
@@ -90,9 +90,8 @@ class PartialSum:
             number: leaf + right.limbs[number].to(leaf.device)
             for number, leaf in left.limbs.items()
         }
-        return replace(
-            left, limbs=added, quanta=left.quanta + right.quanta, count=left.count + right.count
-        )
+        quanta, count = left.quanta + right.quanta, left.count + right.count
+        return replace(left, limbs=added, quanta=quanta, count=count)
 
     def carried(self) -> Self:
         """Return the same sum with its digits carried, so that further additions have room.
@@ -137,18 +136,10 @@ class PartialSum:
         tree = {}
         for entry in self.form.entries:
             number, columns = self.form.places[entry.part, entry.name]
-            tree[f"{entry.part}/{NAMES[entry.dtype]}/{entry.name}"] = self.limbs[number][
-                :, columns
-            ].reshape(number, *entry.shape)
-        return pack(
-            tree,
-            {
-                "kind": self.form.kind,
-                "count": self.count,
-                "by_entry": self.form.by_entry,
-                "quanta": f"{self.quanta:x}",
-            },
-        )
+            name = f"{entry.part}/{NAMES[entry.dtype]}/{entry.name}"
+            tree[name] = self.limbs[number][:, columns].reshape(number, *entry.shape)
+        meta = {"kind": self.form.kind, "count": self.count, "by_entry": self.form.by_entry}
+        return pack(tree, {**meta, "quanta": f"{self.quanta:x}"})
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
@@ -163,25 +154,17 @@ class PartialSum:
         try:
             return cls._read(tree, meta)
         except (ValueError, KeyError, TypeError) as problem:
-            raise WireError(
-                "partial sum",
-                "a message of PartialSum.to_bytes",
-                problem,
-                "sending it again",
-                field="payload",
-            ) from problem
+            where, expected = "partial sum", "a message of PartialSum.to_bytes"
+            hint = "sending it again"
+            raise WireError(where, expected, problem, hint, field="payload") from problem
 
     @classmethod
     def _read(cls, tree: Tree, meta: Mapping[str, Any]) -> Self:
         entries = []
         for key, leaf in tree.items():
             part, dtype, name = key.split("/", 2)
-            entry = Entry(
-                "weight" if part == "weight" else "total",
-                name,
-                DTYPES[dtype],
-                tuple(leaf.shape[1:]),
-            )
+            known: Part = "weight" if part == "weight" else "total"
+            entry = Entry(known, name, DTYPES[dtype], tuple(leaf.shape[1:]))
             if (
                 part not in ("total", "weight")
                 or dtype == "b1"
@@ -209,14 +192,8 @@ class PartialSum:
             raise ValueError("weights of another form")
         joined = {}
         for number in form.sizes:
-            joined[number] = torch.cat(
-                [
-                    leaf.reshape(number, -1)
-                    for entry, leaf in entries
-                    if limbs.limbs_of(entry.dtype) == number
-                ],
-                1,
-            )
+            of_number = [leaf for _, leaf in entries if len(leaf) == number]
+            joined[number] = torch.cat([leaf.reshape(number, -1) for leaf in of_number], 1)
             low, high = joined[number].aminmax() if joined[number].numel() else (0, 0)
             if int(low) < -(count << limbs.DIGIT) or int(high) > count << limbs.DIGIT:
                 raise ValueError(f"digits beyond those of {count} clients")
@@ -251,36 +228,6 @@ class PartialSum:
             )
         quanta = 0 if isinstance(update.weight, dict) else limbs.quanta(update.weight)
         return replace(room, quanta=room.quanta + quanta, count=room.count + 1)
-
-
-def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
-    """Return the numbers of every leaf of an update in a row, by part and name.
-
-    Raises
-    ------
-    UpdateError
-        If a number is not finite, or 2^50 or more in size, and so cannot be added.
-    """
-    values = {(part, name): flat(leaf) for part, name, leaf in leaves(update)}
-    if (wrong := limbs.refused(list(values.values()))) is not None:
-        (part, name), leaf = list(values.items())[wrong]
-        where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
-        raise UpdateError(
-            where,
-            "finite numbers below 2^50 in size",
-            f"{float(leaf.abs().amax()):g}",
-            "a smaller step or weight",
-            field="values",
-        )
-    if not isinstance(update.weight, dict) and not abs(update.weight) < limbs.TOP:
-        raise UpdateError(
-            "adding updates, weight",
-            "a finite number below 2^50",
-            update.weight,
-            "the number of rows",
-            field="weight",
-        )
-    return values
 
 
 class Sum:
