@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError
 from bayesfed.federated import (
@@ -21,7 +22,6 @@ from bayesfed.federated import (
     fraction,
     inverse,
     keep,
-    ramp,
     score,
 )
 from tests.federated.test_engine import WORK, final, tree_equal

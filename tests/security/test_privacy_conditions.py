@@ -16,10 +16,10 @@ from bayesfed.compress import Coded, ErrorFeedback, TopK
 from bayesfed.errors import ArgumentError, ClientError, TooFewClientsError, UpdateError
 from bayesfed.federated import Digital, OverTheAir, Slice, fraction, rounds
 from bayesfed.federated.aggregation.changes import clipped, norm
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Update
-from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 

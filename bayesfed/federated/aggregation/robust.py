@@ -33,7 +33,6 @@ class Rule(Protocol):
         UpdateError
             If the rule is not defined for these updates.
         """
-        ...
 
 
 def added(updates: Mapping[str, Update]) -> Update:

@@ -23,7 +23,7 @@ from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.worker_processes import Workers
@@ -41,23 +41,18 @@ class ClientPool(Protocol):
     @property
     def profiles(self) -> Sequence[Profile]:
         """Every client, in the order of their names."""
-        ...
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks, in their order; `sides` holds the client's half of each phase."""
-        ...
 
     def settle(self, client: str, accepted: bool) -> None:
         """Keep the client's new memory if the server accepted its payload, else the old one."""
-        ...
 
     def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, for a checkpoint."""
-        ...
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Put memories back."""
-        ...
 
 
 class InProcess:
@@ -229,9 +224,8 @@ class InProcess:
         return task, outcome
 
     def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        for task in tasks:
-            secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-            yield task, answered(task, sides, self._data, memory, secret)
+        site = Site(sides, self._data, self._secrets)
+        return ((task, site.answered(task, self._memories.read(task.client))) for task in tasks)
 
     def _together(
         self, cohorts: Cohorts, sides: Sides, tasks: Iterable[Task]
@@ -242,7 +236,7 @@ class InProcess:
             for task in tasks:
                 asked.append(task)
                 secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-                yield Turn(task, loaded(task, self._data), memory, secret)
+                yield Turn(task, self._data, memory, secret)
 
         for outcome in cohorts.answers(sides, turns()):
             yield asked.popleft(), outcome

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Task, answered
+from bayesfed.federated.clients.turn import Outcome, Task
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.trees import Tree
 
@@ -43,12 +42,8 @@ class WorkerThreads:
         if shared:
             expected = "locals with random streams of their own for threads"
             raise ArgumentError("InProcess", expected, f"phases {shared}", "kind='process'")
-        self.site, self._count, self._numbers, self._own = (
-            site,
-            count,
-            list[int](),
-            threading.local(),
-        )
+        self.site, self._count = site, count
+        self._numbers, self._own = list[int](), threading.local()
         self._executor = ThreadPoolExecutor(count, initializer=self._enter)
 
     def map(
@@ -61,9 +56,10 @@ class WorkerThreads:
         for task in tasks:
             waiting.append((task, self._executor.submit(self._answer, task, memory(task.client))))
             if len(waiting) > 2 * self._count:
-                yield _finished(*waiting.popleft())
-        while waiting:
-            yield _finished(*waiting.popleft())
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for task, future in waiting:
+            yield task, future.result()
 
     def close(self) -> None:
         """Stop all threads and wait until they are gone."""
@@ -75,11 +71,11 @@ class WorkerThreads:
         self._numbers.append(threading.get_native_id())
         # A copy for each thread: functional_call swaps a module's parameters in place for the time
         # of the call.
-        self._own.sides = copy.deepcopy(dict(self.site.sides))
+        self._own.site = self.site._replace(sides=copy.deepcopy(dict(self.site.sides)))
 
     def _answer(self, task: Task, memory: Tree) -> Outcome:
-        sides: Sides = self._own.sides
-        return answered(task, sides, self.site.data, memory, self.site.secrets.get(task.client))
+        site: Site = self._own.site
+        return site.answered(task, memory)
 
 
 def wait_until_gone(numbers: Collection[int]) -> None:
@@ -95,7 +91,3 @@ def wait_until_gone(numbers: Collection[int]) -> None:
         and time.monotonic() < end
     ):
         time.sleep(1e-3)
-
-
-def _finished(task: Task, future: Future[Outcome]) -> tuple[Task, Outcome]:
-    return task, future.result()

@@ -54,7 +54,6 @@ class View(Protocol):
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the part of a published tree that this client receives."""
-        ...
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check a client's payload and return it as a weighted update in the shapes of the whole
@@ -74,7 +73,6 @@ class View(Protocol):
         UpdateError
             If names, shapes or values are not what this view expects.
         """
-        ...
 
 
 class Fit(NamedTuple):
@@ -93,12 +91,10 @@ class Local(Protocol):
     @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
-        ...
 
     @property
     def uses_global_randomness(self) -> bool:
         """Whether it draws from torch's global generator, which threads would share."""
-        ...
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -119,7 +115,6 @@ class Local(Protocol):
         options
             Options that came with the message.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,6 @@ class Link(Protocol):
         key
             Source of the codec's random numbers, which the server can rebuild.
         """
-        ...
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Receive, lift and add every arrival. Yield each one, in order and with its cost, once it
@@ -185,7 +179,6 @@ class Link(Protocol):
         key
             Source of random numbers of the round, such as fading and noise.
         """
-        ...
 
 
 @dataclass(frozen=True)

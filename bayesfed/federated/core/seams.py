@@ -27,7 +27,6 @@ class Publisher(Protocol):
         """Return what a client sees in round `round` if it last heard from the server in round
         `version`, or never.
         """
-        ...
 
 
 @runtime_checkable
@@ -49,7 +48,6 @@ class TakesMomentum(Protocol):
         initial
             The core's leaves before round 0.
         """
-        ...
 
 
 def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from bayesfed.federated.core import Algorithm, Info, Predictor
@@ -133,11 +133,4 @@ class RoundReport(Record):
     @property
     def record(self) -> Record:
         """The figures alone. The dictionary of metrics is shared, not copied."""
-        return Record(
-            round=self.round,
-            rows=self.rows,
-            clients=self.clients,
-            server=self.server,
-            seconds=self.seconds,
-            metrics=self.metrics,
-        )
+        return Record(**{part.name: getattr(self, part.name) for part in fields(Record)})

@@ -16,8 +16,8 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, choice, whole
 from bayesfed.federated.clients import (
     ClientPool,
+    Numbers,
     Roster,
-    Versions,
     alike,
     check_secrets,
     led,
@@ -124,7 +124,7 @@ def rounds(
     pool.restore(resume.memories)
     phases = tuple(assembled(phase) for phase in algorithm.phases)
     sides, memories = sides_of(algorithm), resume.memories
-    state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
+    state, versions = resume.state, Numbers(roster.ordered).updated(resume.versions)
     window = (
         Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
     )

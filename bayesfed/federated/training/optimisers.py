@@ -22,11 +22,9 @@ class Optimiser(Protocol):
     @property
     def learning_rate(self) -> float:
         """Step size before any schedule."""
-        ...
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return the torch optimiser of these leaves, with the learning rate of this round."""
-        ...
 
 
 @checked_class({}, learning_rate=POSITIVE)

@@ -11,25 +11,23 @@ Each entry of the file is its client's name and a safetensors file::
 
 from __future__ import annotations
 
-import heapq
 import os
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bayesfed.data.files import pour
-from bayesfed.data.population import place_of
 from bayesfed.errors import CheckpointError
+from bayesfed.federated.clients.rosters import Numbers
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.trees import Tree
 
 HEAD = struct.Struct("<IQ")
-ABSENT = -1
 
 
 class MemoryLog:
@@ -123,22 +121,14 @@ class StoredMemories(Mapping[str, Tree]):
     ----------
     held
         Memories that are not on disk.
-    names
-        Names of clients, sorted.
     offsets
-        Offsets ``(K,)`` of their memories in the log, in the order of the names; -1 for none.
+        Offsets of the others in the log, by client.
     log
         File of the memories on disk.
     """
 
-    def __init__(
-        self,
-        held: Mapping[str, Tree],
-        names: Sequence[str],
-        offsets: np.ndarray[Any, np.dtype[np.int64]],
-        log: MemoryLog,
-    ) -> None:
-        self._held, self._names, self._offsets, self._log = held, names, offsets, log
+    def __init__(self, held: Mapping[str, Tree], offsets: Numbers, log: MemoryLog) -> None:
+        self._held, self._offsets, self._log = held, offsets, log
 
     @classmethod
     def of(cls, path: Path) -> StoredMemories:
@@ -151,47 +141,33 @@ class StoredMemories(Mapping[str, Tree]):
         """
         log = MemoryLog.of(path)
         found = sorted(log.entries())
-        return cls(
-            {},
-            tuple(name for name, _ in found),
-            np.array([offset for _, offset in found], dtype=np.int64),
-            log,
-        )
+        names, offsets = [name for name, _ in found], [offset for _, offset in found]
+        return cls({}, Numbers(names, np.array(offsets, dtype=np.int64)), log)
 
     def entries(self) -> Iterator[bytes]:
         """Yield all memories as entries of a file, in the order of the clients' names. Those on
         disk are copied, not read.
         """
         for name in self:
-            yield (
-                entry(name, self._held[name])
-                if name in self._held
-                else self._log.raw(self._offset(name))
-            )
+            held = self._held.get(name)
+            yield self._log.raw(self._offsets[name]) if held is None else entry(name, held)
 
     def __len__(self) -> int:
-        return len(self._held) + int((self._offsets != ABSENT).sum())
+        return len(self._held) + len(self._offsets)
 
     def __iter__(self) -> Iterator[str]:
-        on_disk = (self._names[place] for place in np.flatnonzero(self._offsets != ABSENT).tolist())
-        return heapq.merge(sorted(self._held), on_disk)
+        return iter(sorted([*self._held, *self._offsets]))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._held or self._offset(name) != ABSENT
+        return name in self._held or name in self._offsets
 
     def __getitem__(self, name: str) -> Tree:
         if name in self._held:
             return dict(self._held[name])
-        if (offset := self._offset(name)) == ABSENT:
-            raise KeyError(name)
-        return self._log.read(offset)
+        return self._log.read(self._offsets[name])
 
     def __repr__(self) -> str:
         return f"StoredMemories({len(self)} clients, {len(self._held)} of them not on disk)"
-
-    def _offset(self, name: object) -> int:
-        place = place_of(self._names, name)
-        return ABSENT if place is None else int(self._offsets[place])
 
 
 def _unwritable(problem: OSError) -> CheckpointError:

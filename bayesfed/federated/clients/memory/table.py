@@ -8,12 +8,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bayesfed.data.population import place_of
-from bayesfed.federated.clients.memory.log import ABSENT, MemoryLog, StoredMemories
+from bayesfed.federated.clients.memory.log import MemoryLog, StoredMemories
+from bayesfed.federated.clients.rosters import NONE, Numbers
 from bayesfed.trees import Tree
 
 # Bytes that a memory and each of its leaves are counted with besides their values.
@@ -53,8 +52,9 @@ class Memories:
         """Return what a client keeps, by its last accepted answer; empty if it keeps nothing."""
         if client in self._held:
             return dict(self._held[client][0])
-        offset = self._offset(client)
-        return self._log.read(offset) if self._log and offset != ABSENT else {}
+        if self._disk and client in self._disk[1]:
+            return self._disk[0].read(self._disk[1][client])
+        return {}
 
     def pend(self, client: str, tree: Tree) -> None:
         """Note what a client keeps if its answer is accepted."""
@@ -69,9 +69,10 @@ class Memories:
     def taken(self) -> Mapping[str, Tree]:
         """Return all memories as they are now. Later rounds do not change them."""
         held = {client: dict(self._held[client][0]) for client in sorted(self._held)}
-        if self._log is None or self._offsets is None or not self._on_disk:
+        if self._disk is None or not self._on_disk:
             return held
-        return StoredMemories(held, self._names, self._offsets.copy(), self._log)
+        log, offsets = self._disk
+        return StoredMemories(held, offsets.updated({}), log)
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Replace all memories, one by one, so that no more of them are in memory than the bound
@@ -85,8 +86,7 @@ class Memories:
     def _clear(self) -> None:
         self._held: OrderedDict[str, tuple[Tree, int]] = OrderedDict()
         self._bytes = self._on_disk = 0
-        self._log: MemoryLog | None = None
-        self._offsets: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._disk: tuple[MemoryLog, Numbers] | None = None
 
     def _accept(self, client: str, tree: Tree) -> None:
         self._forget(client)
@@ -95,47 +95,36 @@ class Memories:
         size = TREE + sum(LEAF + leaf.numel() * leaf.element_size() for leaf in tree.values())
         self._held[client] = (tree, size)
         self._bytes += size
-        while self._bytes > self._bound and (
-            oldest := next(
-                (name for name in self._held if place_of(self._names, name) is not None), None
-            )
-        ):
-            self._store(oldest)
+        while self._bytes > self._bound:
+            self._store(next(iter(self._held)))
 
     def _forget(self, client: str) -> None:
         if client in self._held:
             self._bytes -= self._held.pop(client)[1]
-        elif self._log and self._offsets is not None and (offset := self._offset(client)) != ABSENT:
-            self._on_disk -= self._log.size(offset)
-            self._offsets[place_of(self._names, client)] = ABSENT
+        elif self._disk and client in self._disk[1]:
+            log, offsets = self._disk
+            self._on_disk -= log.size(offsets.pop(client))
 
     def _store(self, client: str) -> None:
         """Move a client's memory to the disk."""
-        if self._log is None or self._offsets is None:
-            self._log, self._offsets = (
-                MemoryLog.temporary(self._folder),
-                np.full(len(self._names), ABSENT, dtype=np.int64),
-            )
-        elif self._log.length > max(WASTE, 2 * self._on_disk):
-            self._rewrite(self._log, self._offsets)
+        if self._disk is None:
+            nowhere = np.full(len(self._names), NONE, dtype=np.int64)
+            self._disk = MemoryLog.temporary(self._folder), Numbers(self._names, nowhere)
+        elif self._disk[0].length > max(WASTE, 2 * self._on_disk):
+            self._disk = self._rewritten(*self._disk)
+        log, offsets = self._disk
         tree, size = self._held[client]
-        before = self._log.length
-        offset = self._log.append(client, tree)
+        before = log.length
+        offsets[client] = log.append(client, tree)
         del self._held[client]
         self._bytes -= size
-        self._on_disk += self._log.length - before
-        place = place_of(self._names, client)
-        if place is not None:
-            self._offsets[place] = offset
+        self._on_disk += log.length - before
 
-    def _rewrite(self, old: MemoryLog, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def _rewritten(self, old: MemoryLog, offsets: Numbers) -> tuple[MemoryLog, Numbers]:
         """Copy what is still needed to a new file. The old one stays for as long as a snapshot
         reads from it.
         """
-        self._log, self._offsets = MemoryLog.temporary(self._folder), offsets.copy()
-        for place in np.flatnonzero(offsets != ABSENT).tolist():
-            self._offsets[place] = self._log.append_raw(old.raw(int(offsets[place])))
-
-    def _offset(self, client: str) -> int:
-        place = place_of(self._names, client)
-        return ABSENT if place is None or self._offsets is None else int(self._offsets[place])
+        new, moved = MemoryLog.temporary(self._folder), offsets.updated({})
+        for client, offset in offsets.items():
+            moved[client] = new.append_raw(old.raw(offset))
+        return new, moved

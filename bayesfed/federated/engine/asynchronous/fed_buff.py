@@ -101,14 +101,12 @@ class FedBuff:
         where = f"FedBuff, {algorithm.name!r}"
         if len(algorithm.phases) > 1:
             names = [phase.name for phase in algorithm.phases]
-            raise ArgumentError(
-                where, "a method of one phase", names, "fed_avg, stc, federated_svi"
-            )
+            hint = "fed_avg, stc, federated_svi"
+            raise ArgumentError(where, "a method of one phase", names, hint)
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
-            raise ArgumentError(
-                where, f"at most the {clients} clients of the pool", actual, f"size={clients}"
-            )
+            expected = f"at most the {clients} clients of the pool"
+            raise ArgumentError(where, expected, actual, f"size={clients}")
         if sampler is not everyone:
             expected = "none: FedBuff draws clients as others finish"
             actual = getattr(sampler, "__name__", type(sampler).__name__)
@@ -122,9 +120,8 @@ class FedBuff:
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
             actual = described(algorithm.phases[0])
-            raise ArgumentError(
-                where, expected, actual, "fed_avg, fed_prox, stc, federated_svi with PVI"
-            )
+            hint = "fed_avg, fed_prox, stc, federated_svi with PVI"
+            raise ArgumentError(where, expected, actual, hint)
         if stale == "as sent" and self.staleness != "constant":
             expected = "staleness 'constant': clients keep the change that they sent"
             raise ArgumentError(

@@ -32,9 +32,10 @@ BLOCK = 1 << 20
 def to_line(record: Record) -> bytes:
     """Return a record as one line of JSON."""
     rows = [_changed(row) | {"cost": _changed(row.cost)} for row in record.rows]
+    # Only the fields of `Record`: a `RoundReport` has further ones.
+    figures = {part.name: getattr(record, part.name) for part in fields(Record)}
     return (
-        json.dumps(_figures(record) | {"rows": rows}, separators=(",", ":"), default=float).encode()
-        + b"\n"
+        f"{json.dumps(figures | {'rows': rows}, separators=(',', ':'), default=float)}\n".encode()
     )
 
 
@@ -55,14 +56,8 @@ def untimed(record: Record) -> Record:
     """Return a record without measured times, so that two runs with the same bits have equal
     records.
     """
-    return replace(
-        record, seconds=0.0, rows=tuple(replace(row, seconds=0.0) for row in record.rows)
-    )
-
-
-def _figures(record: Record) -> dict[str, Any]:
-    # Only the fields of `Record`: a `RoundReport` has further ones.
-    return {part.name: getattr(record, part.name) for part in fields(Record) if part.name != "rows"}
+    rows = tuple(replace(row, seconds=0.0) for row in record.rows)
+    return replace(record, seconds=0.0, rows=rows)
 
 
 def _changed(value: DataclassInstance) -> dict[str, Any]:
