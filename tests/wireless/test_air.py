@@ -15,7 +15,7 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.protocols import Assignment, Fit
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.wireless.power_control import ChannelInversion, Gbma

@@ -83,11 +83,8 @@ class FedAvgM:
 
     def initial(self, model: Tree) -> Tree:
         """Return zeros, or nothing without momentum."""
-        return (
-            {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()}
-            if self.momentum
-            else {}
-        )
+        moved = model if self.momentum else {}
+        return {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in moved.items()}
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next momentum."""

@@ -26,8 +26,7 @@ from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
-from bayesfed.federated.clients.worker_processes import Workers
-from bayesfed.federated.clients.worker_threads import WorkerThreads
+from bayesfed.federated.clients.workers import Workers, WorkerThreads
 from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 

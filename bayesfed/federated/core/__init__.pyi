@@ -3,7 +3,6 @@ from .algorithm import Conditions as Conditions
 from .algorithm import Phase as Phase
 from .algorithm import Predictor as Predictor
 from .algorithm import Server as Server
-from .algorithm import Weighing as Weighing
 from .costs import Cost as Cost
 from .layering import check_order as check_order
 from .layers import Inner as Inner
@@ -23,6 +22,7 @@ from .owners import of as of
 from .owners import owned as owned
 from .owners import unwired as unwired
 from .owners import wired as wired
+from .posteriors import Weighing as Weighing
 from .protocols import Around as Around
 from .protocols import Arrival as Arrival
 from .protocols import Assignment as Assignment

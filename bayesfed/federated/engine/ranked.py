@@ -32,8 +32,7 @@ from bayesfed.federated.core import Info, PartialSum, Phase, Reducer, Sum, seams
 from bayesfed.federated.core.limbs import ROOM
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Asked, Plan, collect, exchange, stepped
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Snapshot
+from bayesfed.federated.engine.reports import Row, Snapshot
 from bayesfed.trees import Tree
 
 

@@ -30,8 +30,7 @@ from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Numbers
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.files.records import history_in
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated.engine.reports import Record, Row
 from bayesfed.trees import Tree
 
 CLIENTS, ROWS, ASKED = 1_000_000, 16, 100

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from bayesfed.data.files import pour
 from bayesfed.errors import CheckpointError
 from bayesfed.federated.core import Cost
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated.engine.reports import Record, Row
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

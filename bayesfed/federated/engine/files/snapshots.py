@@ -27,7 +27,7 @@ import torch
 from bayesfed.data.files import digest, digest_of_file, write_whole
 from bayesfed.errors import BayesfedError, CheckpointError
 from bayesfed.federated.clients import Numbers, from_safetensors, to_safetensors
-from bayesfed.federated.clients.memory.log import StoredMemories
+from bayesfed.federated.clients.memory.table import StoredMemories
 from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
