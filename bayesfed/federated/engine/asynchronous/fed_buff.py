@@ -1,5 +1,5 @@
-"""`FedBuff`: how an asynchronous run goes, and which methods can be run so; `Flight`: an answer that
-is on its way to the server in simulated time, and flights as tensors, for snapshots.
+"""`FedBuff`: how an asynchronous run goes, and which methods can be run so; `Flight`: an answer
+that is on its way to the server in simulated time, and flights as tensors, for snapshots.
 """
 
 from __future__ import annotations
