@@ -29,6 +29,9 @@ from bayesfed.federated.clients.worker import Job, Launcher, StartMethod, Worker
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.trees import Tree
 
+# Longest wait for threads that have answered their last client.
+PATIENCE_S = 5.0
+
 
 class Workers:
     """Worker processes of one site.
@@ -151,10 +154,6 @@ class Workers:
     def _remove(self, worker: Worker) -> str:
         self._workers.remove(worker)
         return worker.stop()
-
-
-# Longest wait for threads that have answered their last client.
-PATIENCE_S = 5.0
 
 
 class WorkerThreads:

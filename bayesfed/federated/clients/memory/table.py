@@ -31,6 +31,11 @@ from bayesfed.federated.clients.serialisation import from_safetensors, to_safete
 from bayesfed.trees import Tree
 
 HEAD = struct.Struct("<IQ")
+# Bytes that a memory and each of its leaves are counted with besides their values.
+TREE, LEAF = 1 << 9, 1 << 10
+# The file is written anew once it has twice the bytes that are still needed, but not for less than
+# this.
+WASTE = 1 << 26
 
 
 class MemoryLog:
@@ -176,13 +181,6 @@ class StoredMemories(Mapping[str, Tree]):
 def _unwritable(problem: OSError) -> CheckpointError:
     hint = "room there, or memory_folder= on a larger disk"
     return CheckpointError("memories on disk", "a folder that can be written to", problem, hint)
-
-
-# Bytes that a memory and each of its leaves are counted with besides their values.
-TREE, LEAF = 1 << 9, 1 << 10
-# The file is written anew once it has twice the bytes that are still needed, but not for less than
-# this.
-WASTE = 1 << 26
 
 
 class Memories:
