@@ -85,7 +85,7 @@ class Recorded:
 
     @property
     def options(self):
-        return bf.federated.core.options.options_of(self.local)
+        return bf.federated.core.seams.options_of(self.local)
 
     def fit(self, message, memory, data, key, options):
         fit = self.local.fit(message, memory, data, key, options)

@@ -23,7 +23,7 @@ from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.workers import Workers, WorkerThreads
@@ -187,11 +187,10 @@ class InProcess:
         """Answer tasks in their order, at most two a worker ahead."""
         if self._workers:
             answers = self._hired(sides).map(tasks, self._memories.read)
-        elif self.cohorts:
-            answers = self._together(self.cohorts, sides, tasks)
-        else:
-            answers = self._serial(sides, tasks)
-        return (self._noted(*answer) for answer in answers)
+            return (self._noted(*answer) for answer in answers)
+        if self.cohorts:
+            return self._together(self.cohorts, sides, tasks)
+        return self._serial(sides, tasks)
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
@@ -223,8 +222,9 @@ class InProcess:
         return task, outcome
 
     def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        site = Site(sides, self._data, self._secrets)
-        return ((task, site.answered(task, self._memories.read(task.client))) for task in tasks)
+        for task in tasks:
+            secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
+            yield self._noted(task, answered(task, sides, self._data, memory, secret))
 
     def _together(
         self, cohorts: Cohorts, sides: Sides, tasks: Iterable[Task]
@@ -238,7 +238,7 @@ class InProcess:
                 yield Turn(task, self._data, memory, secret)
 
         for outcome in cohorts.answers(sides, turns()):
-            yield asked.popleft(), outcome
+            yield self._noted(asked.popleft(), outcome)
 
     def _hired(self, sides: Sides) -> Workers | WorkerThreads:
         if self._crew is None or self._crew.site.sides is not sides:

@@ -17,7 +17,7 @@ from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.options import LocalOptions, options_of
+from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -115,35 +115,6 @@ class Local(Protocol):
         options
             Options that came with the message.
         """
-
-
-@dataclass(frozen=True)
-class Around:
-    """A local step around another, with the same kind of payload, the same options and the same use
-    of global randomness.
-
-    Parameters
-    ----------
-    local
-        The wrapped local step.
-    """
-
-    local: Local
-
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean, as for the wrapped step."""
-        return self.local.kind
-
-    @property
-    def options(self) -> type[LocalOptions]:
-        """The record of options that the wrapped step reads."""
-        return options_of(self.local)
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the wrapped step draws from torch's global generator."""
-        return self.local.uses_global_randomness
 
 
 class Link(Protocol):

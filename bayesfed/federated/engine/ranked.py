@@ -77,7 +77,7 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
-def exchanged(
+def ranked_exchange(
     occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
 ) -> tuple[Tree, Info, Entries]:
     """Ask clients, on all ranks if there are several, add the sound answers, and take the server's

@@ -17,6 +17,7 @@ from bayesfed.errors.checks import check, choice, whole
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
+    Ranks,
     Roster,
     alike,
     check_secrets,
@@ -30,7 +31,8 @@ from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
-from bayesfed.federated.engine.ranked import agreed, exchanged
+from bayesfed.federated.engine.exchange import exchange
+from bayesfed.federated.engine.ranked import agreed, ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
@@ -156,7 +158,8 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    state, info, entries = exchanged(occasion, pool, sides, asked, keyed)
+                    way = ranked_exchange if isinstance(pool, Ranks) else exchange
+                    state, info, entries = way(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
