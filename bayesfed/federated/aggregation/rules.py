@@ -87,7 +87,7 @@ class Median:
         return _update(updates, total, covered), {}
 
 
-@checked_class({}, share=number("[0, 0.5)", "0.2"))
+@checked_class({}, share=number("[0, 0.5)", "TrimmedMean(0.2)"))
 @dataclass(frozen=True)
 class TrimmedMean:
     """The mean of every entry without the largest and the smallest `share` of the values.

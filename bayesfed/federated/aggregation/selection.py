@@ -22,7 +22,7 @@ from bayesfed.federated.core import Info, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
-@checked_class({}, byzantine=whole(0, "4"), keep=whole(1, "8"))
+@checked_class({}, byzantine=whole(0, "Krum(4, 8)"), keep=whole(1, "Krum(4, 8)"))
 @dataclass(frozen=True)
 class Krum:
     """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2``
@@ -73,7 +73,7 @@ class Krum:
         return nearest.sum(1)
 
 
-@checked_class({}, factor=number("[1, inf]", "2.0"))
+@checked_class({}, factor=number("[1, inf]", "NormGate(2.0)"))
 @dataclass(frozen=True)
 class NormGate:
     """Shorten changes that are longer than `factor` times the median length of the round, or leave

@@ -121,7 +121,7 @@ class InProcess:
 
     @checked(
         data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
-        workers=whole(0, "2"),
+        workers=whole(0, "workers=2"),
         kind=choice("process", "thread"),
         start=choice(*multiprocessing.get_all_start_methods()),
         deadline_s=number("(0, inf)", "600.0"),

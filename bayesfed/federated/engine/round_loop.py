@@ -109,7 +109,7 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    check("on_client_error", on_client_error, choice("raise", "drop"))
+    check("on_client_error", on_client_error, choice("drop", "raise"))
     check("least", least, whole(1, "1"))
     _check_resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)

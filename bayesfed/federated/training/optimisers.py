@@ -180,7 +180,7 @@ def constant(round: int) -> float:
     return 1.0
 
 
-@checked(floor=number("(0, 1]", "0.1"), rounds=whole(1, "40"))
+@checked(floor=number("(0, 1]", "cosine(0.1, 40)"), rounds=whole(1, "cosine(0.1, 40)"))
 def cosine(floor: float, rounds: int) -> Schedule:
     """Return half a cosine from 1 in the first round to `floor` in the last (Loshchilov and Hutter,
     2017, without restarts).
