@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import bayesfed as bf
 from bayesfed.federated import energy_j, evaluate, latency_s, score
-from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.engine.reports import Row
 from bayesfed.inspect import plot_client_costs, save, table
 from bayesfed.models import channel_graph, shrunk_shares
 

@@ -26,7 +26,7 @@ from pyro.infer.autoguide import AutoNormal, init_to_value
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from bayesfed.inference.evaluation.scoring import calibration_bins, nll
 from bayesfed.inspect import plot_reliability, save, table
 

@@ -65,7 +65,7 @@ class RefusedError(BayesfedError, ValueError):
     ----------
     field
         A word for what is wrong with it, as in the rows of the ledger
-        (`bayesfed.federated.engine.ledger.Row`).
+        (`bayesfed.federated.engine.reports.Row`).
     """
 
     field = "payload"

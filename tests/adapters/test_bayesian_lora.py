@@ -15,10 +15,10 @@ from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.lora import SketchedSvi
 from bayesfed.algorithms.lora.sketch_view import SKETCH
 from bayesfed.algorithms.lora.slices import cut_slices, put_slices, sliced
 from bayesfed.errors import ArgumentError, PosteriorError
-from bayesfed.federated import SketchedSvi
 from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.inference.evaluation.predictive import Predictive

@@ -12,13 +12,13 @@ from torch import nn
 from torch.func import functional_call
 
 import bayesfed as bf
+from bayesfed.algorithms.lora import Refactored, Sketched, Slices, Stack, Unlike
 from bayesfed.algorithms.lora.merging import Merge, base_weights
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Refactored, Sketched, Slices, Stack, Unlike
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.sums import Sum

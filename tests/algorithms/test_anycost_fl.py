@@ -27,7 +27,7 @@ from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.protocols import Profile, Skip
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.engine.assembly import assembled
-from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
+from bayesfed.federated.engine.reports import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
 from bayesfed.trees import parameters, shapes, size

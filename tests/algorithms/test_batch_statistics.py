@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.after_training.batch_statistics import BatchMoments
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
-from bayesfed.federated import BatchMoments, fixed
+from bayesfed.federated import fixed
 from bayesfed.federated.core.owners import owned
 from bayesfed.models import with_statistics
 from bayesfed.models.nets import norms

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import ToDensity, no_field
-from bayesfed.federated import ramp, score
+from bayesfed.algorithms.d_turbo_vbi import ToDensity, no_field, ramp
+from bayesfed.federated import score
 from bayesfed.inference import MeanField
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.models.random_fields.support_priors import neighbour_share

@@ -12,7 +12,7 @@ import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.errors import CollapseWarning, UpdateError
 from bayesfed.federated import Digital
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from tests.conftest import tree_equal
 
 CLEAR = bf.OverTheAir(bf.ChannelInversion(0.0, "weakest"), power_w=1.0, noise_w=0.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.federated import ramp
+from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.models.random_fields.support_priors import neighbour_share
 
 pytestmark = pytest.mark.data

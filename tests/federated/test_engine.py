@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import no_field
+from bayesfed.algorithms.d_turbo_vbi import no_field, ramp
 from bayesfed.data import Dataset
 from bayesfed.errors import CollapseWarning, UpdateError
 from bayesfed.federated import (
@@ -32,7 +32,6 @@ from bayesfed.federated import (
     inverse,
     keep,
     load,
-    ramp,
     rounds,
     untimed,
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError
 from bayesfed.federated import (
@@ -21,7 +22,6 @@ from bayesfed.federated import (
     fraction,
     inverse,
     keep,
-    ramp,
     score,
 )
 from tests.federated.test_engine import WORK, final, tree_equal
@@ -203,7 +203,7 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
     ("call", "error", "words"),
     [
         (lambda a, p: final(a, p, rounds=0), ArgumentError, "more than the 0 rounds already made"),
-        (lambda a, p: final(a, p, on_client_error="ignore"), ArgumentError, "'raise' or 'drop'"),
+        (lambda a, p: final(a, p, on_client_error="ignore"), ArgumentError, "'drop' or 'raise'"),
         (
             lambda a, p: final(a, p, sampler=lambda *_: []),
             ArgumentError,

@@ -552,9 +552,7 @@ def test_a_client_with_weight_zero_is_legal(net, clients):
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # The pool of processes talks to its own children, over pipes that it made.
-OWN_CHILDREN = {
-    f"federated/clients/{name}.py" for name in ("worker", "worker_loop", "worker_processes")
-}
+OWN_CHILDREN = {f"federated/clients/{name}.py" for name in ("worker", "worker_loop", "workers")}
 # A recipe, network or data set of a user's own file, which the experiment file names as
 # ``file.py:function``. It imports cloudpickle to have that module written by value for spawned
 # workers; it reads no pickle.

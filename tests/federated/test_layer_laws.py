@@ -194,7 +194,8 @@ def check_late(algorithm, tiny):
     try:
         *_, last = rounds(algorithm, tiny.pool(), rounds=3, asynchronous=slow)
     except ArgumentError as problem:
-        assert "FedBuff" in str(problem)  # noqa: PT017
+        if "FedBuff" not in str(problem):
+            raise
         return
     assert all(bool(torch.isfinite(leaf).all()) for leaf in last.state.values())
 

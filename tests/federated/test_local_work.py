@@ -8,8 +8,8 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Sized
-from bayesfed.federated.core.options import options_of, read_options
-from bayesfed.federated.core.protocols import Around
+from bayesfed.federated.core.options import read_options
+from bayesfed.federated.core.seams import Around, options_of
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=2, batch_size=16)

@@ -17,7 +17,7 @@ import bayesfed as bf
 from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, WireError
 from bayesfed.federated import Digital, Profile, Task
-from bayesfed.federated.clients.memory.stores import Slot
+from bayesfed.federated.clients.memory.memories import Slot
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.flower.client_app import client_name, respond
 from bayesfed.flower.experiment import Experiment, load

@@ -460,7 +460,11 @@ WRONG = {
     ),
     "dynamic list": (lambda: bf.dynamic([1.0, 0.5]), ArgumentError, "; try the number of sizes"),
     "fixed int": (lambda: bf.fixed(4, 2), ArgumentError, "; try sorted(clients)"),
-    "fixed zero": (lambda: bf.fixed(["a"], 0), ArgumentError, "; try sorted(clients)"),
+    "fixed zero": (
+        lambda: bf.fixed(["a"], 0),
+        ArgumentError,
+        "fixed, count: expected a whole number >= 1",
+    ),
     "fed_hm ratios": (
         lambda: bf.fed_hm(net(), 0.5, bf.dynamic(1)),
         ArgumentError,
@@ -614,12 +618,12 @@ WRONG = {
     "Training epochs": (
         lambda: bf.Training(epochs=0),
         ArgumentError,
-        "expected a number above 0, found 0; try 1.0",
+        "expected a number in (0, inf), found 0; try 1.0",
     ),
     "Training epochs nan": (
         lambda: bf.Training(epochs=math.nan),
         ArgumentError,
-        "expected a number above 0, found nan; try 1.0",
+        "expected a number in (0, inf), found nan; try 1.0",
     ),
     "Sgd rate": (lambda: bf.Sgd(-1), ArgumentError, "; try 1e-3"),
     "Sgd str": (lambda: bf.Sgd("0.1"), ArgumentError, "; try 1e-3"),
@@ -788,7 +792,7 @@ WRONG = {
     "run least": (
         lambda: go(least=0),
         ArgumentError,
-        "expected a number of clients >= 1, found 0; tr",
+        "least: expected a whole number >= 1, found 0",
     ),
     "run least many": (
         lambda: go(least=3),
@@ -817,7 +821,7 @@ WRONG = {
     "evaluate every": (
         lambda: evaluate(TEST, every=0),
         ArgumentError,
-        "expected every >= 1, found 0; try 5",
+        "evaluate, every: expected a whole number >= 1, found 0",
     ),
     "evaluate tensor": (
         lambda: evaluate(TEST.inputs),
@@ -827,12 +831,12 @@ WRONG = {
     "early_stop patience": (
         lambda: early_stop("accuracy", patience=0),
         ArgumentError,
-        "expected patience >= 1, found 0; try 5",
+        "patience: expected a whole number >= 1, found 0",
     ),
     "checkpoint every": (
         lambda: checkpoint("x", every=0),
         ArgumentError,
-        "expected every >= 1, found 0; try 10",
+        "checkpoint, every: expected a whole number >= 1, found 0",
     ),
     "score": (lambda: score(done().model, TEST[:0]), ArgumentError, "; try a test set"),
     # result

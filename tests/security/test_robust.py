@@ -13,7 +13,7 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Sum, Update, rounds
 from bayesfed.federated.aggregation.changes import change, clipped, norm
-from bayesfed.federated.aggregation.robust import added
+from bayesfed.federated.aggregation.rules import added
 from tests.conftest import tree_equal
 from tests.support.hostile.byzantine import byzantine
 

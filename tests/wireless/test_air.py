@@ -16,7 +16,7 @@ from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Assignment, Fit
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.wireless.power_control import ChannelInversion, Gbma

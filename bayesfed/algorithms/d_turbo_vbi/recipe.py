@@ -45,8 +45,8 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Around, Fit, Info, Link, View
-from bayesfed.federated.core.seams import inner_codec, published
+from bayesfed.federated.core.protocols import Fit, Info, Link, View
+from bayesfed.federated.core.seams import Around, inner_codec, published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.federated.layers.holding import Holding

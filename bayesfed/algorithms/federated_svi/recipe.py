@@ -41,8 +41,7 @@ from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, 
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
-from bayesfed.federated.training.schedules import inverse
+from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient, inverse
 from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs

@@ -14,7 +14,7 @@ from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.federated.training.held_out_scores import SCORES, better
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.optimisers import Schedule, constant
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
 

@@ -18,7 +18,8 @@ from bayesfed.algorithms.lora.slices import AXES, cut_slices, fine, others
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.owners import owned
-from bayesfed.federated.core.protocols import Around, Fit
+from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.seams import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.trees import Tree, leaf_of, placed

@@ -24,7 +24,8 @@ from bayesfed.federated.aggregation.server_optimisers import FedAvgM
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.owners import MODEL, of, owned, owner_of
-from bayesfed.federated.core.protocols import Around, Fit, Info
+from bayesfed.federated.core.protocols import Fit, Info
+from bayesfed.federated.core.seams import Around
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.training.model_sizes import Sized
 from bayesfed.keys import Key

@@ -18,7 +18,8 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Around, Fit
+from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.seams import Around
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn

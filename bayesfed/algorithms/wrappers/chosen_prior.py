@@ -39,8 +39,8 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Around, Assignment, Fit, Info, Profile, Skip
-from bayesfed.federated.core.seams import published
+from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
+from bayesfed.federated.core.seams import Around, published
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.links.digital import Digital

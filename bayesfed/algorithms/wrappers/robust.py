@@ -11,7 +11,7 @@ from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import Role, checked
 from bayesfed.federated.aggregation.changes import VECTORS
-from bayesfed.federated.aggregation.robust import Rule, added
+from bayesfed.federated.aggregation.rules import Rule, added
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.layering import layered
 from bayesfed.federated.core.layers import Moment, Traits

@@ -1,4 +1,5 @@
-"""Robust rules by entry: `Median` and `TrimmedMean`. Rules for whole updates are in
+"""`Rule`: what takes the place of a sum so that a few hostile clients cannot move it far; and the
+rules by entry, `Median` and `TrimmedMean`. Rules for whole updates are in
 `bayesfed.federated.aggregation.selection`.
 
 ===============  ===================================================================================
@@ -22,15 +23,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number
-from bayesfed.federated.aggregation.robust import added
-from bayesfed.federated.core import Info, Update
+from bayesfed.federated.core import Info, PartialSum, Update
 from bayesfed.trees import Tree, check_shapes, shapes
+
+
+class Rule(Protocol):
+    """A function that takes the place of the sum of the clients' updates."""
+
+    def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
+        """Return one update, whose mean takes the place of the clients' mean, and figures for the
+        report.
+
+        Parameters
+        ----------
+        updates
+            Updates by client, in the order of their names: at least one, and none of weight zero.
+        state
+            The server's state at the beginning of the round.
+
+        Raises
+        ------
+        UpdateError
+            If the rule is not defined for these updates.
+        """
+
+
+def added(updates: Mapping[str, Update]) -> Update:
+    """Return the sum of at least one update, whose bits do not depend on their order."""
+    total = reduce(
+        PartialSum.with_, updates.values(), PartialSum.nothing(next(iter(updates.values())))
+    )
+    return total.update()
 
 
 @dataclass(frozen=True)
@@ -56,7 +87,7 @@ class Median:
         return _update(updates, total, covered), {}
 
 
-@checked_class({}, share=number("[0, 0.5)", "0.2"))
+@checked_class({}, share=number("[0, 0.5)", "TrimmedMean(0.2)"))
 @dataclass(frozen=True)
 class TrimmedMean:
     """The mean of every entry without the largest and the smallest `share` of the values.
@@ -127,8 +158,5 @@ def _update(updates: Mapping[str, Update], total: Tree, weight: Tree) -> Update:
     if first.by_entry:
         return Update(total, weight, first.kind)
     # Every client covers every entry, so all entries have the same weight.
-    return Update(
-        total,
-        max((float(leaf.max()) for leaf in weight.values() if leaf.numel()), default=1.0),
-        first.kind,
-    )
+    shared = max((float(leaf.max()) for leaf in weight.values() if leaf.numel()), default=1.0)
+    return Update(total, shared, first.kind)

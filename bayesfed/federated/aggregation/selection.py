@@ -17,12 +17,12 @@ from torch import Tensor
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number, whole
 from bayesfed.federated.aggregation.changes import change, clipped, norm
-from bayesfed.federated.aggregation.robust import added
+from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core import Info, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
-@checked_class({}, byzantine=whole(0, "4"), keep=whole(1, "8"))
+@checked_class({}, byzantine=whole(0, "Krum(4, 8)"), keep=whole(1, "Krum(4, 8)"))
 @dataclass(frozen=True)
 class Krum:
     """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2``
@@ -64,9 +64,7 @@ class Krum:
             raise UpdateError("Krum", f"at least {least} clients", len(updates), hint)
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
-        return added(
-            {client: update for client, update in updates.items() if client in kept}
-        ), _left_out(updates, kept)
+        return added(_of(updates, kept)), _left_out(updates, kept)
 
     def scores(self, distances: Tensor) -> Tensor:
         """Return each client's score, ``(n,)``, from squared distances ``(n, n)``."""
@@ -75,7 +73,7 @@ class Krum:
         return nearest.sum(1)
 
 
-@checked_class({}, factor=number("[1, inf]", "2.0"))
+@checked_class({}, factor=number("[1, inf]", "NormGate(2.0)"))
 @dataclass(frozen=True)
 class NormGate:
     """Shorten changes that are longer than `factor` times the median length of the round, or leave
@@ -106,23 +104,15 @@ class NormGate:
             If clients cover different entries, or send values of other leaves than the state has.
         """
         lengths = {client: norm(change(update, state)) for client, update in updates.items()}
-        longest = (
-            self.factor * statistics.median(lengths.values())
-            if math.isfinite(self.factor)
-            else math.inf
-        )
+        median = statistics.median(lengths.values())
+        longest = self.factor * median if math.isfinite(self.factor) else math.inf
         within = {client for client, length in lengths.items() if length <= longest}
-        figures = {
-            "norm_bound": longest,
-            **_left_out(updates, within, "left_out" if self.refuse else "shortened"),
-        }
+        word = "left_out" if self.refuse else "shortened"
+        figures = {"norm_bound": longest, **_left_out(updates, within, word)}
         if self.refuse:
-            return added(
-                {client: update for client, update in updates.items() if client in within}
-            ), figures
-        return added(
-            {client: clipped(update, state, longest) for client, update in updates.items()}
-        ), figures
+            return added(_of(updates, within)), figures
+        shorter = {client: clipped(update, state, longest) for client, update in updates.items()}
+        return added(shorter), figures
 
 
 def _distances(updates: Mapping[str, Update]) -> Tensor:
@@ -149,6 +139,10 @@ def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
         check_shapes(tree, shapes(first), where="update")
     for name in first:
         yield torch.stack([tree[name].flatten() for tree in values.values()])
+
+
+def _of(updates: Mapping[str, Update], clients: set[str]) -> dict[str, Update]:
+    return {client: update for client, update in updates.items() if client in clients}
 
 
 def _left_out(updates: Mapping[str, Update], within: set[str], word: str = "left_out") -> Info:

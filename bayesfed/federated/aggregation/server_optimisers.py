@@ -37,7 +37,6 @@ class ServerOptimiser(Protocol):
 
     def initial(self, model: Tree) -> Tree:
         """Return the moments before round 0."""
-        ...
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next moments.
@@ -51,7 +50,6 @@ class ServerOptimiser(Protocol):
         moments
             Moments after the round before.
         """
-        ...
 
 
 @checked_class({}, learning_rate=POSITIVE, momentum=DECAY)
@@ -85,11 +83,8 @@ class FedAvgM:
 
     def initial(self, model: Tree) -> Tree:
         """Return zeros, or nothing without momentum."""
-        return (
-            {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()}
-            if self.momentum
-            else {}
-        )
+        moved = model if self.momentum else {}
+        return {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in moved.items()}
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next momentum."""

@@ -121,12 +121,8 @@ class Slice:
         ]
         if longer or self.full.keys() != self.part.keys():
             names = sorted(longer or self.full.keys() ^ self.part.keys())
-            raise ArgumentError(
-                "Slice",
-                "the leaves of the whole model, no axis longer",
-                names,
-                "a narrower network",
-            )
+            expected = "the leaves of the whole model, no axis longer"
+            raise ArgumentError("Slice", expected, names, "a narrower network")
 
     @property
     def leaves(self) -> tuple[Shapes, bool]:

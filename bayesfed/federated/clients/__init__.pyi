@@ -7,8 +7,8 @@ from .process_group import portable as portable
 from .ranks import Ranks as Ranks
 from .ranks import alike as alike
 from .ranks import led as led
+from .rosters import Numbers as Numbers
 from .rosters import Roster as Roster
-from .rosters import Versions as Versions
 from .serialisation import from_safetensors as from_safetensors
 from .serialisation import to_safetensors as to_safetensors
 from .side import ClientSide as ClientSide

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -40,7 +40,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
-from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
+from bayesfed.federated.clients.turn import Outcome, Task, attempt, failure, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
 from bayesfed.federated.core import Fit, Layer, Local
 from bayesfed.federated.training.descent import Descent
@@ -54,25 +54,28 @@ BATCHED, SEVERAL = "batched", whole(2, "8")
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
 
 
-class Ready(NamedTuple):
-    """A client that is ready to train: as it was read, as its layers opened it, and as the core
-    gets it.
-    """
-
-    read: Member
-    opened: Opened
-    core: Member
-
-
 class Turn(NamedTuple):
-    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in
-    keyed mode its secret.
+    """One client's turn: its task, all clients' rows by name, its memory, and in keyed mode its
+    secret.
     """
 
     task: Task
-    data: Dataset | ClientError
+    data: Mapping[str, Dataset]
     memory: Tree
     secret: bytes | None = None
+
+
+class Ready(NamedTuple):
+    """A client that is ready to train: its turn and side, the client as it was read, as its layers
+    opened it and as the core gets it, and the seconds that this took.
+    """
+
+    turn: Turn
+    side: ClientSide
+    read: Member
+    opened: Opened
+    core: Member
+    seconds: float
 
 
 @checked_class(
@@ -116,45 +119,26 @@ class Cohorts:
             yield from self._chunk(sides, chunk)
 
     def _chunk(self, sides: Sides, chunk: Sequence[Turn]) -> list[Outcome]:
-        outcomes, groups = (
-            dict[int, Outcome](),
-            dict[Hashable, dict[int, tuple[Turn, Ready, float]]](),
-        )
+        outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, Ready]]()
         for number, turn in enumerate(chunk):
-            start = time.perf_counter()
-            if isinstance(turn.data, ClientError):
-                outcomes[number] = turn.data
-                continue
-            side = sides[turn.task.phase]
-            received = attempt(turn.task, "decode", partial(read, turn.task, side, turn.secret))
-            if isinstance(received, ClientError):
-                outcomes[number] = received
-                continue
-            member = Member(turn.task, turn.data, *received)
-            ready = attempt(turn.task, "fit", partial(_ready, side, turn, member))
-            if isinstance(ready, ClientError):
-                outcomes[number] = ready
-                continue
-            shape = shape_of(side.core, ready.core)
-            groups.setdefault(shape, {})[number] = (turn, ready, time.perf_counter() - start)
+            begun = _begun(sides[turn.task.phase], turn)
+            if isinstance(begun, ClientError):
+                outcomes[number] = begun
+            else:
+                groups.setdefault(shape_of(begun.side.core, begun.core), {})[number] = begun
         for group in groups.values():
-            turns, clients, seconds = zip(*group.values(), strict=True)
-            for number, turn, read_s, (fit, fit_s) in zip(
-                group, turns, seconds, self._fits(sides, turns, clients), strict=True
-            ):
-                outcomes[number] = _packed(sides[turn.task.phase], turn, fit, read_s + fit_s)
+            ended = self._fits(list(group.values()))
+            for (number, client), (fit, seconds) in zip(group.items(), ended, strict=True):
+                outcomes[number] = _packed(client, fit, client.seconds + seconds)
         return [outcomes[number] for number in range(len(chunk))]
 
-    def _fits(
-        self, sides: Sides, turns: Sequence[Turn], clients: Sequence[Ready]
-    ) -> list[tuple[Fit | ClientError, float]]:
+    def _fits(self, clients: Sequence[Ready]) -> list[tuple[Fit | ClientError, float]]:
         """Return the result of the local step, and its seconds, for each client of a group of one
         shape.
         """
-        members = [client.core for client in clients]
-        phase = members[0].task.phase
-        side, done = sides[phase], self.turns.setdefault(phase, Counter())
-        local = side.core
+        members, side = [client.core for client in clients], clients[0].side
+        phase, local, count = members[0].task.phase, side.core, len(clients)
+        done = self.turns.setdefault(phase, Counter())
         reason = self._obstacle(phase, side) or self._no_gain(local, members)
         if not reason and isinstance(local, Descent):
             start = time.perf_counter()
@@ -163,21 +147,16 @@ class Cohorts:
             except Exception as problem:
                 # Rows were checked client by client, so a failure here means that the network
                 # cannot be batched.
-                self._obstacles[phase] = (
-                    f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
-                )
+                first = str(problem).partition("\n")[0]
+                self._obstacles[phase] = f"{type(problem).__name__}: {first}"
                 reason = self._obstacle(phase, side)
             else:
-                done[BATCHED] += len(members)
-                share = (time.perf_counter() - start) / len(members)
-                return [
-                    (_noted(_closed(side, turn, client, fit), len(members)), share)
-                    for turn, client, fit in zip(turns, clients, fits, strict=True)
-                ]
-        done[f"one by one: {reason}"] += len(members)
-        return [
-            _alone(side, turn, client.read) for turn, client in zip(turns, clients, strict=True)
-        ]
+                done[BATCHED] += count
+                share = (time.perf_counter() - start) / count
+                ended = zip(clients, fits, strict=True)
+                return [(_closed(client, fit, count), share) for client, fit in ended]
+        done[f"one by one: {reason}"] += count
+        return [_alone(client) for client in clients]
 
     def _obstacle(self, phase: str, side: ClientSide) -> str:
         around = any(type(layer).during is not Layer.during for layer in side.layers)
@@ -214,42 +193,40 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
     return clients >= LEAST and parameters <= PARAMETERS and parameters * rows <= WORK
 
 
-def _ready(side: ClientSide, turn: Turn, member: Member) -> Ready:
-    message = to(member.message, member.data.inputs.device)
-    key = member.task.key.child("fit")
-    opened = side.opened(message, turn.memory, member.data, key, member.options)
-    return Ready(member, opened, Member(member.task, opened.data, opened.message, opened.options))
+def _begun(side: ClientSide, turn: Turn) -> Ready | ClientError:
+    """Load a client's rows, read its message, and let its layers open it."""
+    start, task, stage = time.perf_counter(), turn.task, "load"
+    try:
+        data, stage = turn.data[task.client], "decode"
+        message, options = read(task, side, turn.secret)
+        member, stage = Member(task, data, message, options), "fit"
+        there, key = to(message, data.inputs.device), task.key.child("fit")
+        opened = side.opened(there, turn.memory, data, key, options)
+    except (Exception, SystemExit) as problem:
+        return failure(task, stage, problem)
+    core = Member(task, opened.data, opened.message, opened.options)
+    return Ready(turn, side, member, opened, core, time.perf_counter() - start)
 
 
-def _closed(
-    side: ClientSide, turn: Turn, client: Ready, fit: Fit | ClientError
-) -> Fit | ClientError:
+def _closed(client: Ready, fit: Fit | ClientError, clients: int) -> Fit | ClientError:
     if isinstance(fit, ClientError):
         return fit
-    return attempt(turn.task, "fit", partial(side.closed, client.opened, fit, turn.memory))
+    work = partial(client.side.closed, client.opened, fit, client.turn.memory)
+    closed = attempt(client.turn.task, "fit", work)
+    if isinstance(closed, ClientError):
+        return closed
+    return closed._replace(info={**closed.info, "cohort": float(clients)})
 
 
-def _alone(side: ClientSide, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
-    start = time.perf_counter()
-    work = partial(
-        fitted, turn.task, side, member.data, turn.memory, member.message, member.options
-    )
-    return attempt(turn.task, "fit", work), time.perf_counter() - start
+def _alone(client: Ready) -> tuple[Fit | ClientError, float]:
+    start, (task, data, message, options) = time.perf_counter(), client.read
+    work = partial(fitted, task, client.side, data, client.turn.memory, message, options)
+    return attempt(task, "fit", work), time.perf_counter() - start
 
 
-def _noted(fit: Fit | ClientError, clients: int) -> Fit | ClientError:
-    return (
-        fit
-        if isinstance(fit, ClientError)
-        else fit._replace(info={**fit.info, "cohort": float(clients)})
-    )
-
-
-def _packed(side: ClientSide, turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:
+def _packed(client: Ready, fit: Fit | ClientError, seconds: float) -> Outcome:
     if isinstance(fit, ClientError):
         return fit
-    return attempt(
-        turn.task,
-        "encode",
-        partial(reply, turn.task, side, fit, turn.secret, time.perf_counter() - seconds),
-    )
+    task, start = client.turn.task, time.perf_counter() - seconds
+    work = partial(reply, task, client.side, fit, client.turn.secret, start)
+    return attempt(task, "encode", work)

@@ -170,9 +170,8 @@ def check_secrets(
     """
     checked = dict(secrets)
     if without := sorted(set(clients) - checked.keys()):
-        raise ArgumentError(
-            where, "a secret for every client", f"none for {without}", "secrets.token_bytes(32)"
-        )
+        actual, hint = f"none for {without}", "secrets.token_bytes(32)"
+        raise ArgumentError(where, "a secret for every client", actual, hint)
     for client, secret in checked.items():
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
@@ -199,11 +198,8 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
             genuine = False
         if genuine:
             name = differing[0]
-            return _refusal(
-                name,
-                f"one of {name} {getattr(envelope, name)!r}",
-                f"one of {name} {claims[name]!r}",
-            )
+            expected = f"one of {name} {getattr(envelope, name)!r}"
+            return _refusal(name, expected, f"one of {name} {claims[name]!r}")
     said = ", ".join(f"{name} {claims[name]!r}" for name in differing)
     if secret is None and envelope.run:
         run, nonce = theirs[:HALF] == _name(envelope.run), theirs[HALF:] == envelope.nonce
@@ -241,10 +237,7 @@ def _claims(body: memoryview, limit: int) -> dict[str, Any]:
 
 
 def _xor(left: bytes, right: bytes) -> bytes:
-    length = min(len(left), len(right))
-    return (
-        int.from_bytes(left[:length], "little") ^ int.from_bytes(right[:length], "little")
-    ).to_bytes(length, "little")
+    return bytes(a ^ b for a, b in zip(left, right, strict=False))
 
 
 def _name(what: object) -> bytes:

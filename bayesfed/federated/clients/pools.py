@@ -24,11 +24,10 @@ from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
-from bayesfed.federated.clients.worker_processes import Workers
-from bayesfed.federated.clients.worker_threads import WorkerThreads
+from bayesfed.federated.clients.workers import Workers, WorkerThreads
 from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
@@ -42,23 +41,18 @@ class ClientPool(Protocol):
     @property
     def profiles(self) -> Sequence[Profile]:
         """Every client, in the order of their names."""
-        ...
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks, in their order; `sides` holds the client's half of each phase."""
-        ...
 
     def settle(self, client: str, accepted: bool) -> None:
         """Keep the client's new memory if the server accepted its payload, else the old one."""
-        ...
 
     def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, for a checkpoint."""
-        ...
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Put memories back."""
-        ...
 
 
 class InProcess:
@@ -128,7 +122,7 @@ class InProcess:
 
     @checked(
         data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
-        workers=whole(0, "2"),
+        workers=whole(0, "workers=2"),
         kind=choice("process", "thread"),
         start=choice(*multiprocessing.get_all_start_methods()),
         deadline_s=number("(0, inf)", "600.0"),
@@ -244,7 +238,7 @@ class InProcess:
             for task in tasks:
                 asked.append(task)
                 secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-                yield Turn(task, loaded(task, self._data), memory, secret)
+                yield Turn(task, self._data, memory, secret)
 
         for outcome in cohorts.answers(sides, turns()):
             yield asked.popleft(), outcome

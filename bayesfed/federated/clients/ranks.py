@@ -94,17 +94,11 @@ class Ranks:
             raise ArgumentError("Ranks", "clients that train one by one", "cohorts", hint)
         roster = Roster(self.pool.profiles)
         names = roster.names
-        self._owners = (
-            {name: number % self.group.size for number, name in enumerate(names)}
-            if len(names) <= LISTED
-            else {}
-        )
+        listed = names if len(names) <= LISTED else ()
+        self._owners = {name: number % self.group.size for number, name in enumerate(listed)}
         # On rank 0: what the clients of all ranks keep.
-        bound, folder = (
-            (self.pool.memory_bytes, self.pool.memory_folder)
-            if isinstance(self.pool, InProcess)
-            else (math.inf, None)
-        )
+        bound = getattr(self.pool, "memory_bytes", math.inf)
+        folder = getattr(self.pool, "memory_folder", None)
         self._memories = Memories(roster.ordered, bound, folder)
         self._changed, self._verdicts = set[str](), list[tuple[str, bool]]()
 
@@ -120,11 +114,8 @@ class Ranks:
 
     def owner(self, client: str) -> int:
         """Return the rank that answers for a client."""
-        return (
-            self._owners[client]
-            if client in self._owners
-            else zlib.crc32(client.encode()) % self.group.size
-        )
+        owner = self._owners.get(client)
+        return zlib.crc32(client.encode()) % self.group.size if owner is None else owner
 
     def owns(self, client: str) -> bool:
         """Return whether this rank answers for a client."""
@@ -167,14 +158,8 @@ class Ranks:
         self._changed = set()
         for rank, several in enumerate(self.group.gather(changed)):
             for client, content in several.items():
-                tree = (
-                    {}
-                    if content is None
-                    else own[client]
-                    if rank == 0
-                    else from_safetensors(content)
-                )
-                self._memories.pend(client, tree)
+                tree = {} if content is None else from_safetensors(content)
+                self._memories.pend(client, own.get(client, {}) if rank == 0 else tree)
                 self._memories.settle(client, True)
         return self._memories.taken() if self.group.rank == 0 else own
 

@@ -1,10 +1,10 @@
 """Clients by name where there may be a million: `Profiles`, made when they are asked for, `Roster`,
-to look them up, and `Versions`.
+to look them up, and `Numbers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -14,7 +14,7 @@ from bayesfed.federated.core import Profile
 
 Devices = Mapping[str, Mapping[str, float]] | Callable[[str], Mapping[str, float]]
 """Figures of clients' devices by name, or a function ``(name) -> figures``."""
-NEVER = -1
+NONE = -1
 
 
 class Profiles(Sequence[Profile]):
@@ -96,53 +96,59 @@ class Roster(Mapping[str, Profile]):
         return self.profiles[place]
 
 
-class Versions(Mapping[str, int]):
-    """By client: the round in which it last heard from the server, in four bytes a client. Clients
-    that never did are not in it.
+class Numbers(MutableMapping[str, int]):
+    """Whole numbers from 0 by client, in four or eight bytes a client: the round in which a client
+    last heard from the server, or where its memory is in a file. Not all clients have one.
 
     Parameters
     ----------
     names
-        Names of all clients, sorted.
-    rounds
-        Rounds ``(K,)`` in the order of the names, -1 for never. Default: all never.
+        Names of clients, sorted.
+    values
+        Their numbers ``(K,)`` in the order of the names, -1 for none. Default: none has one.
     others
-        Versions of clients that are not among `names`.
+        Numbers of clients that are not among `names`.
     """
 
     def __init__(
         self,
         names: Sequence[str],
-        rounds: np.ndarray[Any, np.dtype[np.int32]] | None = None,
+        values: np.ndarray[Any, np.dtype[Any]] | None = None,
         others: Mapping[str, int] | None = None,
     ) -> None:
         self._names = names
-        self._rounds = np.full(len(names), NEVER, dtype=np.int32) if rounds is None else rounds
+        self._values = np.full(len(names), NONE, dtype=np.int32) if values is None else values
         self._others = dict(others or {})
 
-    def updated(self, versions: Mapping[str, int]) -> Versions:
-        """Return these versions with those of some clients replaced."""
-        rounds, others = self._rounds.copy(), dict(self._others)
-        for name, number in versions.items():
-            if (place := place_of(self._names, name)) is None:
-                others[name] = number
-            else:
-                rounds[place] = number
-        return Versions(self._names, rounds, others)
+    def updated(self, numbers: Mapping[str, int]) -> Numbers:
+        """Return a copy with the numbers of some clients replaced."""
+        made = Numbers(self._names, self._values.copy(), self._others)
+        made.update(numbers)
+        return made
+
+    def __setitem__(self, name: str, number: int) -> None:
+        if (place := place_of(self._names, name)) is None:
+            self._others[name] = number
+        else:
+            self._values[place] = number
+
+    def __delitem__(self, name: str) -> None:
+        self[name] = NONE
+        self._others.pop(name, None)
 
     def __len__(self) -> int:
-        return int((self._rounds != NEVER).sum()) + len(self._others)
+        return int((self._values != NONE).sum()) + len(self._others)
 
     def __iter__(self) -> Iterator[str]:
-        yield from (self._names[place] for place in np.flatnonzero(self._rounds != NEVER).tolist())
+        yield from (self._names[place] for place in np.flatnonzero(self._values != NONE).tolist())
         yield from self._others
 
     def __getitem__(self, name: str) -> int:
         if (place := place_of(self._names, name)) is None:
             return self._others[name]
-        if (number := int(self._rounds[place])) == NEVER:
+        if (number := int(self._values[place])) == NONE:
             raise KeyError(name)
         return number
 
     def __repr__(self) -> str:
-        return f"Versions({len(self)} of {len(self._names)} clients)"
+        return f"Numbers({len(self)} of {len(self._names)} clients)"

@@ -142,11 +142,8 @@ class ClientSide:
         actual = shown(fit)
         if isinstance(fit, Fit):
             actual = f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
-        where, expected = (
-            f"{type(self.core).__name__}.fit",
-            "Fit(payload, memory, info) of dictionaries",
-        )
-        raise DataError(where, expected, actual, "Fit(tree, {}, {})")
+        where, hint = f"{type(self.core).__name__}.fit", "Fit(tree, {}, {})"
+        raise DataError(where, "Fit(payload, memory, info) of dictionaries", actual, hint)
 
 
 def sides_of(algorithm: Algorithm) -> dict[str, ClientSide]:

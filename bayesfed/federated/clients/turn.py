@@ -110,11 +110,6 @@ def answered(
         return failure(task, stage, problem)
 
 
-def loaded(task: Task, data: Mapping[str, Dataset]) -> Dataset | ClientError:
-    """Return the rows of the client of a task, or its failure."""
-    return attempt(task, "load", lambda: data[task.client])
-
-
 def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | ClientError:
     """Do one stage of a client's turn; a failure comes back as a `ClientError`."""
     try:

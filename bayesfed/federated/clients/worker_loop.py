@@ -25,6 +25,7 @@ from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
+from bayesfed.trees import Tree
 
 READY = b"ready"
 
@@ -35,6 +36,10 @@ class Site(NamedTuple):
     sides: Sides
     data: Mapping[str, Dataset]
     secrets: Mapping[str, bytes]
+
+    def answered(self, task: Task, memory: Tree) -> Outcome:
+        """Run the client of a task."""
+        return answered(task, self.sides, self.data, memory, self.secrets.get(task.client))
 
 
 class Settings(NamedTuple):
@@ -50,15 +55,11 @@ class Settings(NamedTuple):
     @classmethod
     def current(cls) -> Self:
         """Return the settings of this process."""
-        deterministic, warn_only = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
         return cls(
             torch.get_default_dtype(),
             torch.get_float32_matmul_precision(),
-            deterministic,
-            warn_only,
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
         )
 
     def apply(self) -> None:
@@ -101,20 +102,15 @@ def frames(outcome: Outcome) -> tuple[bytes, ...]:
     if isinstance(outcome, Reply):
         figures = json.dumps({"info": outcome.info, "seconds": outcome.seconds}, default=float)
         return figures.encode(), to_safetensors(outcome.memory), outcome.packed
-    return (
-        json.dumps(
-            {"stage": outcome.stage, "reason": outcome.reason, "field": outcome.field}
-        ).encode(),
-    )
+    said = {"stage": outcome.stage, "reason": outcome.reason, "field": outcome.field}
+    return (json.dumps(said).encode(),)
 
 
 def receive_outcome(door: Connection, task: Task) -> Outcome:
     """Receive the answer to a task; EOFError or OSError if the worker is gone."""
     figures = json.loads(door.recv_bytes())
     if "stage" in figures:
-        return ClientError(
-            task.client, task.round, figures["stage"], figures["reason"], figures["field"]
-        )
+        return ClientError(task.client, task.round, **figures)
     memory = from_safetensors(door.recv_bytes())
     return Reply(door.recv_bytes(), memory, figures["info"], figures["seconds"])
 
@@ -139,11 +135,7 @@ def _answer_one(server: Connection, site: Site) -> None:
     content, memory = server.recv_bytes(), server.recv_bytes()
     try:
         task: Task = pickle.loads(content)
-        sent = frames(
-            answered(
-                task, site.sides, site.data, from_safetensors(memory), site.secrets.get(task.client)
-            )
-        )
+        sent = frames(site.answered(task, from_safetensors(memory)))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
         sent = frames(ClientError("", 0, "reply", f"{type(problem).__name__}: {problem}"))

@@ -3,7 +3,6 @@ from .algorithm import Conditions as Conditions
 from .algorithm import Phase as Phase
 from .algorithm import Predictor as Predictor
 from .algorithm import Server as Server
-from .algorithm import Weighing as Weighing
 from .costs import Cost as Cost
 from .forms import checked as checked
 from .layering import check_order as check_order
@@ -16,7 +15,6 @@ from .layers import Traits as Traits
 from .layers import Turn as Turn
 from .layers import Visit as Visit
 from .options import LocalOptions as LocalOptions
-from .options import options_of as options_of
 from .options import read_options as read_options
 from .owners import MODEL as MODEL
 from .owners import Scope as Scope
@@ -24,7 +22,7 @@ from .owners import of as of
 from .owners import owned as owned
 from .owners import unwired as unwired
 from .owners import wired as wired
-from .protocols import Around as Around
+from .posteriors import Weighing as Weighing
 from .protocols import Arrival as Arrival
 from .protocols import Assignment as Assignment
 from .protocols import Direction as Direction
@@ -37,8 +35,10 @@ from .protocols import Scalar as Scalar
 from .protocols import Skip as Skip
 from .protocols import View as View
 from .protocols import abridged as abridged
+from .seams import Around as Around
 from .seams import gathered as gathered
 from .seams import one_by_one as one_by_one
+from .seams import options_of as options_of
 from .seams import published as published
 from .seams import total_of as total_of
 from .sums import PartialSum as PartialSum

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.layers import Layer
@@ -78,13 +77,11 @@ class Predictor(Protocol):
     @property
     def parameters(self) -> Tree:
         """Tensors of the model by name."""
-        ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return outputs, ``(B, ...)``: logits or probabilities of classes, or a
         regression's mean.
         """
-        ...
 
 
 class Assign(Protocol):
@@ -92,7 +89,6 @@ class Assign(Protocol):
 
     def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         """Return the client's assignment, or a `Skip` with the reason why it has none."""
-        ...
 
 
 class Server(Protocol):
@@ -107,7 +103,6 @@ class Server(Protocol):
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next state, and figures for the report."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -276,61 +271,18 @@ class Posterior(Protocol):
         """Figures of the posterior that need no draws: inclusion probabilities, means and standard
         deviations.
         """
-        ...
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the axes of draws and constants. Axes without a name are numbered."""
-        ...
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of every site."""
-        ...
 
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of every site from the prior; empty if the prior cannot be drawn from."""
-        ...
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets given one draw, of batch shape ``(B,)``. Random
         numbers it needs come from `key`.
         """
-        ...
-
-
-@runtime_checkable
-class Weighing(Protocol):
-    """A posterior with a density, so that its draws have importance weights."""
-
-    def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
-        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``, in nats."""
-        ...
-
-
-@runtime_checkable
-class Partial(Protocol):
-    """A posterior of which a part stays with clients, such as local latents."""
-
-    @property
-    def stays(self) -> tuple[str, ...]:
-        """Names of what stays; empty if nothing does."""
-        ...
-
-    def at_client(self, memory: Tree, data: Dataset | None = None, name: str = "") -> Posterior:
-        """Return the posterior of the client that keeps this memory.
-
-        For equal keys, all clients' draws have equal shared sites, and clients of different names
-        have local ones that are independent.
-        """
-        ...
-
-
-@runtime_checkable
-class Dense(Protocol):
-    """A posterior that knows densities at its own draws."""
-
-    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
-        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is
-        known, in nats.
-        """
-        ...

@@ -247,14 +247,8 @@ class Layer:
         return Sent(fit)
 
     def kept(self, memory: Tree, payload: Tree, decoded: Tree) -> Tree:
-        """Return the layer's memory, once it is known what the server will decode.
-
-        Parameters
-        ----------
-        memory
-            The layer's memory, as `send` returned it.
-        payload, decoded
-            The core's leaves that were sent, before and after coding.
+        """Return the layer's memory, as `send` returned it, once it is known what the server will
+        decode of the core's leaves that were sent.
         """
         return memory
 

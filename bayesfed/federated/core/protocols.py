@@ -17,7 +17,7 @@ from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.options import LocalOptions, options_of
+from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -54,7 +54,6 @@ class View(Protocol):
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the part of a published tree that this client receives."""
-        ...
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check a client's payload and return it as a weighted update in the shapes of the whole
@@ -74,7 +73,6 @@ class View(Protocol):
         UpdateError
             If names, shapes or values are not what this view expects.
         """
-        ...
 
 
 class Fit(NamedTuple):
@@ -93,12 +91,10 @@ class Local(Protocol):
     @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
-        ...
 
     @property
     def uses_global_randomness(self) -> bool:
         """Whether it draws from torch's global generator, which threads would share."""
-        ...
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -119,36 +115,6 @@ class Local(Protocol):
         options
             Options that came with the message.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class Around:
-    """A local step around another, with the same kind of payload, the same options and the same use
-    of global randomness.
-
-    Parameters
-    ----------
-    local
-        The wrapped local step.
-    """
-
-    local: Local
-
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean, as for the wrapped step."""
-        return self.local.kind
-
-    @property
-    def options(self) -> type[LocalOptions]:
-        """The record of options that the wrapped step reads."""
-        return options_of(self.local)
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the wrapped step draws from torch's global generator."""
-        return self.local.uses_global_randomness
 
 
 class Link(Protocol):
@@ -168,7 +134,6 @@ class Link(Protocol):
         key
             Source of the codec's random numbers, which the server can rebuild.
         """
-        ...
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Receive, lift and add every arrival. Yield each one, in order and with its cost, once it
@@ -185,7 +150,6 @@ class Link(Protocol):
         key
             Source of random numbers of the round, such as fading and noise.
         """
-        ...
 
 
 @dataclass(frozen=True)

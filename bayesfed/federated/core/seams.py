@@ -1,4 +1,5 @@
-"""What a part may leave out: members of servers, local steps, links and codecs that have a default.
+"""What a part may leave out: members of servers, local steps, links and codecs that have a default;
+and `Around`, a local step that says of itself what another one does.
 
 Whoever writes a server needs to write no more than `step`. This is the only file that asks whether
 a part has a member or is of a class; everything else calls these functions.
@@ -6,14 +7,16 @@ a part has a member or is of a class; everything else calls these functions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from bayesfed.compress import Codec, ErrorFeedback
 from bayesfed.federated.core.algorithm import Phase, Server
 from bayesfed.federated.core.layers import Stale
-from bayesfed.federated.core.protocols import Link, View
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.protocols import Link, Local, View
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.trees import Shapes, Tree
 
 Gathered = TypeVar("Gathered")
@@ -27,7 +30,6 @@ class Publisher(Protocol):
         """Return what a client sees in round `round` if it last heard from the server in round
         `version`, or never.
         """
-        ...
 
 
 @runtime_checkable
@@ -49,7 +51,6 @@ class TakesMomentum(Protocol):
         initial
             The core's leaves before round 0.
         """
-        ...
 
 
 def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
@@ -80,6 +81,14 @@ def stale(server: Server) -> Stale | None:
     """
     found: Stale | None = getattr(server, "stale", None)
     return found
+
+
+def options_of(local: object) -> type[LocalOptions]:
+    """Return the record of options that a local step reads: its attribute ``options``, or
+    `LocalOptions`.
+    """
+    record = getattr(local, "options", LocalOptions)
+    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
 
 
 def one_by_one(link: Link) -> bool:
@@ -122,3 +131,32 @@ def leaves_of(view: View) -> tuple[Shapes, bool] | None:
 def inner_codec(codec: Codec) -> tuple[Codec, bool]:
     """Return a codec without error feedback, and whether it had any."""
     return (codec.codec, True) if isinstance(codec, ErrorFeedback) else (codec, False)
+
+
+@dataclass(frozen=True)
+class Around:
+    """A local step around another, with the same kind of payload, the same options and the same use
+    of global randomness.
+
+    Parameters
+    ----------
+    local
+        The wrapped local step.
+    """
+
+    local: Local
+
+    @property
+    def kind(self) -> Kind:
+        """What the payload's numbers mean, as for the wrapped step."""
+        return self.local.kind
+
+    @property
+    def options(self) -> type[LocalOptions]:
+        """The record of options that the wrapped step reads."""
+        return options_of(self.local)
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """Whether the wrapped step draws from torch's global generator."""
+        return self.local.uses_global_randomness

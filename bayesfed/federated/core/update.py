@@ -125,4 +125,3 @@ class Reducer(Protocol):
 
     def add(self, client: str, update: Update) -> None:
         """Take one client's update. A refused one raises an error and changes nothing."""
-        ...

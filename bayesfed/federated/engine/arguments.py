@@ -62,10 +62,8 @@ def check_clients(clients: object) -> None:
     for name, data in clients.items():
         if not isinstance(name, str) or not isinstance(data, Dataset):
             actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
-            where = f"run, client {name!r}"
-            raise ArgumentError(
-                where, "a Dataset by a name", actual, "{'name': Dataset(inputs, targets)}"
-            )
+            hint = "{'name': Dataset(inputs, targets)}"
+            raise ArgumentError(f"run, client {name!r}", "a Dataset by a name", actual, hint)
 
 
 def check_callbacks(callbacks: object) -> None:
@@ -76,19 +74,11 @@ def check_callbacks(callbacks: object) -> None:
     ArgumentError
         If they are anything else.
     """
-    if (
-        not isinstance(callbacks, Sequence)
-        or isinstance(callbacks, str)
-        or not all(callable(one) for one in callbacks)
-    ):
-        actual = (
-            shown(callbacks)
-            if not isinstance(callbacks, list | tuple)
-            else shown(next(one for one in callbacks if not callable(one)))
-        )
-        raise ArgumentError(
-            "run, callbacks", "functions in a list", actual, "callbacks=[evaluate(test)]"
-        )
+    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
+    listed = callbacks if several and isinstance(callbacks, Sequence) else [callbacks]
+    if odd := [one for one in listed if not several or not callable(one)]:
+        hint = "callbacks=[evaluate(test)]"
+        raise ArgumentError("run, callbacks", "functions in a list", shown(odd[0]), hint)
 
 
 def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
@@ -124,53 +114,37 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
     """
     if not isinstance(test, Dataset) or not len(test):
         actual = shown(test) if not isinstance(test, Dataset) else "an empty set"
-        several = isinstance(test, Mapping) and any(
-            isinstance(rows, Dataset) for rows in test.values()
-        )
-        hint = (
-            "test=data.concatenated(list(test.values())), or Result.personal_scores(test)"
-            if several
-            else "test=Dataset(inputs, targets)"
-        )
+        hint = "test=Dataset(inputs, targets)"
+        if isinstance(test, Mapping) and any(isinstance(rows, Dataset) for rows in test.values()):
+            hint = "test=data.concatenated(list(test.values())), or Result.personal_scores(test)"
         raise ArgumentError("run, test", "a data set to score on", actual, hint)
     if test.targets.is_floating_point():
         hint = (
             "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
             "targets).square(), name='mse')]"
         )
-        raise ArgumentError(
-            "run, test", "class labels, whose accuracy is scored", shown(test.targets), hint
-        )
+        expected = "class labels, whose accuracy is scored"
+        raise ArgumentError("run, test", expected, shown(test.targets), hint)
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
     except PosteriorError:
         raise
     except Exception as problem:
-        rows: Dataset | None = next(
-            (part for part in getattr(pool, "data", {}).values() if len(part)), None
-        )
-        trained = (
-            f"like those of the clients, {described(rows)}"
-            if rows is not None
-            else "that the model takes"
-        )
+        expected = "inputs that the model takes"
+        for rows in getattr(pool, "data", {}).values():
+            if len(rows):
+                expected = f"inputs like those of the clients, {described(rows)}"
+                break
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
-        raise ArgumentError(
-            "run, test", f"inputs {trained}", actual, "the test set prepared as the rows are"
-        ) from problem
-    if test.targets.ndim != 1 or (
-        outputs.ndim == 2 and int(test.targets.max()) >= outputs.shape[1]
-    ):
-        expected = (
-            f"one label a row, 0 to {outputs.shape[1] - 1}"
-            if outputs.ndim == 2
-            else "one label a row"
-        )
-        actual = f"labels up to {int(test.targets.max())}, shape {tuple(test.targets.shape)}"
-        raise ArgumentError(
-            "run, test", expected, actual, "classes=train.classes when reading the test set"
-        )
+        hint = "the test set prepared as the rows are"
+        raise ArgumentError("run, test", expected, actual, hint) from problem
+    most, classes = int(test.targets.max()), outputs.shape[1] if outputs.ndim == 2 else 0
+    if test.targets.ndim != 1 or (classes and most >= classes):
+        expected = "one label a row" + (f", 0 to {classes - 1}" if classes else "")
+        actual = f"labels up to {most}, shape {tuple(test.targets.shape)}"
+        hint = "classes=train.classes when reading the test set"
+        raise ArgumentError("run, test", expected, actual, hint)
 
 
 def described(data: Dataset) -> str:

@@ -141,17 +141,13 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
-            posterior = (
-                report.algorithm.posterior(report.state) if report.algorithm.posterior else None
-            )
+            made = report.algorithm.posterior
+            posterior = made(report.state) if made else None
             if not isinstance(posterior, Weighing):
-                actual = type(posterior).__name__
-                raise ArgumentError(
-                    "evidence", "a posterior with log_weights", actual, "federated_svi"
-                )
-            report.metrics["elbo"] = float(
-                posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean()
-            )
+                expected, actual = "a posterior with log_weights", type(posterior).__name__
+                raise ArgumentError("evidence", expected, actual, "federated_svi")
+            weights = posterior.log_weights(data, Key(seed, "evidence"), draws=draws)
+            report.metrics["elbo"] = float(weights.mean())
 
     return callback
 

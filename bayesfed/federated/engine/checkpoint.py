@@ -164,18 +164,14 @@ class _Writer:
             written = snapshots.write(self._folder, snapshot, {"file": turn, **history})
             snapshots.prune(self._folder, self._keep, written)
         except OSError as problem:
-            where, whole = (
+            where, hint = (
                 f"checkpoint of round {snapshot.round} in {self._folder}",
-                snapshots.finished(self._folder),
+                "another folder",
             )
-            hint = (
-                f"room there: the checkpoint of round {whole[0]} is whole"
-                if whole
-                else "another folder"
-            )
-            raise CheckpointError(
-                where, "a disk that can be written to", problem, hint
-            ) from problem
+            if whole := snapshots.finished(self._folder):
+                hint = f"room there: the checkpoint of round {whole[0]} is whole"
+            expected = "a disk that can be written to"
+            raise CheckpointError(where, expected, problem, hint) from problem
         self._turn = (turn + 1) % self._turns
 
     def _extend(self, turn: int) -> dict[str, Any]:
@@ -217,13 +213,9 @@ def _check_folder(folder: Path, snapshot: Snapshot) -> None:
                 snapshots.remove(folder, number)
             continue
         if number >= snapshot.round or _identity(saved) != _identity(snapshot):
-            where, actual = (
-                f"checkpoints in {folder}",
-                f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}",
-            )
-            raise CheckpointError(
-                where, "those this run goes on from", actual, "resume=load(...), or another folder"
-            )
+            actual = f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}"
+            expected, hint = "those this run goes on from", "resume=load(...), or another folder"
+            raise CheckpointError(f"checkpoints in {folder}", expected, actual, hint)
         return
 
 

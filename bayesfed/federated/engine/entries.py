@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from bayesfed.errors import ClientError, TooFewClientsError
 from bayesfed.federated.core import Cost, Direction, Info, Phase
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import OnClientError
+from bayesfed.federated.engine.reports import OnClientError, Row
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

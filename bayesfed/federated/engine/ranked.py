@@ -32,8 +32,7 @@ from bayesfed.federated.core import Info, PartialSum, Phase, Reducer, Sum, seams
 from bayesfed.federated.core.limbs import ROOM
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Asked, Plan, collect, exchange, stepped
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Snapshot
+from bayesfed.federated.engine.reports import Row, Snapshot
 from bayesfed.trees import Tree
 
 
@@ -78,7 +77,7 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
-def exchanged(
+def ranked_exchange(
     occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
 ) -> tuple[Tree, Info, Entries]:
     """Ask clients, on all ranks if there are several, add the sound answers, and take the server's

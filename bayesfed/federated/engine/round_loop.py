@@ -9,15 +9,16 @@ therefore do not change a bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, choice, whole
 from bayesfed.federated.clients import (
     ClientPool,
+    Numbers,
+    Ranks,
     Roster,
-    Versions,
     alike,
     check_secrets,
     led,
@@ -30,9 +31,9 @@ from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.ranked import agreed, exchanged
-from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
+from bayesfed.federated.engine.exchange import exchange
+from bayesfed.federated.engine.ranked import agreed, ranked_exchange
+from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
@@ -108,7 +109,7 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    check("on_client_error", on_client_error, choice("raise", "drop"))
+    check("on_client_error", on_client_error, choice("drop", "raise"))
     check("least", least, whole(1, "1"))
     _check_resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
@@ -124,7 +125,7 @@ def rounds(
     pool.restore(resume.memories)
     phases = tuple(assembled(phase) for phase in algorithm.phases)
     sides, memories = sides_of(algorithm), resume.memories
-    state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
+    state, versions = resume.state, Numbers(roster.ordered).updated(resume.versions)
     window = (
         Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
     )
@@ -139,19 +140,14 @@ def rounds(
                 changed=changed,
             )
             led(pool, partial(condition, conditions))
-        chosen = (
-            ()
-            if window
-            else led(pool, partial(sampler, number, roster.names, Key(seed, "sample", number)))
-        )
-        if not window and (
-            not chosen
-            or not all(name in roster for name in chosen)
-            or len(set(chosen)) != len(chosen)
-        ):
-            raise ArgumentError(
-                "sampler", "distinct clients of the pool", list(chosen), "fraction(0.5)"
-            )
+        chosen: Sequence[str] = ()
+        if not window:
+            key = Key(seed, "sample", number)
+            chosen = led(pool, partial(sampler, number, roster.names, key))
+            known = {name for name in chosen if name in roster}
+            if not chosen or len(known) != len(chosen):
+                expected, hint = "distinct clients of the pool", "fraction(0.5)"
+                raise ArgumentError("sampler", expected, list(chosen), hint)
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
@@ -162,7 +158,8 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    state, info, entries = exchanged(occasion, pool, sides, asked, keyed)
+                    way = ranked_exchange if isinstance(pool, Ranks) else exchange
+                    state, info, entries = way(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
@@ -199,16 +196,12 @@ def _check_resumed(algorithm: Algorithm, rounds: int, seed: int, resume: Snapsho
     """Check that there are rounds to run, and that the snapshot is of this run."""
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
-        raise ArgumentError(
-            "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
-        )
+        expected = f"more than the {done} rounds already made"
+        raise ArgumentError("rounds", expected, rounds, f"rounds={done + 10}")
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
-        raise ArgumentError(
-            "resume",
-            f"a snapshot of {algorithm.name!r}, seed {seed}",
-            f"{resume.algorithm!r}, seed {resume.seed}",
-            "the run's own arguments",
-        )
+        expected = f"a snapshot of {algorithm.name!r}, seed {seed}"
+        actual = f"{resume.algorithm!r}, seed {resume.seed}"
+        raise ArgumentError("resume", expected, actual, "the run's own arguments")
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
@@ -238,15 +231,10 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings)
     if changes and not anyway:
-        others = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
-        actual = (
-            "; ".join(
-                f"{name} {before}, now {now}" for name, (before, now) in list(changes.items())[:3]
-            )
-            + others
-        )
+        told = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
+        if len(told) > 3:
+            told[3:] = [f"and {len(told) - 3} more"]
+        expected = "the settings and clients of the snapshot's run"
         hint = "the settings and clients of the run, or resume_anyway=True"
-        raise ArgumentError(
-            "resume", "the settings and clients of the snapshot's run", actual, hint
-        )
+        raise ArgumentError("resume", expected, "; ".join(told), hint)
     return tuple(changes)

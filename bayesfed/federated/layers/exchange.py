@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import torch
@@ -16,7 +15,7 @@ from bayesfed.compress.support import mask_of
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.core import Fit, Info, Inner, Moment, Sent, Traits, Update, Visit, of, owned
-from bayesfed.federated.layers.holding import CHANGE, Holding, nothing
+from bayesfed.federated.layers.holding import CHANGE, Holding, named, nothing
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
@@ -87,7 +86,11 @@ class Exchange(Holding):
     def start(self, moment: Moment) -> Tree:
         """Return zeros for every leaf of which changes are sent."""
         model = moment.shown(moment.model, 0, None)
-        names = [name for name, leaf in model.items() if self._changes(name, leaf)]
+        names = [
+            name
+            for name, leaf in model.items()
+            if leaf.is_floating_point() and not named(name, self.values)
+        ]
         sums = [_sum(back) for back in range(1, self.cache + 1)]
         return {
             f"{kind}/{name}": torch.zeros_like(model[name])
@@ -122,7 +125,7 @@ class Exchange(Holding):
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Send the change of every leaf but `values`."""
         payload = {
-            name: leaf if self._whole(name) else leaf - visit.message[name]
+            name: leaf if named(name, self.values) else leaf - visit.message[name]
             for name, leaf in fit.payload.items()
         }
         return super().send(visit, fit._replace(payload=payload))
@@ -189,12 +192,6 @@ class Exchange(Holding):
 
     def _names(self, own: Tree) -> list[str]:
         return list(under(own, f"{RESIDUAL}/"))
-
-    def _changes(self, name: str, leaf: Tensor) -> bool:
-        return leaf.is_floating_point() and not self._whole(name)
-
-    def _whole(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.values)
 
     def _compressed(self, wanted: Tensor, mask: Tensor | None, key: Key) -> Tensor:
         leaf, out = wanted if mask is None else wanted[mask], Writer()

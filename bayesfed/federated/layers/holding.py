@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -17,6 +17,11 @@ from bayesfed.trees import Tree
 
 # Kinds of leaves: of a message, changes of what is held; of a memory, what is held, and errors.
 CHANGE, HELD, ERROR = "change", "held", "error"
+
+
+def named(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name is as one of some patterns says."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def nothing(model: Tree) -> Tree:
@@ -100,7 +105,7 @@ class Holding(Layer):
                     raise UpdateError(where, expected, actual, "one view a client")
                 payload[name] = payload[name] + error.to(payload[name])
         for name, leaf in visit.message.items():
-            if any(fnmatchcase(name, pattern) for pattern in self.held):
+            if named(name, self.held):
                 kept[name] = leaf
         return Sent(fit._replace(payload=payload), memory=of(HELD, kept))
 

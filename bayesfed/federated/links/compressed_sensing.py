@@ -21,13 +21,11 @@ class Sensing(Protocol):
 
     def forward(self, values: Tensor, name: str) -> Tensor:
         """Return the numbers ``(m,)`` to send for the numbers ``(D,)`` of the leaf `name`."""
-        ...
 
     def back(self, received: Tensor, count: int, name: str) -> Tensor:
         """Return the `count` numbers of the leaf `name`, recovered from the numbers ``(m,)`` that
         were received.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from bayesfed.wireless.power_control import (
 @checked_class(
     {},
     power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
-    noise_w=number("[0, inf)", "1.0"),
+    noise_w=number("[0, inf)", "noise_w=1.0"),
     per=choice("symbol", "matrix"),
     budget=choice("mean", "largest"),
     max_norm=number("(0, inf]", "1e6"),

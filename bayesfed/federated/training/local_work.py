@@ -16,8 +16,7 @@ from bayesfed.errors.checks import OF_TRAINING, Role, checked_class, having, num
 from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.optimisers import Optimiser, Schedule, Sgd, constant
 from bayesfed.inference import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import with_open_prior, with_prior
 from bayesfed.models import Categorical, Likelihood

@@ -106,13 +106,8 @@ def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
             if figure is not None and figure >= needed
         ]
         if not possible:
-            needed = min(smallest.values())
-            raise ArgumentError(
-                f"by_device, client {profile.name!r}",
-                f"{name} >= {needed:g}",
-                figure,
-                "a smaller size",
-            )
+            where, expected = f"client {profile.name!r}", f"{name} >= {min(smallest.values()):g}"
+            raise ArgumentError(f"by_device, {where}", expected, figure, "a smaller size")
         return possible[0]
 
     return capacity

@@ -1,9 +1,11 @@
-"""Optimisers of local work, as values. The torch optimiser is built anew for each client
-and round.
+"""Optimisers of local work, as values, and schedules: functions from the number of the round to a
+factor on the learning rate. The torch optimiser is built anew for each client and round.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class, number
+from bayesfed.errors.checks import checked, checked_class, number, whole
 
 POSITIVE, SHARE = number("(0, inf)", "1e-3"), number("(0, 1]", "0.1")
 
@@ -22,11 +24,9 @@ class Optimiser(Protocol):
     @property
     def learning_rate(self) -> float:
         """Step size before any schedule."""
-        ...
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return the torch optimiser of these leaves, with the learning rate of this round."""
-        ...
 
 
 @checked_class({}, learning_rate=POSITIVE)
@@ -169,3 +169,51 @@ class Ivon:
             "another method or model",
             "Adam(1e-3)",
         )
+
+
+Schedule = Callable[[int], float]
+"""``round -> factor on the learning rate``."""
+
+
+def constant(round: int) -> float:
+    """Return 1: the learning rate stays the same."""
+    return 1.0
+
+
+@checked(floor=number("(0, 1]", "cosine(0.1, 40)"), rounds=whole(1, "cosine(0.1, 40)"))
+def cosine(floor: float, rounds: int) -> Schedule:
+    """Return half a cosine from 1 in the first round to `floor` in the last (Loshchilov and Hutter,
+    2017, without restarts).
+
+    Parameters
+    ----------
+    floor
+        Factor in the last round and after it, in (0, 1].
+    rounds
+        Number of rounds.
+
+    Raises
+    ------
+    ArgumentError
+        If `floor` is not in (0, 1], or `rounds` is below 1.
+    """
+    last = max(1, rounds - 1)
+    return lambda round: floor + (1 - floor) * (1 + math.cos(math.pi * min(round, last) / last)) / 2
+
+
+@checked(scale=number("(0, inf]", "20"))
+def inverse(scale: float) -> Schedule:
+    """Return the schedule ``1 / (1 + round / scale)``, whose sum diverges and whose sum of squares
+    converges (D-Turbo-VBI (25)).
+
+    Parameters
+    ----------
+    scale
+        Number of the round at which the factor is 1/2.
+
+    Raises
+    ------
+    ArgumentError
+        If `scale` is not above 0.
+    """
+    return lambda round: 1 / (1 + round / scale)

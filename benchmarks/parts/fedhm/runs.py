@@ -26,11 +26,10 @@ from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm, Predictor
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated.engine.reports import RoundReport, bits
 from bayesfed.federated.engine.samplers import fraction
 from bayesfed.federated.training.model_sizes import Capacity, dynamic, fixed
-from bayesfed.federated.training.schedules import Schedule
+from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.models.low_rank.hybrid import hybrid, whole_first
 from bayesfed.models.nets.resnet import resnet18
 

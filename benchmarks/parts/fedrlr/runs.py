@@ -30,12 +30,11 @@ from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import channel_uses
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated.engine.reports import RoundReport, channel_uses
 from bayesfed.federated.links.compressed_sensing import Compressed, Plain
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
-from bayesfed.federated.training.schedules import Schedule, constant, inverse
+from bayesfed.federated.training.optimisers import Schedule, constant, inverse
 from bayesfed.models import fixed_rank, layer_matrices
 from bayesfed.wireless.power_control import ChannelInversion, Gbma, PowerControl
 

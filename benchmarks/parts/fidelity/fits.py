@@ -27,7 +27,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from tqdm import tqdm
 
 import bayesfed as bf
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.optimisers import Schedule, constant
 from bayesfed.inference.variational.fusion import Fusion
 from bayesfed.inference.variational.posterior import FittedGuide
 

@@ -24,9 +24,9 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.reports import bits
 from bayesfed.federated.engine.round_loop import rounds
-from bayesfed.federated.training.schedules import constant
+from bayesfed.federated.training.optimisers import constant
 
 Settings = Mapping[str, Any]
 WHOLE = ("fed_lora", "ffa_lora")

@@ -24,7 +24,7 @@ import bayesfed as bf
 from bayesfed.compress import Coded, TopK
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.reports import bits
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.models.adapters.lora import adapters, resized
 from bayesfed.models.costs import costs

@@ -27,11 +27,10 @@ import bayesfed as bf
 from bayesfed.data.population import Names
 from bayesfed.federated import Fit, Kind, RoundReport, rounds
 from bayesfed.federated.clients.memory.table import Memories
-from bayesfed.federated.clients.rosters import Versions
+from bayesfed.federated.clients.rosters import Numbers
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.files.records import history_in
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated.engine.reports import Record, Row
 from bayesfed.trees import Tree
 
 CLIENTS, ROWS, ASKED = 1_000_000, 16, 100
@@ -141,7 +140,7 @@ def passed_on(folder: Path, count: int) -> tuple[float, float]:
     before = resident()
     memories, versions, history = (
         Memories(names, bound, folder),
-        Versions(names),
+        Numbers(names),
         history_in(folder),
     )
     snapshots: list[object] = []

@@ -29,7 +29,7 @@ from bayesfed.compress import Cast, Codec, Coded, Float, Lattice, PosteriorGrid,
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.federated import rounds
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.engine.ledger import Row, bits
+from bayesfed.federated.engine.reports import Row, bits
 from bayesfed.inspect import table
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

@@ -3,8 +3,9 @@
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr import Adapt, RiemannianSgd
 from bayesfed.algorithms.fed_rlr.local import free
-from bayesfed.federated import Adapt, RiemannianSgd, rounds
+from bayesfed.federated import rounds
 from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     metric_retraction,

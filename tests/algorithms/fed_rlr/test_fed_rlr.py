@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr import Adapt
 from bayesfed.algorithms.fed_rlr.local import free
-from bayesfed.federated import Adapt, Digital, Sgd, rounds
+from bayesfed.federated import Digital, Sgd, rounds
 from bayesfed.federated.core.owners import owned
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from bayesfed.geometry import (
     difference,
     from_dense,

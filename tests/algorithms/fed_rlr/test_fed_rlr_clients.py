@@ -8,19 +8,10 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr import Adapt, Retract, RiemannianSgd
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, sent_shapes
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
-from bayesfed.federated import (
-    Adapt,
-    Digital,
-    Retract,
-    RiemannianSgd,
-    Sum,
-    Update,
-    checkpoint,
-    load,
-    rounds,
-)
+from bayesfed.federated import Digital, Sum, Update, checkpoint, load, rounds
 from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     Tangent,

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr import Adapt, Retract
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Adapt, Digital, Retract, Sum, Update, rounds
+from bayesfed.federated import Digital, Sum, Update, rounds
 from bayesfed.geometry import (
     canonical,
     distance,

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr import Retract
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, sent_shapes
 from bayesfed.errors import UpdateError
-from bayesfed.federated import Digital, Keep, Retract, Sgd, Sum, Update
+from bayesfed.federated import Digital, Keep, Sgd, Sum, Update
 from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     FixedRank,

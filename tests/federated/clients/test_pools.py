@@ -19,7 +19,7 @@ import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError
 from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
-from bayesfed.federated.clients.worker_threads import wait_until_gone
+from bayesfed.federated.clients.workers import wait_until_gone
 from tests.conftest import tree_equal
 
 WORK = {"training": bf.Training(steps=1, batch_size=8)}

@@ -14,8 +14,7 @@ from bayesfed.data.population import Names
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
 from bayesfed.federated import RecordFile, checkpoint, load, rounds, untimed
 from bayesfed.federated.clients.memory import table as memory_table
-from bayesfed.federated.clients.memory.log import StoredMemories
-from bayesfed.federated.clients.memory.table import Memories
+from bayesfed.federated.clients.memory.table import Memories, StoredMemories
 from bayesfed.federated.engine.files import snapshots
 from bayesfed.federated.engine.files.records import to_line
 from tests.support.recipes import tiny_recipes

@@ -21,7 +21,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.schedules import Schedule
+from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate, weight_matrices

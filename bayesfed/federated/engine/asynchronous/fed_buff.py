@@ -1,18 +1,25 @@
-"""`FedBuff`: how an asynchronous run goes, and which methods can be run so."""
+"""`FedBuff`: how an asynchronous run goes, and which methods can be run so; `Flight`: an answer
+that is on its way to the server in simulated time, and flights as tensors, for snapshots.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Literal
+
+import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class, choice, whole
 from bayesfed.federated.clients import ClientPool, Ranks
-from bayesfed.federated.core import Algorithm, Cost, Phase, Profile, seams
+from bayesfed.federated.core import Algorithm, Cost, Info, Phase, Profile, Update, seams
 from bayesfed.federated.engine.assembly import assembled
+from bayesfed.federated.engine.reports import Row
 from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.trees import Tree, under
 
 Seconds = Callable[[Profile, Cost], float]
 """``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer
@@ -101,14 +108,12 @@ class FedBuff:
         where = f"FedBuff, {algorithm.name!r}"
         if len(algorithm.phases) > 1:
             names = [phase.name for phase in algorithm.phases]
-            raise ArgumentError(
-                where, "a method of one phase", names, "fed_avg, stc, federated_svi"
-            )
+            hint = "fed_avg, stc, federated_svi"
+            raise ArgumentError(where, "a method of one phase", names, hint)
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
-            raise ArgumentError(
-                where, f"at most the {clients} clients of the pool", actual, f"size={clients}"
-            )
+            expected = f"at most the {clients} clients of the pool"
+            raise ArgumentError(where, expected, actual, f"size={clients}")
         if sampler is not everyone:
             expected = "none: FedBuff draws clients as others finish"
             actual = getattr(sampler, "__name__", type(sampler).__name__)
@@ -122,9 +127,8 @@ class FedBuff:
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
             actual = described(algorithm.phases[0])
-            raise ArgumentError(
-                where, expected, actual, "fed_avg, fed_prox, stc, federated_svi with PVI"
-            )
+            hint = "fed_avg, fed_prox, stc, federated_svi with PVI"
+            raise ArgumentError(where, expected, actual, hint)
         if stale == "as sent" and self.staleness != "constant":
             expected = "staleness 'constant': clients keep the change that they sent"
             raise ArgumentError(
@@ -146,3 +150,92 @@ def described(phase: Phase) -> str:
     """Return the server of a phase and the layers around it, in words."""
     names = [type(phase.server).__name__, *(repr(layer.owner) for layer in reversed(phase.layers))]
     return " in ".join(names)
+
+
+ABOUT = "about"
+
+
+@dataclass(frozen=True)
+class Flight:
+    """An answer on its way.
+
+    Parameters
+    ----------
+    due
+        Simulated second in which it arrives.
+    row
+        Its row of the ledger, which names the client and the round in which it was asked.
+    info
+        Figures of the client.
+    update
+        What it adds to the sum.
+    memory
+        What the client keeps once the answer has arrived.
+    """
+
+    due: float
+    row: Row
+    info: Info
+    update: Update
+    memory: Tree
+
+    @property
+    def order(self) -> tuple[float, str, int]:
+        """Its place among all flights: by time, then by name."""
+        return self.due, self.row.client, self.row.round
+
+
+def to_tree(clock: float, flights: Sequence[Flight], bases: Mapping[int, Tree]) -> Tree:
+    """Return flights as tensors by name.
+
+    Parameters
+    ----------
+    clock
+        Simulated seconds so far.
+    flights
+        The flights.
+    bases
+        By round: what the server published then.
+    """
+    about = {"clock": clock, "flights": [_about(flight) for flight in flights]}
+    tree = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
+    for number, flight in enumerate(flights):
+        weights = flight.update.weight if isinstance(flight.update.weight, dict) else {}
+        for part, leaves in (
+            ("total", flight.update.total),
+            ("weight", weights),
+            ("memory", flight.memory),
+        ):
+            tree |= {f"{number}/{part}/{name}": leaf for name, leaf in leaves.items()}
+    return tree | {
+        f"base/{round}/{name}": leaf for round, base in bases.items() for name, leaf in base.items()
+    }
+
+
+def from_tree(tree: Tree) -> tuple[float, list[Flight], dict[int, Tree]]:
+    """Return clock, flights and bases that `to_tree` made a tree of."""
+    if not tree:
+        return 0.0, [], {}
+    about = json.loads(tree[ABOUT].numpy().tobytes())
+    flights, bases = [], dict[int, Tree]()
+    for number, entry in enumerate(about["flights"]):
+        leaves = under(tree, f"{number}/")
+        weight = under(leaves, "weight/") if entry["weight"] is None else entry["weight"]
+        row = Row(**{**entry["row"], "cost": Cost(**entry["row"]["cost"])})
+        update = Update(under(leaves, "total/"), weight, entry["kind"])
+        flights.append(Flight(entry["due"], row, entry["info"], update, under(leaves, "memory/")))
+    for name, leaf in under(tree, "base/").items():
+        round, _, rest = name.partition("/")
+        bases.setdefault(int(round), {})[rest] = leaf
+    return about["clock"], flights, bases
+
+
+def _about(flight: Flight) -> dict[str, object]:
+    weight = None if isinstance(flight.update.weight, dict) else flight.update.weight
+    return {
+        "due": flight.due,
+        "row": asdict(flight.row),
+        "info": flight.info,
+        "kind": flight.update.kind,
+        "weight": weight,
+    }

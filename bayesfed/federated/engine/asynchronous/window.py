@@ -18,8 +18,7 @@ from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.clients import ClientPool, Outcome, Reply, Roster, Sides, Task
 from bayesfed.federated.core import Info, Update, seams
 from bayesfed.federated.engine.assembly import ServerSide
-from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
-from bayesfed.federated.engine.asynchronous.flights import Flight, from_tree, to_tree
+from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff, Flight, from_tree, to_tree
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Plan, collect
 from bayesfed.keys import Key

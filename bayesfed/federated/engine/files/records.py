@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from bayesfed.data.files import pour
 from bayesfed.errors import CheckpointError
 from bayesfed.federated.core import Cost
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated.engine.reports import Record, Row
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,9 +31,10 @@ BLOCK = 1 << 20
 def to_line(record: Record) -> bytes:
     """Return a record as one line of JSON."""
     rows = [_changed(row) | {"cost": _changed(row.cost)} for row in record.rows]
+    # Only the fields of `Record`: a `RoundReport` has further ones.
+    figures = {part.name: getattr(record, part.name) for part in fields(Record)}
     return (
-        json.dumps(_figures(record) | {"rows": rows}, separators=(",", ":"), default=float).encode()
-        + b"\n"
+        f"{json.dumps(figures | {'rows': rows}, separators=(',', ':'), default=float)}\n".encode()
     )
 
 
@@ -55,14 +55,8 @@ def untimed(record: Record) -> Record:
     """Return a record without measured times, so that two runs with the same bits have equal
     records.
     """
-    return replace(
-        record, seconds=0.0, rows=tuple(replace(row, seconds=0.0) for row in record.rows)
-    )
-
-
-def _figures(record: Record) -> dict[str, Any]:
-    # Only the fields of `Record`: a `RoundReport` has further ones.
-    return {part.name: getattr(record, part.name) for part in fields(Record) if part.name != "rows"}
+    rows = tuple(replace(row, seconds=0.0) for row in record.rows)
+    return replace(record, seconds=0.0, rows=rows)
 
 
 def _changed(value: DataclassInstance) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ import numpy as np
 import torch
 
 from bayesfed.data.files import digest, digest_of_file, write_whole
-from bayesfed.errors import CheckpointError, WireError
-from bayesfed.federated.clients import Versions, from_safetensors, to_safetensors
-from bayesfed.federated.clients.memory.log import StoredMemories
+from bayesfed.errors import BayesfedError, CheckpointError
+from bayesfed.federated.clients import Numbers, from_safetensors, to_safetensors
+from bayesfed.federated.clients.memory.table import StoredMemories
 from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
@@ -54,14 +55,11 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
         Number of the history file, and the length and digest of the part of it that belongs to this
         checkpoint.
     """
-    number, stored, many = (
-        snapshot.round,
-        isinstance(snapshot.memories, StoredMemories),
-        len(snapshot.versions) > FEW,
-    )
+    number, memories, many = snapshot.round, snapshot.memories, len(snapshot.versions) > FEW
+    stored = isinstance(memories, StoredMemories)
     tensors = to_safetensors(_flat(snapshot) | (_versions(snapshot.versions) if many else {}))
     tensors_digest = digest(tensors)
-    path = _tensors(folder, number, tensors_digest)
+    path = _file(folder, number, tensors_digest, "safetensors")
     write_whole(path, tensors)
     apart = (*APART, "versions") if many else APART
     content: dict[str, Any] = {
@@ -71,14 +69,18 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
             for part in fields(snapshot)
             if part.name not in apart
         },
-        "clients": [] if stored else list(snapshot.memories),
+        "clients": [] if stored else list(memories),
         "tensors": {"bytes": len(tensors), "blake2b": tensors_digest},
         "history": history,
     }
     paths = {path}
-    if isinstance(snapshot.memories, StoredMemories):
-        content["memories"] = _write_memories(folder, number, snapshot.memories)
-        paths.add(_memories(folder, number, content["memories"]["blake2b"]))
+    if isinstance(memories, StoredMemories):
+        # The name has a part of a digest that is known once the file is written.
+        unnamed = folder / f"{number:08d}-unnamed.memories"
+        write_whole(unnamed, memories.entries())
+        length, found = digest_of_file(unnamed)
+        paths.add(unnamed.replace(_file(folder, number, found, "memories")))
+        content["memories"] = {"bytes": length, "blake2b": found}
     write_whole(_record(folder, number), _sealed(content))
     return paths
 
@@ -96,53 +98,37 @@ def read(folder: Path, number: int) -> Snapshot:
         if not path.exists():
             raise ValueError("no record: writing it was cut short")
         content = _unsealed(path.read_bytes())
-        raw = _checked(
-            _tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"]
-        ).read_bytes()
-        history = RecordFile(
-            _checked(
-                history_file(folder, content["history"]["file"]), content["history"], prefix=True
-            ),
-            content["history"]["bytes"],
-        )
-        state, memories = Tree(), {client: Tree() for client in content["clients"]}
-        versions, in_flight = Tree(), Tree()
+        tensors, kept, past = content["tensors"], content.get("memories"), content["history"]
+        path_of = partial(_file, folder, number)
+        raw = _checked(path_of(tensors["blake2b"], "safetensors"), tensors).read_bytes()
+        path_of_history = history_file(folder, past["file"])
+        history = RecordFile(_checked(path_of_history, past, prefix=True), past["bytes"])
+        parts = {kind: Tree() for kind in ("state", "versions", "flight", "memory")}
         for name, leaf in from_safetensors(raw).items():
             kind, _, rest = name.partition("/")
-            if kind == "state":
-                state[rest] = leaf
-            elif kind == "versions":
-                versions[rest] = leaf
-            elif kind == "flight":
-                in_flight[rest] = leaf
-            else:
-                index, _, rest = rest.partition("/")
-                memories[content["clients"][int(index)]][rest] = leaf
+            parts[kind][rest] = leaf
+        memories = {client: Tree() for client in content["clients"]}
+        for name, leaf in parts["memory"].items():
+            index, _, rest = name.partition("/")
+            memories[content["clients"][int(index)]][rest] = leaf
         if content["snapshot"]["round"] != number:
             raise ValueError(f"one of round {content['snapshot']['round']}")
-        given = content["snapshot"] | ({"versions": _versions_of(versions)} if versions else {})
+        given = content["snapshot"]
+        if parts["versions"]:
+            given["versions"] = _versions_of(parts["versions"])
         known: Mapping[str, Tree] = memories
-        if "memories" in content:
-            known = StoredMemories.of(
-                _checked(
-                    _memories(folder, number, content["memories"]["blake2b"]), content["memories"]
-                )
-            )
-        records = tuple(history) if content["history"]["bytes"] <= SHORT else history
-        return Snapshot(**given, state=state, memories=known, history=records, in_flight=in_flight)
-    except (
-        OSError,
-        WireError,
-        CheckpointError,
-        KeyError,
-        ValueError,
-        TypeError,
-        IndexError,
-        RecursionError,
-    ) as problem:
-        raise CheckpointError(
-            str(path), "an undamaged checkpoint", problem, "an older one"
-        ) from problem
+        if kept:
+            known = StoredMemories.of(_checked(path_of(kept["blake2b"], "memories"), kept))
+        return Snapshot(
+            **given,
+            state=parts["state"],
+            memories=known,
+            history=tuple(history) if past["bytes"] <= SHORT else history,
+            in_flight=parts["flight"],
+        )
+    except (OSError, BayesfedError, LookupError, ValueError, TypeError, RecursionError) as problem:
+        expected, hint = "an undamaged checkpoint", "an older one"
+        raise CheckpointError(str(path), expected, problem, hint) from problem
 
 
 def numbers(folder: Path) -> list[int]:
@@ -197,21 +183,9 @@ def _record(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}.json"
 
 
-def _tensors(folder: Path, number: int, tensors_digest: str) -> Path:
-    return folder / f"{number:08d}-{bytes.fromhex(tensors_digest).hex()[:16]}.safetensors"
-
-
-def _memories(folder: Path, number: int, memories_digest: str) -> Path:
-    return folder / f"{number:08d}-{bytes.fromhex(memories_digest).hex()[:16]}.memories"
-
-
-def _write_memories(folder: Path, number: int, memories: StoredMemories) -> dict[str, Any]:
-    """Copy memories to a file of a checkpoint, and return its length and digest."""
-    first = folder / f"{number:08d}-unnamed.memories"
-    write_whole(first, memories.entries())
-    length, found = digest_of_file(first)
-    first.replace(_memories(folder, number, found))
-    return {"bytes": length, "blake2b": found}
+def _file(folder: Path, number: int, found: str, suffix: str) -> Path:
+    """Return the path of a file with a part of its digest in its name."""
+    return folder / f"{number:08d}-{bytes.fromhex(found).hex()[:16]}.{suffix}"
 
 
 def _versions(versions: Mapping[str, int]) -> Tree:
@@ -224,11 +198,11 @@ def _versions(versions: Mapping[str, int]) -> Tree:
     }
 
 
-def _versions_of(leaves: Tree) -> Versions:
+def _versions_of(leaves: Tree) -> Numbers:
     names: list[str] = json.loads(leaves["names"].numpy().tobytes())
     if names != sorted(names):
         raise ValueError("versions that are not in the order of their names")
-    return Versions(names, leaves["rounds"].numpy())
+    return Numbers(names, leaves["rounds"].numpy())
 
 
 def _flat(snapshot: Snapshot) -> Tree:
@@ -245,10 +219,8 @@ def _checked(path: Path, promised: dict[str, Any], *, prefix: bool = False) -> P
     """Return the path of a file after comparing length and digest, of the file or of as much of its
     beginning as was promised.
     """
-    if digest_of_file(path, promised["bytes"] if prefix else None) != (
-        promised["bytes"],
-        promised["blake2b"],
-    ):
+    length, found = promised["bytes"], promised["blake2b"]
+    if digest_of_file(path, length if prefix else None) != (length, found):
         raise ValueError(f"another digest, or length, of {path.name}")
     return path
 
