@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode, Reader, Writer
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
@@ -63,7 +62,7 @@ class Coded:
             check(
                 f"Coded, {name}",
                 codec,
-                having(("write", "read", "bound"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
+                having(("write", "read"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
             )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:

@@ -23,6 +23,7 @@ from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
 from bayesfed.testing import check_codec
 from tests.compress.quantiser_leaves import LEAVES, Words, there_and_back
+from tests.support.codecs import promises
 from tests.support.hostile.mutations import check_mutants, reseal
 
 KEY = Key(0, "flexible")
@@ -96,7 +97,9 @@ def bound(codec):
 
     def of(name, tree):
         leaf, kept = tree[name].detach().float(), codec.sparse(tree)[name]
-        return float((leaf - kept).abs().max()) + sent.bound(kept) if leaf.numel() else 0.0
+        return (
+            float((leaf - kept).abs().max()) + promises.bound(sent, kept) if leaf.numel() else 0.0
+        )
 
     return of
 

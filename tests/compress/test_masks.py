@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.masks.clusters import ClusterMask

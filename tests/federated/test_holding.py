@@ -11,7 +11,7 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.compress import Coded, ErrorFeedback, Float, Ternary, TopK
-from bayesfed.compress.feedback import RESIDUAL
+from bayesfed.compress.codecs import RESIDUAL
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Average, DeltaServer, Fit, Holding, fraction, rounds
 from bayesfed.federated.core.protocols import Local

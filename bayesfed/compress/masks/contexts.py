@@ -23,8 +23,7 @@ import numpy as np
 from constriction import stream
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged
 from bayesfed.compress.lossless.ranges import decoding
 from bayesfed.compress.masks.neighbours import (

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged, varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.errors import WireError

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.support import mask_of, scatter_active
