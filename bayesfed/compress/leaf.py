@@ -1,4 +1,4 @@
-"""The interfaces of codes for one tensor, one sequence of integers and one mask, and what they write
+"""The interfaces of codes for one tensor, one sequence of integers and one mask; what they write
 to and read from: `Writer` and `Reader`, of counts, scales and blocks.
 
 Implementations are frozen dataclasses without state. A decoder gets the shape, which the header of

@@ -185,7 +185,7 @@ WRONG = {
     "bits that there are not": (
         "bits = 16",
         "bits = 12",
-        "line 17, recipe.codec: Cast: expected bits 16, 32 or 64",
+        "line 17, recipe.codec: Cast, bits: expected one of 16, 32, 64",
         '{ kind = "Cast", bits = 32 } in a file',
     ),
     "a key at the wrong place": (

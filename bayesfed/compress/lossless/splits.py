@@ -1,4 +1,4 @@
-"""Alphabets: the distinct integers of a sequence, how often they occur, and how they are written; and
+"""Alphabets: the distinct integers of a sequence, how often they occur, and how they are written;
 splits of integers into tokens and low bits, by which `Range` reduces any span to a small alphabet,
 like JPEG XL's hybrid integers.
 """

@@ -1,5 +1,5 @@
-"""Codecs without chance: `Float`, numbers as float32, IEEE half or bfloat16 with an optional entropy
-code of their exponents; `Exact`, float32 without loss, by a table if they are few; and `Uniform`,
+"""Codecs without chance: `Float`, numbers as float32, IEEE half or bfloat16, with a code of their
+exponents; `Exact`, float32 without loss, by a table if they are few; and `Uniform`,
 the nearest points of an even grid.
 """
 
