@@ -248,7 +248,7 @@ class Result:
             If the posterior has no importance weights, there are no rows or fewer than 100 draws,
             or rows are not by client, or not those of the clients, where local latents need them.
         """
-        from bayesfed.inspect.psis import k_hat_of
+        from bayesfed.inspect.compat import k_hat_of
 
         return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 

@@ -32,7 +32,7 @@ from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
 from bayesfed.trees import parameters, shapes, size
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import round_cost, work_cycles
-from bayesfed.wireless.fleets import fleet
+from bayesfed.wireless.devices import fleet
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "anycost")

@@ -25,7 +25,7 @@ from bayesfed.wireless.energy import (
     round_cost,
     work_cycles,
 )
-from bayesfed.wireless.fleets import fleet
+from bayesfed.wireless.devices import fleet
 
 KEY = bf.Key(0, "planning")
 NAMES = [f"client-{k}" for k in range(60)]

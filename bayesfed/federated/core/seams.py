@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.compress.codecs import ErrorFeedback
+from bayesfed.compress.codecs import Codec, ErrorFeedback
 from bayesfed.federated.core.algorithm import Phase, Server
 from bayesfed.federated.core.layers import Stale
 from bayesfed.federated.core.options import LocalOptions

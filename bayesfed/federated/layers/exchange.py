@@ -10,8 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesfed.compress.leaf import Reader, Writer
-from bayesfed.compress.leaf import LeafCodec
+from bayesfed.compress.leaf import LeafCodec, Reader, Writer
 from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.support import mask_of, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError

@@ -18,7 +18,7 @@ from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
 from bayesfed.running.experiments import complaints, names, own, words
-from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Settings
+from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Place, Settings
 from bayesfed.running.experiments.kinds import (
     Table,
     guides,
@@ -28,7 +28,6 @@ from bayesfed.running.experiments.kinds import (
     reader_of,
     said,
 )
-from bayesfed.running.experiments.lines import Place
 from bayesfed.running.experiments.scope import MISSING, Scope, given, members
 
 Kinds = Mapping[str, tuple[Any, Any]]

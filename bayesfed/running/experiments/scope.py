@@ -20,7 +20,7 @@ from bayesfed.federated.training.descent import Descent, draws_globally
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.running.experiments.lines import Place
+from bayesfed.running.experiments.experiment import Place
 from bayesfed.trees import Tree, parameters
 
 MISSING: Any = object()
