@@ -4,6 +4,7 @@ recipes use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -125,7 +126,7 @@ class Coded:
             )
         else:
             values, most = (
-                self.integers.read(source, int(np.prod(leaf.shape, dtype=np.int64))),
+                self.integers.read(source, math.prod(leaf.shape)),
                 torch.iinfo(dtype),
             )
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):
@@ -138,5 +139,4 @@ class Coded:
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    return rows, int(shape[-1]) if shape else 1
+    return math.prod(shape[:-1]), shape[-1] if shape else 1

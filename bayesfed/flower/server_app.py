@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -45,11 +45,7 @@ def server_app() -> ServerApp:
     MissingExtraError
         If Flower is not installed.
     """
-    try:
-        from flwr.serverapp import ServerApp
-    except ImportError:
-        raise MissingExtraError("flwr", "flower") from None
-    made = ServerApp()
+    made: ServerApp = needs("flwr.serverapp", "flower", "flwr").ServerApp()
 
     def main(grid: Grid, context: Context) -> None:
         serve(grid, context.run_config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import MissingExtraError
+from bayesfed.errors import needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,11 +19,10 @@ def new_figure(width: float, height: float) -> Figure:
     MissingExtraError
         If Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    return Figure(figsize=(width, height), layout="constrained")
+    made: Figure = needs("matplotlib.figure", "examples", "matplotlib").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    return made
 
 
 def given_or_new(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:

@@ -1,5 +1,5 @@
-"""`FlexibleMap`: which rho and L of `Flexible` a relative size beta buys; and `Budgeted`, whose messages
-keep to a planned size by it.
+"""`FlexibleMap`: which rho and L of `Flexible` a relative size beta buys; and `Budgeted`, whose
+messages keep to a planned size by it.
 """
 
 from __future__ import annotations

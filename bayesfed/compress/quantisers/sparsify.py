@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -39,7 +39,6 @@ class _Kept(ABC):
     values by an inner codec.
     """
 
-    share: float | None
     values: LeafCodec
     mask: MaskCode
 
@@ -133,7 +132,6 @@ class Sparse(_Kept):
 
     values: LeafCodec = Exact()
     mask: MaskCode = CheapestMask()
-    share: None = field(default=None, init=False, repr=False)
 
     def _choose(self, rows: Singles) -> Mask:
         return np.asarray(rows != 0)

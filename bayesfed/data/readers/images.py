@@ -10,7 +10,7 @@ import numpy as np
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError
+from bayesfed.errors import ArgumentError, DataError, needs
 from bayesfed.errors.checks import checked
 
 if TYPE_CHECKING:
@@ -63,12 +63,9 @@ def from_image_folder(
         raise ArgumentError(
             "from_image_folder, size", "rows and columns, at least 1", size, "(32, 32)"
         )
-    try:
-        from PIL import Image
-    except ImportError as problem:
-        raise MissingExtraError("Pillow", "images") from problem
     folder = Path(folder)
-    files = list(_files(folder, set(Image.registered_extensions())))
+    known = needs("PIL.Image", "images", "Pillow").registered_extensions()
+    files = list(_files(folder, set(known)))
     homes = [path.relative_to(folder).parts[0] for path in files]
 
     def at(row: int) -> str:

@@ -22,7 +22,14 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.data.texts.texts import Texts
-from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError, complain
+from bayesfed.errors import (
+    ArgumentError,
+    CacheWarning,
+    DataError,
+    MissingExtraError,
+    complain,
+    needs,
+)
 
 # Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
@@ -86,14 +93,11 @@ def tokenised(
 
 def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
     """Return the tokens of the texts ``(N, 2, length)``."""
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as problem:
-        raise MissingExtraError("transformers", "lora") from problem
+    tokenizers = needs("transformers", "lora")
     loaded = offline(
         "a tokenizer",
         folder,
-        lambda: AutoTokenizer.from_pretrained(
+        lambda: tokenizers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         ),
     )

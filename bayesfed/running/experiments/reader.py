@@ -17,7 +17,7 @@ from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
-from bayesfed.running.experiments import complaints, names, own, words
+from bayesfed.running.experiments import names, own, words
 from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Place, Settings
 from bayesfed.running.experiments.kinds import (
     Table,
@@ -112,9 +112,9 @@ class Reader:
             str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"
         ]:
             known = [one for one in keys(made_by) if one not in left]
-            parts = complaints.unknown(unknown[0], made_by, known, self.file.tree)
+            parts = words.unknown(unknown[0], made_by, known, self.file.tree)
             raise self.file.error((*path, unknown[0]), **parts)
-        at, parts = complaints.wrong(reader.json_schema()["properties"], errors, table)
+        at, parts = words.wrong(reader.json_schema()["properties"], errors, table)
         raise self.file.error((*path, *at), **parts)
 
     def _value(self, checked: Any, path: Place) -> Any:
@@ -278,4 +278,4 @@ class Reader:
             ) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
-        return self.file.error((*path, name), **complaints.missing(name, made_by))
+        return self.file.error((*path, name), **words.missing(name, made_by))

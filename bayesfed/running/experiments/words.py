@@ -4,14 +4,14 @@ of a signature.
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import reduce
 from operator import getitem
 from typing import Any, cast
 
-from bayesfed.running.experiments import names, words
+from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Place, Settings
 from bayesfed.running.experiments.kinds import keys, reader_of, ready
 
@@ -180,48 +180,23 @@ def in_a_file(hint: str) -> str:
     """Add to a hint that calls a function what stands for the call in a file: what is a number or
     text there becomes a key.
     """
-    places = {one: hint.find(f"{one}(") for one in ready()}
-    called = [
-        (at, one)
-        for one, at in places.items()
-        if at >= 0 and not hint[max(at - 1, 0) : at].isidentifier()
-    ]
-    if not called:
+    calls = re.finditer(r"(?<!\w)(\w+)\(([^()]*)", hint)
+    if (call := next((one for one in calls if one[1] in ready()), None)) is None:
         return hint
-    at, name = min(called)
-    call = _call(hint[at:])
-    arguments = dict(zip(names.parameters(names.public()[name]), call.args, strict=False))
-    arguments |= {one.arg: one.value for one in call.keywords if one.arg}
-    plain = {
-        key: ast.unparse(one)
-        for key, one in arguments.items()
-        if isinstance(one, ast.UnaryOp | ast.Constant)
-    }
-    said = [
-        f"{key} = {text}"
-        for key, text in plain.items()
-        if text not in ("...", "None", "True", "False")
-    ]
-    table = ", ".join(
-        [f'kind = "{name}"', *said, *(["..."] if len(said) < max(1, len(arguments)) else [])]
-    )
-    return f"{hint}, which is {{ {table} }} in a file"
-
-
-def _call(text: str) -> ast.Call:
-    """Return the call that a text begins with, without arguments if it is not one."""
-    for end in (place + 1 for place, letter in enumerate(text) if letter == ")"):
-        try:
-            call = ast.parse(text[:end], mode="eval").body
-        except SyntaxError:
-            continue
-        if isinstance(call, ast.Call):
-            return call
-    return ast.Call(ast.Name(""), [], [])
+    keys, said = iter(names.parameters(names.public()[call[1]])), [f'kind = "{call[1]}"']
+    arguments = call[2].split(",")
+    for argument in arguments:
+        key, _, value = argument.rpartition("=")
+        key = key.strip() or next(keys, "")
+        if re.fullmatch(r"""-?[\d.]+(e-?\d+)?|'.*'|".*\"""", value.strip()):
+            said.append(f"{key} = {value.strip()}")
+    if len(said) <= len(arguments):
+        said.append("...")
+    return f"{hint}, which is {{ {', '.join(said)} }} in a file"
 
 
 def wrong(
-    schemas: Mapping[str, words.Schema], errors: Sequence[Any], table: Mapping[str, Any]
+    schemas: Mapping[str, Schema], errors: Sequence[Any], table: Mapping[str, Any]
 ) -> tuple[Place, dict[str, Any]]:
     """Return the place of a value of another type, and the parts of its error.
 
@@ -234,15 +209,15 @@ def wrong(
     """
     # Of the members of a union the one that got deepest into the table is meant. Parts of a place
     # that name a member are left out.
-    at = max((words.place(error["loc"], table) for error in errors), key=len)
-    schema, raw = words.inside(schemas[str(at[0])], at[1:]), reduce(getitem, at, cast(Any, table))
-    near = words.nearest(raw, map(str, words.literals(schema))) if isinstance(raw, str) else ""
-    expected = words.words(schema)
-    hint = "" if expected.startswith("a list") else words.unquoted(raw)
+    at = max((place(error["loc"], table) for error in errors), key=len)
+    schema, raw = inside(schemas[str(at[0])], at[1:]), reduce(getitem, at, cast(Any, table))
+    near = nearest(raw, map(str, literals(schema))) if isinstance(raw, str) else ""
+    expected = words(schema)
+    hint = "" if expected.startswith("a list") else unquoted(raw)
     return at, {
         "expected": expected,
-        "actual": words.shown(raw),
-        "hint": f'"{near}"' if near else hint or words.example(schema, raw),
+        "actual": shown(raw),
+        "hint": f'"{near}"' if near else hint or example(schema, raw),
     }
 
 
@@ -266,7 +241,7 @@ def unknown(
     else:
         top = name in names.parameters(Settings)
         place = f"`{name}` at the top of the file, above the first [table]" if top else ""
-    near = f"`{words.nearest(name, known) or known[0]}`" if known else ""
+    near = f"`{nearest(name, known) or known[0]}`" if known else ""
     return {
         "expected": f"{expected}: {', '.join(known) or 'no more keys'}",
         "actual": f"`{name}`",
@@ -278,7 +253,7 @@ def missing(name: str, made_by: Any) -> dict[str, Any]:
     """Return the parts of the error of a key that is required."""
     schema = reader_of(made_by).json_schema()["properties"].get(name)
     wanted, near = (
-        (words.words(schema), f"{name} = {words.example(schema)}")
+        (words(schema), f"{name} = {example(schema)}")
         if schema
         else ("a Python value, which no file can write", "Python")
     )

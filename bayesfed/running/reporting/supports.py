@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.federated import Record
 from bayesfed.running.folders import Folder
 
@@ -69,13 +69,9 @@ def picture(shares: np.ndarray) -> str:
         shares = np.add.reduceat(shares, starts, axis=axis) / (
             lengths[:, None] if axis == 0 else lengths
         )
-    try:
-        from matplotlib.image import imsave
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    drawn = BytesIO()
+    drawn, images = BytesIO(), needs("matplotlib.image", "examples", "matplotlib")
     # Viridis is readable on a dark page and on a light one.
-    imsave(drawn, shares, vmin=0, vmax=1, cmap="viridis", format="png")
+    images.imsave(drawn, shares, vmin=0, vmax=1, cmap="viridis", format="png")
     return address(drawn)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
@@ -59,13 +59,8 @@ def mlflow(
     ArgumentError
         At the first round, if there is no run `run_id`.
     """
-    try:
-        from mlflow import MlflowClient
-    except ImportError as problem:
-        raise MissingExtraError("mlflow", "mlflow") from problem
-    return Tracker(
-        _Run(MlflowClient(tracking_uri=tracking_uri), experiment, run_name, run_id), config
-    )
+    client = needs("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri)
+    return Tracker(_Run(client, experiment, run_name, run_id), config)
 
 
 class _Run:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
@@ -39,10 +38,7 @@ def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = No
     ArgumentError
         At the first round of a run that was not resumed, if the folder has events already.
     """
-    try:
-        import_module("tensorboard")
-    except ImportError as problem:
-        raise MissingExtraError("tensorboard", "tensorboard") from problem
+    needs("tensorboard", "tensorboard")
     return Tracker(_Events(Path(folder)), config)
 
 

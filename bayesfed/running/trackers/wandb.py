@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import MissingExtraError
+from bayesfed.errors import needs
 from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Tracker
@@ -44,10 +43,7 @@ def wandb(
     MissingExtraError
         If wandb is not installed.
     """
-    try:
-        import_module("wandb")
-    except ImportError as problem:
-        raise MissingExtraError("wandb", "wandb") from problem
+    needs("wandb", "wandb")
     return Tracker(
         _Run(
             {

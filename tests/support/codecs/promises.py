@@ -28,7 +28,7 @@ def unbiased(codec: Any) -> bool:
     if isinstance(codec, Float):
         return codec.kind == 32
     if isinstance(codec, _Kept):
-        return codec.share in {1, None} and unbiased(codec.values)
+        return getattr(codec, "share", None) in {1, None} and unbiased(codec.values)
     if isinstance(codec, Exact | Lattice | Probabilistic | Qsgd | Ternary | Uniform):
         return not isinstance(codec, Ternary | Uniform)
     return bool(codec.unbiased)
@@ -80,7 +80,7 @@ def _(codec: Uniform, leaf: Tensor) -> float:
     if not len(flat) or flat.min() == flat.max():
         return 0.0
     low, high = float(flat.min()), float(flat.max())
-    return (high - low) / (2**codec.bits - 1) / 2 + rounding(max(-low, high))
+    return (high - low) / float(2**codec.bits - 1) / 2 + rounding(max(-low, high))
 
 
 @variance.register
