@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.errors.checks import KEY, a, checked, whole
+from bayesfed.errors.checks import KEY, Role, checked, whole
 from bayesfed.keys import Key
 
 
@@ -82,7 +82,7 @@ def blobs(
 @checked(
     clients=whole(1, "1_000_000"),
     key=KEY,
-    exponent=a((int, float), "a number", "2.0"),
+    exponent=Role(lambda exponent: 1 < exponent < math.inf, "a number above 1", "2.0"),
     least=whole(0, "1"),
     most=whole(1, "1000"),
 )
@@ -118,8 +118,6 @@ def power_law(
     Clauset, Shalizi and Newman, "Power-law distributions in empirical data", SIAM Review 2009,
     appendix D: the inverse of the distribution function.
     """
-    if not 1 < exponent < math.inf:
-        raise ArgumentError("power_law, exponent", "a number above 1", exponent, "2.0")
     if not 1 <= least <= most:
         raise ArgumentError("power_law", "1 <= least <= most", (least, most), "least=1, most=1000")
     power = 1.0 - exponent

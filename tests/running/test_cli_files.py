@@ -9,7 +9,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.running.experiments import experiment, lines, names
+from bayesfed.running.experiments import experiment, names
 from bayesfed.running.experiments.build import build, seeds
 from bayesfed.running.experiments.experiment import ExperimentError
 from bayesfed.running.experiments.kinds import keys, options
@@ -434,7 +434,7 @@ k = 2020-01-01
     ],
 )
 def test_lines_of_keys(path, line):
-    assert lines.line_of(TABLES, path) == line
+    assert experiment.line_of(TABLES, path) == line
 
 
 def test_what_a_file_may_name_is_what_the_package_exports():

@@ -10,14 +10,19 @@ import numpy as np
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
-from bayesfed.errors import ArgumentError, DataError, needs
-from bayesfed.errors.checks import checked
+from bayesfed.errors import DataError, needs
+from bayesfed.errors.checks import Role, checked, one_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-@checked()
+@checked(
+    colour=one_of(("rgb", "grey"), "'rgb'"),
+    size=Role(
+        lambda size: len(size) == 2 and min(size) >= 1, "rows and columns, at least 1", "(32, 32)"
+    ),
+)
 def from_image_folder(
     folder: str | Path,
     *,
@@ -57,12 +62,6 @@ def from_image_folder(
         folders of the classes, a file is not an image or has more than 8 bits per colour, or sizes
         differ; the message names the file.
     """
-    if colour not in ("rgb", "grey"):
-        raise ArgumentError("from_image_folder, colour", "'rgb' or 'grey'", repr(colour), "'rgb'")
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ArgumentError(
-            "from_image_folder, size", "rows and columns, at least 1", size, "(32, 32)"
-        )
     folder = Path(folder)
     known = needs("PIL.Image", "images", "Pillow").registered_extensions()
     files = list(_files(folder, set(known)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bayesfed.data.partition import held_out
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import Role, checked, one_of
 from bayesfed.keys import Key
 
 
@@ -110,6 +111,10 @@ _COMMAND = (
 )
 
 
+@checked(
+    by=one_of(By, "by='document'"),
+    threshold=Role(lambda rating: 0 <= rating < 4, "a number from 0 to 4", "0.5"),
+)
 def sentiment(
     folder: str | Path,
     *,
@@ -156,10 +161,6 @@ def sentiment(
         raise ArgumentError(
             "sentiment, domains", f"some of {list(_FILES)}", domains, "['movies', 'tweets']"
         )
-    if by not in get_args(By):
-        raise ArgumentError("sentiment, by", f"one of {list(get_args(By))}", by, "by='document'")
-    if not 0 <= threshold < 4:
-        raise ArgumentError("sentiment, threshold", "a number from 0 to 4", threshold, "0.5")
     folder = Path(folder)
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
         raise DataError(str(folder), ", ".join(missing), "no such files", _COMMAND)

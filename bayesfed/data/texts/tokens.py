@@ -30,11 +30,13 @@ from bayesfed.errors import (
     complain,
     needs,
 )
+from bayesfed.errors.checks import COUNT, checked
 
 # Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 
 
+@checked(length=COUNT)
 def tokenised(
     texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None
 ) -> Dataset:
@@ -69,8 +71,6 @@ def tokenised(
     CacheWarning
         If the cached file is damaged; it is made again.
     """
-    if length < 1:
-        raise ArgumentError("tokenised, length", "at least 1", length, "64")
     folder, domains = model_folder(tokenizer), tuple(texts.domains)
     if cache is None:
         return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)
