@@ -152,6 +152,7 @@ def needs(module: str, extra: str, package: str = "") -> Any:
         If it is not installed; the message names the package, by default the module.
     """
     try:
+        import_module(module.partition(".")[0])
         return import_module(module)
     except ImportError as problem:
         raise MissingExtraError(package or module, extra) from problem

@@ -26,8 +26,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
@@ -159,9 +157,6 @@ class Answer:
         return _sealed("answer", fields | {"info": _text(self.info)}, {"packed": self.packed})
 
 
-_ANSWER = TypeAdapter(Answer)
-
-
 def read_request(
     letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES
 ) -> Hello | Question:
@@ -235,11 +230,18 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
                 Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"])
             )
     with _fields(kind, "answer"):
-        fields = {**meta, "info": _figures(meta["info"]), "packed": sections["packed"]}
-        answer = _ANSWER.validate_python(fields, strict=True)
-        if not answer.seconds >= 0:
-            raise ValueError("seconds out of range")
-        return answer
+        info, seconds = _figures(meta["info"]), float(meta["seconds"])
+        if type(meta["round"]) is not int or not seconds >= 0:
+            raise ValueError("a round or seconds out of range")
+        texts = {name: str(meta[name]) for name in ("client", "phase", "stage", "reason", "field")}
+        return Answer(
+            **texts,
+            round=meta["round"],
+            packed=sections["packed"],
+            info=info,
+            seconds=seconds,
+            remembers=meta["remembers"] is True,
+        )
 
 
 @contextmanager

@@ -119,7 +119,7 @@ WRONG = {
     "alpha below 0": (
         "alpha = 0.5",
         "alpha = -0.5",
-        "line 5, partition: dirichlet: expected alpha > 0, found -0.5",
+        "line 5, partition: dirichlet, alpha: expected alpha > 0, found -0.5",
         "try 0.5",
     ),
     "no alpha": (
