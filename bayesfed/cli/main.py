@@ -87,8 +87,7 @@ def _no_bars(quiet: bool) -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.compare import draw
-    from bayesfed.cli.runs import run_file
+    from bayesfed.cli.runs import draw, run_file
     from bayesfed.running.comparison import comparison
     from bayesfed.running.experiments import experiment
     from bayesfed.running.experiments.build import build, seeds
@@ -122,14 +121,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.compare import compare
+    from bayesfed.cli.runs import compare
 
     compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
     return 0
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.compare import draw
+    from bayesfed.cli.runs import draw
     from bayesfed.running.folders import Folder
 
     say("\n".join(map(str, draw(Folder(arguments.result)))))

@@ -203,18 +203,10 @@ def _blur(images: Tensor, sd: float, noise: Generator) -> Tensor:
         / (2 * sd**2)
     )
     kernel, channels = kernel / kernel.sum(), images.shape[1]
-    down = functional.conv2d(
-        images,
-        kernel[None, None, :, None].expand(channels, 1, -1, 1),
-        padding=(half, 0),
-        groups=channels,
-    )
-    return functional.conv2d(
-        down,
-        kernel[None, None, None].expand(channels, 1, 1, -1),
-        padding=(0, half),
-        groups=channels,
-    ).clamp(0, 1)
+    for once, padding in ((kernel[:, None], (half, 0)), (kernel[None], (0, half))):
+        weight = once.expand(channels, 1, -1, -1)
+        images = functional.conv2d(images, weight, padding=padding, groups=channels)
+    return images.clamp(0, 1)
 
 
 def _rotated(images: Tensor, degrees: float, noise: Generator) -> Tensor:

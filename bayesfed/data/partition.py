@@ -47,7 +47,9 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"), key=KEY)
+@checked(
+    labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"), key=KEY
+)
 def dirichlet(
     labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0
 ) -> Partition:

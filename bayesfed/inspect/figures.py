@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import needs
 
@@ -23,6 +23,14 @@ def new_figure(width: float, height: float) -> Figure:
         figsize=(width, height), layout="constrained"
     )
     return made
+
+
+def finished(axes: Axes, **options: Any) -> Axes:
+    """Return the axes with labels and limits, a grid and a small legend."""
+    axes.set(**options)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return axes
 
 
 def given_or_new(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:

@@ -12,7 +12,7 @@ import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.scoring import CalibrationBins
-from bayesfed.inspect.figures import given_or_new
+from bayesfed.inspect.figures import finished, given_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,15 +81,14 @@ def plot_reliability(
             elinewidth=0.8,
             clip_on=False,
         )
-    axes.set(
+    finished(
+        axes,
         xlabel="confidence: probability of the likeliest class",
         ylabel="accuracy",
         xlim=(0, 1),
         ylim=(0, 1),
         aspect="equal",
     )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
     above.set(ylabel="rows", ylim=(0, None))
     above.tick_params(labelbottom=False)
     above.grid(alpha=0.3)

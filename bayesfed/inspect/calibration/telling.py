@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.evaluation.detection import detection, risk_coverage
-from bayesfed.inspect.figures import given_or_new
+from bayesfed.inspect.figures import finished, given_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,10 +65,7 @@ def plot_outside(
             linewidth=1.5,
             label=f"{name}: AUROC {areas[name]:.2f}",
         )
-    axes.set(xlabel=label, ylabel="density of rows")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    return axes
+    return finished(axes, xlabel=label, ylabel="density of rows")
 
 
 def plot_severity(
@@ -113,14 +110,12 @@ def plot_severity(
             markersize=4,
             label=name,
         )
-    axes.set(
+    return finished(
+        axes,
         xlabel="severity",
         ylabel=label,
         xticks=range(0 if clean else 1, max(map(len, scores.values())) + 1),
     )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    return axes
 
 
 def plot_risk_coverage(
@@ -165,12 +160,10 @@ def plot_risk_coverage(
         )
     if risk is not None:
         axes.axhline(risk, color="0.5", linewidth=1, linestyle="--")
-    axes.set(
+    return finished(
+        axes,
         xlabel="coverage: share of rows answered",
         ylabel="risk: share of errors among them",
         xlim=(0, 1),
         ylim=(0, None),
     )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    return axes

@@ -173,7 +173,13 @@ class ExperimentFile:
         ).hexdigest()
 
     def error(
-        self, path: Place, problem: BayesfedError | None = None, **parts: Any
+        self,
+        path: Place,
+        expected: object = None,
+        actual: object = None,
+        hint: object = None,
+        *,
+        problem: BayesfedError | None = None,
     ) -> ExperimentError:
         """Return the error that says what is wrong with a key.
 
@@ -181,10 +187,10 @@ class ExperimentFile:
         ----------
         path
             Path of the key.
+        expected, actual, hint
+            The parts of `complain`; they replace those of `problem`.
         problem
             Error of whatever the key was given to. Its parts are taken over.
-        parts
-            `expected`, `actual` and `hint`, of `complain`; they replace those of `problem`.
         """
         lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
         line = next((number for number in lines if number is not None), None)
@@ -195,11 +201,11 @@ class ExperimentFile:
             [self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])]
         )
         if problem is not None and (told := problem.complaint) is not None:
-            where, parts = (
-                f"{where}: {told.where}",
-                {"expected": told.expected, "actual": told.actual, "hint": told.hint} | parts,
-            )
-        text = complain(where, **parts) if "expected" in parts else f"{where}: {problem}"
+            where = f"{where}: {told.where}"
+            expected, actual, hint = told.expected, told.actual, hint or told.hint
+        text = (
+            f"{where}: {problem}" if expected is None else complain(where, expected, actual, hint)
+        )
         return ExperimentError(text, self.path.name, line, key)
 
 

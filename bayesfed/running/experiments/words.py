@@ -16,6 +16,8 @@ from bayesfed.running.experiments.experiment import Place, Settings
 from bayesfed.running.experiments.kinds import keys, reader_of, ready
 
 Schema = Mapping[str, Any]
+# What was expected, what was found and what to try.
+Parts = tuple[str, str, str]
 _WORDS = {
     "boolean": "true or false",
     "integer": "a whole number",
@@ -197,7 +199,7 @@ def in_a_file(hint: str) -> str:
 
 def wrong(
     schemas: Mapping[str, Schema], errors: Sequence[Any], table: Mapping[str, Any]
-) -> tuple[Place, dict[str, Any]]:
+) -> tuple[Place, Parts]:
     """Return the place of a value of another type, and the parts of its error.
 
     Parameters
@@ -214,16 +216,10 @@ def wrong(
     near = nearest(raw, map(str, literals(schema))) if isinstance(raw, str) else ""
     expected = words(schema)
     hint = "" if expected.startswith("a list") else unquoted(raw)
-    return at, {
-        "expected": expected,
-        "actual": shown(raw),
-        "hint": f'"{near}"' if near else hint or example(schema, raw),
-    }
+    return at, (expected, shown(raw), f'"{near}"' if near else hint or example(schema, raw))
 
 
-def unknown(
-    name: str, made_by: Any, known: Sequence[str], file: Mapping[str, Any]
-) -> dict[str, Any]:
+def unknown(name: str, made_by: Any, known: Sequence[str], file: Mapping[str, Any]) -> Parts:
     """Return the parts of the error of a key that a callable does not have."""
     recipe = file.get("recipe")
     kind = recipe.get("kind") if isinstance(recipe, dict) else recipe
@@ -242,14 +238,14 @@ def unknown(
         top = name in names.parameters(Settings)
         place = f"`{name}` at the top of the file, above the first [table]" if top else ""
     near = f"`{nearest(name, known) or known[0]}`" if known else ""
-    return {
-        "expected": f"{expected}: {', '.join(known) or 'no more keys'}",
-        "actual": f"`{name}`",
-        "hint": place or near or "`bayesfed list`, which says what there is",
-    }
+    return (
+        f"{expected}: {', '.join(known) or 'no more keys'}",
+        f"`{name}`",
+        place or near or "`bayesfed list`, which says what there is",
+    )
 
 
-def missing(name: str, made_by: Any) -> dict[str, Any]:
+def missing(name: str, made_by: Any) -> Parts:
     """Return the parts of the error of a key that is required."""
     schema = reader_of(made_by).json_schema()["properties"].get(name)
     wanted, near = (
@@ -258,4 +254,4 @@ def missing(name: str, made_by: Any) -> dict[str, Any]:
         else ("a Python value, which no file can write", "Python")
     )
     hint = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
-    return {"expected": f"`{name}`: {wanted}", "actual": "nothing", "hint": hint}
+    return f"`{name}`: {wanted}", "nothing", hint
