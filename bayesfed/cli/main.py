@@ -88,7 +88,7 @@ def _no_bars(quiet: bool) -> Iterator[None]:
 
 def _run(arguments: argparse.Namespace) -> int:
     from bayesfed.cli.runs import draw, run_file
-    from bayesfed.running.comparison import comparison
+    from bayesfed.running import comparison
     from bayesfed.running.experiments import experiment
     from bayesfed.running.experiments.build import build, seeds
 
@@ -129,14 +129,14 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from bayesfed.cli.runs import draw
-    from bayesfed.running.folders import Folder
+    from bayesfed.running import Folder
 
     say("\n".join(map(str, draw(Folder(arguments.result)))))
     return 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from bayesfed.running.reporting.page import report
+    from bayesfed.running import report
 
     first: Path = arguments.results[0]
     default = first if len(arguments.results) == 1 else first.resolve().parent

@@ -12,21 +12,29 @@ from pathlib import Path
 
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Callback, ClientPool, RoundReport, Snapshot, checkpoint, newest
-from bayesfed.federated.clients.ranks import Ranks, led
+from bayesfed.federated import (
+    Callback,
+    ClientPool,
+    Ranks,
+    RoundReport,
+    Snapshot,
+    checkpoint,
+    newest,
+)
+from bayesfed.federated.clients.ranks import led
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.engine.records import to_line
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves
-from bayesfed.running import run
-from bayesfed.running.comparison import comparison, curves_csv
+from bayesfed.running import Folder, comparison, run, scoring
+from bayesfed.running.comparison import curves_csv
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import Folder, note_versions
+from bayesfed.running.folders import note_versions
 from bayesfed.running.folders import save as save_run
-from bayesfed.running.scores import further_scores, predictive, scoring
+from bayesfed.running.scores import further_scores, predictive
 
 
 def folder_of(file: ExperimentFile, out: Path) -> Folder:

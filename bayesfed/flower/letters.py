@@ -29,8 +29,8 @@ from typing import Any
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.federated import Reply, Slot, Task
-from bayesfed.federated.core.protocols import Info, Link, Profile
+from bayesfed.federated import Link, Profile, Reply, Slot, Task
+from bayesfed.federated.core.protocols import Info
 
 VERSION = 2
 Fields = Mapping[str, str | int | float | bool]

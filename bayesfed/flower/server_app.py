@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
-    from bayesfed.federated.engine.reports import RoundReport
-    from bayesfed.running.result import Result
+    from bayesfed.federated import RoundReport
+    from bayesfed.running import Result
 
 __all__ = ["app", "serve", "server_app"]  # noqa: F822 app is created at first use
 
@@ -72,10 +72,10 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         If a key of the configuration is missing or wrong, a client has no secret, or there are
         checkpoints but `resume` is not set.
     """
-    from bayesfed.federated.engine.checkpoint import checkpoint, newest
+    from bayesfed.federated import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
     from bayesfed.flower.pool import Flower
-    from bayesfed.running.launch import run as run_of
+    from bayesfed.running import run as run_of
 
     if missing := {"experiment", "clients", "out"} - run.keys():
         raise ArgumentError(

@@ -14,7 +14,8 @@ import numpy as np
 from bayesfed.data import Dataset, concatenated
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
-from bayesfed.federated.core.algorithm import Partial, Posterior
+from bayesfed.federated import Posterior
+from bayesfed.federated.core.algorithm import Partial
 from bayesfed.inference.evaluation.predictive import Predictive, scores_together
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

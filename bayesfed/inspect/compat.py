@@ -18,7 +18,8 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.core.algorithm import Posterior, Weighing
+from bayesfed.federated import Posterior
+from bayesfed.federated.core.algorithm import Weighing
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inspect.at_clients import Rows, pooled
 from bayesfed.keys import Key

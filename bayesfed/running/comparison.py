@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from bayesfed.inspect import table
 from bayesfed.inspect.learning_curves import Runs, curves
-from bayesfed.inspect.tables import csv_of, table
+from bayesfed.inspect.tables import csv_of
 from bayesfed.running.folders import Folder
 
 # Uncertainties that tell rows of no class.

@@ -37,7 +37,7 @@ from bayesfed.inspect.tables import csv_of
 from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
-    from bayesfed.federated.core.algorithm import Algorithm
+    from bayesfed.federated import Algorithm
     from bayesfed.running.experiments.experiment import ExperimentFile
     from bayesfed.running.result import Result
 
@@ -210,7 +210,7 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
 
 def _citation(algorithm: Algorithm) -> str:
     """Return the entries to cite for an algorithm; nothing if its recipe is not registered."""
-    from bayesfed.algorithms.citing import citation
+    from bayesfed.algorithms import citation
 
     try:
         return citation(algorithm)

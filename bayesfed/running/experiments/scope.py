@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Link, LocalOptions, Sgd
-from bayesfed.federated.training.descent import Descent, draws_globally
+from bayesfed.federated import Descent, Link, LocalOptions, Sgd
+from bayesfed.federated.training.descent import draws_globally
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood

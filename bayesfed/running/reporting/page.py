@@ -172,7 +172,7 @@ def _citations(folder: Folder) -> list[str]:
     """Return the BibTeX entries of a folder's method; of one that an earlier version wrote, those
     of the recipe in its experiment.
     """
-    from bayesfed.algorithms.citing import citation
+    from bayesfed.algorithms import citation
 
     text = str(folder.method(folder.finished[0]).get("citation", ""))
     if not text and folder.file is not None:
