@@ -5,7 +5,6 @@ pictures of one folder of results; `bayesfed compare`: several in one table and 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from bayesfed.running.comparison import curves_csv
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import note_versions
+from bayesfed.running.folders import note_versions, read_json, write_json
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.scores import further_scores, predictive
 
@@ -45,7 +44,7 @@ def folder_of(file: ExperimentFile, out: Path) -> Folder:
         path = out / (file.name if number == 1 else f"{file.name}-{number}")
         settings = path / "settings.json"
         if not path.exists() or (
-            settings.is_file() and json.loads(settings.read_text()).get("digest") == file.digest
+            settings.is_file() and read_json(settings).get("digest") == file.digest
         ):
             break
     return Folder(path)
@@ -113,9 +112,7 @@ def _prepare(folder: Folder, file: ExperimentFile) -> None:
             "digest": file.digest,
             "settings": file.tree,
         }
-        write_whole(
-            folder.path / "settings.json", json.dumps(settings, indent=1, default=str).encode()
-        )
+        write_json(folder.path / "settings.json", settings)
     note_versions(folder.path)
 
 

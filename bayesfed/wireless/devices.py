@@ -93,15 +93,11 @@ class Device:
                 raise ArgumentError(
                     f"Device.{name}", "a finite figure that is positive", value, hint
                 )
-        for low, high in (
-            ("min_frequency_hz", "max_frequency_hz"),
-            ("min_distance_m", "max_distance_m"),
-        ):
-            bounds = (getattr(self, low), getattr(self, high))
-            if bounds[0] > bounds[1]:
-                raise ArgumentError(
-                    f"Device.{low}", f"at most {high}", bounds, "the bounds the other way round"
-                )
+        for what in ("frequency_hz", "distance_m"):
+            low, high = bounds = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if low > high:
+                hint = "the bounds the other way round"
+                raise ArgumentError(f"Device.min_{what}", f"at most max_{what}", bounds, hint)
 
     def figures(self) -> dict[str, float]:
         """Return the figures by name, in the form of `Profile.device`:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -19,7 +18,7 @@ from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Record
 from bayesfed.inspect.learning_curves import Runs, curves, plot_curves
 from bayesfed.running.comparison import LEGEND, cells
-from bayesfed.running.folders import Folder
+from bayesfed.running.folders import Folder, read_json
 from bayesfed.running.reporting.clients import client_table
 from bayesfed.running.reporting.supports import Map, address, support_maps
 
@@ -146,10 +145,7 @@ def _versions(named: dict[str, Folder]) -> tuple[list[str], list[list[str]]]:
     """Return a row for each package and a column for each set of folders with the same versions,
     with an arrow where one changed between rounds.
     """
-    entries = {
-        name: json.loads((folder.path / "versions.json").read_text())
-        for name, folder in named.items()
-    }
+    entries = {name: read_json(folder.path / "versions.json") for name, folder in named.items()}
     packages = list(
         dict.fromkeys(
             package for several in entries.values() for entry in several for package in entry
