@@ -29,12 +29,10 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.leaf import IntegerCode, LeafCodec, Mask, MaskCode
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.entries import (
-    Reals,
-    Singles,
     energy,
     entries,
     largest,
@@ -155,11 +153,14 @@ class Flexible:
             for name, leaf in tree.items()
             if leaf.is_floating_point()
         }
-        result = dict(tree)
-        for name, kept in self._choose(
-            {name: squared_norms(rows) for name, rows in kernels.items() if rows.size}
-        ).items():
-            result[name] = _thinned(kernels[name], kept, tuple(tree[name].shape))
+        norms = {name: squared_norms(rows) for name, rows in kernels.items() if rows.size}
+        result, every = dict(tree), np.concatenate([*norms.values(), np.zeros(0)])
+        kept = largest(every, share_of(self.share, len(every)))
+        ends = np.cumsum([len(own) for own in norms.values()], dtype=np.int64)
+        # Without kernels there is still one part, of none of them.
+        for name, own in zip(norms, np.split(kept, ends[:-1]), strict=False):
+            thinned = np.where(own[:, None], kernels[name], np.float32(0))
+            result[name] = torch.from_numpy(thinned).reshape(tree[name].shape)
         return result
 
     def variance(self, tree: Mapping[str, Tensor]) -> float:
@@ -179,21 +180,9 @@ class Flexible:
         kernels = sparse.reshape(as_rows(tuple(sparse.shape), self.dense))
         return kernels[kernels.any(1)] if sparse.ndim > 1 else sparse
 
-    def _choose(self, norms: Mapping[str, Reals]) -> dict[str, Mask]:
-        if not norms:
-            return {}
-        every = np.concatenate(list(norms.values()))
-        kept = largest(every, share_of(self.share, len(every)))
-        ends = np.cumsum([len(own) for own in norms.values()])
-        return dict(zip(norms, np.split(kept, ends[:-1]), strict=True))
-
     def _leaf_codec(self, levels: int) -> LeafCodec:
         # The leaves are thresholded already; what remains is to send the kernels that are not zero.
         return KernelWise(None, Probabilistic(levels, self.code, self.mask), self.mask, self.dense)
 
     def _coded(self, levels: int) -> Coded:
         return Coded(self._leaf_codec(levels), limit=self.limit)
-
-
-def _thinned(kernels: Singles, kept: Mask, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(np.where(kept[:, None], kernels, np.float32(0))).reshape(shape)
