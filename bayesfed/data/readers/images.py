@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
         yield from files
 
 
-def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarray[Any, Any]:
+def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarray:
     """Read one image as an array of bytes."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +85,7 @@ def from_npz(
     return labelled(tensor, plain, classes, lambda row: f"{where}, row {row}")
 
 
-def _arrays(path: Path, *names: str) -> list[np.ndarray[Any, Any]]:
+def _arrays(path: Path, *names: str) -> list[np.ndarray]:
     """Read arrays by name, without unpickling."""
     try:
         with zipfile.ZipFile(path):

@@ -51,7 +51,7 @@ def from_torch(
         If there are no rows, a row is not a pair, a label is missing or has no name, or inputs are
         texts, not finite or of different shapes; the message names the row.
     """
-    rows: list[np.ndarray[Any, Any]] = []
+    rows: list[np.ndarray] = []
     labels: list[object] = []
     for number, row in enumerate(_rows(dataset)):
         if not isinstance(row, tuple | list) or len(row) != 2:
@@ -166,7 +166,7 @@ def from_hugging_face(
         )
     columns = _columns(inputs, label, list(features))
     several = inputs is not None and not isinstance(inputs, str)
-    rows: list[np.ndarray[Any, Any]] = []
+    rows: list[np.ndarray] = []
     labels: list[object] = []
     for number, row in enumerate(dataset):
         values = [numbers_of(row[name], f"row {number}, column {name!r}") for name in columns]
@@ -202,9 +202,7 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
     return chosen
 
 
-def _joined(
-    values: list[np.ndarray[Any, Any]], columns: list[str], number: int
-) -> np.ndarray[Any, Any]:
+def _joined(values: list[np.ndarray], columns: list[str], number: int) -> np.ndarray:
     if any(value.ndim for value in values):
         shapes = {name: value.shape for name, value in zip(columns, values, strict=True)}
         raise DataError(
