@@ -29,7 +29,7 @@ IMPORTING = "<frozen importlib._bootstrap>"
 @contextmanager
 def after_imports() -> Iterator[None]:
     """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon
-    as that is so.
+    as that is so: a module that is imported by half fails later, in ways that say nothing of it.
     """
     if (
         threading.current_thread() is not threading.main_thread()

@@ -1,4 +1,6 @@
-"""Small data sets for examples and tests: real digits, and drawn blobs."""
+"""Small data sets for examples and tests, real digits and drawn blobs; and sizes of clients, where most
+have few rows and some have many.
+"""
 
 from __future__ import annotations
 

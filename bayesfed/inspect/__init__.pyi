@@ -1,7 +1,7 @@
-from .calibration.reliability import plot_reliability as plot_reliability
-from .calibration.telling import plot_outside as plot_outside
-from .calibration.telling import plot_risk_coverage as plot_risk_coverage
-from .calibration.telling import plot_severity as plot_severity
+from .calibration import plot_outside as plot_outside
+from .calibration import plot_reliability as plot_reliability
+from .calibration import plot_risk_coverage as plot_risk_coverage
+from .calibration import plot_severity as plot_severity
 from .compat import k_hat as k_hat
 from .devices import plot_client_costs as plot_client_costs
 from .export import to_arviz as to_arviz

@@ -1,8 +1,14 @@
-"""The only import of ArviZ: the functions that the package needs, for either of its major versions.
+"""The only import of ArviZ, for either of its major versions; and k-hat of Pareto-smoothed importance
+sampling: how close a variational posterior is to the exact one.
 
 ArviZ 0.x stores groups in `InferenceData`, ArviZ 1.x in xarray's `DataTree` (from arviz-base). Both
 are saved with ``to_netcdf``. ArviZ 1.x computes with arviz-stats, through xarray's accessor
 ``azstats``.
+
+Yao, Vehtari, Simpson and Gelman (2018), "Yes, but did it work? Evaluating variational inference":
+draw theta_s from q, weight them by ``r_s = p(D, theta_s) / q(theta_s)``, and fit a generalised
+Pareto distribution to the largest weights. Its shape k determines which moments of the weights
+exist (those below 1 / k); k-hat is the estimate of k.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Devices in a radio cell: their processor, their radio and their position.
+"""Devices in a radio cell, one or a random fleet: their processor, radio and position.
 
 A `Device` is twelve numbers, so it can travel in `Profile.device`. Its position is drawn anew in
 each round, uniformly over the ring between two distances (the whole cell by default), or stays

@@ -1,4 +1,6 @@
-"""Data sets of PyTorch: pairs of an input and a target, read once."""
+"""Data sets of other libraries: pairs of PyTorch's data sets, and one split of Hugging Face's
+`datasets`, which is not imported; rows are read once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,23 @@
-"""`Texts`: labelled texts of several domains."""
+r"""`Texts`, labelled texts of several domains; and `sentiment`, sentences with the mean of twenty
+people's ratings, from four domains (Hutto and Gilbert, 2014, VADER).
+
+The sentences are part of the source distribution of vaderSentiment: one file for each domain, each
+line ``id TAB mean rating from -4 to 4 TAB text``::
+
+    pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
+    tar xzOf vaderSentiment-3.3.2.tar.gz \\
+        vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz | tar xz
+
+==========  ============================================  ======
+movies      Rotten Tomatoes reviews, by sentence          10,605
+products    Amazon reviews, by sentence                    3,708
+tweets      Twitter                                        4,200
+editorials  New York Times editorials, by sentence         5,190
+==========  ============================================  ======
+
+The ids of products and editorials are ``document_sentence``: sentences of one of 300 reviews or 498
+editorials have an author in common.
+"""
 
 from __future__ import annotations
 

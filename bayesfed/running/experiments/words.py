@@ -1,5 +1,5 @@
-"""Words for what a file may say and for what it says: read off the JSON schema that pydantic makes
-of a signature.
+"""Words for what a file may say, for what it says and for what is wrong with it: read off the JSON
+schema that pydantic makes of a signature.
 """
 
 from __future__ import annotations
