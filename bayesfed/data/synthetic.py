@@ -1,5 +1,5 @@
-"""Small data sets for examples and tests, real digits and drawn blobs; and sizes of clients, where most
-have few rows and some have many.
+"""Small data sets for examples and tests, real digits and drawn blobs; and sizes of clients, where
+most have few rows and some have many.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The only import of ArviZ, for either of its major versions; and k-hat of Pareto-smoothed importance
-sampling: how close a variational posterior is to the exact one.
+"""The only import of ArviZ, for either of its major versions; and k-hat of Pareto-smoothed
+importance sampling: how close a variational posterior is to the exact one.
 
 ArviZ 0.x stores groups in `InferenceData`, ArviZ 1.x in xarray's `DataTree` (from arviz-base). Both
 are saved with ``to_netcdf``. ArviZ 1.x computes with arviz-stats, through xarray's accessor

@@ -1,6 +1,6 @@
 """Experiment files: a TOML file as Python values.
 
-From the file upwards: `own` (a user's own files), `experiment` (the keys at the top, and where a key
-stands), `names` (what a file may name), `scope` (what the run knows), `kinds`, `words` (how a value
-is said, and what is wrong with it) and `reader` (tables by signatures, through pydantic), `build`.
+From the file upwards: `own` (a user's own files), `experiment` (the keys at the top, and where
+each stands), `names` (what a file may name), `scope` (what the run knows), `kinds`, `words` (how a
+value is said, and what is wrong with it) and `reader` (tables by signatures, through pydantic), `build`.
 """
