@@ -2,5 +2,6 @@
 
 From the file upwards: `own` (a user's own files), `experiment` (the keys at the top, and where
 each stands), `names` (what a file may name), `scope` (what the run knows), `kinds`, `words` (how a
-value is said, and what is wrong with it) and `reader` (tables by signatures, through pydantic), `build`.
+value is said, and what is wrong with it) and `reader` (tables by signatures, through
+pydantic), `build`.
 """
