@@ -30,9 +30,8 @@ from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
 from bayesfed.trees import parameters, shapes, size
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless.devices import Device, fleet
 from bayesfed.wireless.energy import round_cost, work_cycles
-from bayesfed.wireless.devices import fleet
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "anycost")
